@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from cluster.serving.timing import Stretch
 from landscape.calculation import BlockGradient, Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
 from landscape.calculation.calculator import Answer, Held
 from landscape.curvature import HessianOperator
@@ -33,12 +34,14 @@ class Gradient:
     Attributes:
         stderr: of each, over the samples: that of the mean of ∂ℓᵢ/∂x, whose samples are those of every point. NaN
             where the losses of single samples are not to be had.
+        evaluated: when it was computed.
     """
 
     point: tuple[float, ...]
     loss: float
     gradient: tuple[float, ...]
     stderr: tuple[float, ...]
+    evaluated: Stretch | None = None
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,14 @@ class Curvature:
     Attributes:
         eigenvalues: of this matrix, the smallest first.
         method: how the derivatives were computed: `autograd`, or `differences` of gradients in float64.
+        evaluated: when it was computed.
     """
 
     point: tuple[float, ...]
     curvature: tuple[tuple[float, ...], ...]
     eigenvalues: tuple[float, ...]
     method: str
+    evaluated: Stretch | None = None
 
 
 @dataclass

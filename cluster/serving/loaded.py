@@ -11,6 +11,7 @@ from cluster.serving.derivatives import Curvature, Gradient, curvature_at, gradi
 from cluster.serving.described import Described, describe
 from cluster.serving.refusals import FAILED, Refusal
 from cluster.serving.sources import Source
+from cluster.serving.timing import Stretch, timed
 from landscape.choosing import make_evaluator
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.evaluation.evaluator import Evaluator
@@ -35,10 +36,16 @@ class Computed:
         table: float64 [P, columns], see `Described.columns`.
         whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
             answered but not kept.
+        evaluated: when they were evaluated, with the other points of their batch.
     """
 
     table: Floats
     whole: bool = True
+    evaluated: Stretch | None = None
+
+    def split(self, counts: Sequence[int]) -> list[Computed]:
+        """The values of as many requests, of so many points each."""
+        return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
 
 
 @dataclass(frozen=True)
@@ -58,22 +65,25 @@ class LoadedLandscape:
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
-            outcome = try_task(self.evaluator, work_at(self.landscape, places))
+            outcome, evaluated = timed(lambda: try_task(self.evaluator, work_at(self.landscape, places)))
         if isinstance(outcome, GivenUp):
             raise Refusal(FAILED, f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
-        return Computed(table[back.reshape(-1)], self.evaluator.batch_size == self.evaluator.plan.batch_size)
+        whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
+        return Computed(table[back.reshape(-1)], whole, evaluated)
 
     def gradient(self, point: Sequence[float]) -> Gradient:
         """The slope of the loss along each axis at a point."""
         with in_folder(self.prepared.folder):
-            return gradient_at(self.prepared, self.landscape, self.evaluator, point)
+            found, evaluated = timed(lambda: gradient_at(self.prepared, self.landscape, self.evaluator, point))
+        return replace(found, evaluated=evaluated)
 
     def curvature(self, point: Sequence[float]) -> Curvature:
         """The second derivatives of the loss along the axes at a point."""
         with in_folder(self.prepared.folder):
-            return curvature_at(self.prepared, self.landscape, self.evaluator, point)
+            found, evaluated = timed(lambda: curvature_at(self.prepared, self.landscape, self.evaluator, point))
+        return replace(found, evaluated=evaluated)
 
 
 def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:

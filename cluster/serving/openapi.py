@@ -25,6 +25,13 @@ ERRORS = {
     500: "the user's code raised at a point",
     503: "the service starts or ends, or this machine computes other values; see the sentence",
 }
+TIMING = {
+    "Server-Timing": {
+        "description": "evaluate: milliseconds in which a replica evaluated the batches that this answer's points were "
+        "in, 0 where nothing was computed; total: from the request's headers to the answer. Not with stream.",
+        "schema": {"type": "string", "example": "evaluate;dur=94.1, total;dur=99.0"},
+    }
+}
 OF_POINTS = {
     "points": {"type": "array", "items": NUMBERS},
     "values": {"type": "object", "additionalProperties": NULLABLE, "description": "by name; null where not finite"},
@@ -107,7 +114,7 @@ def openapi_document(limits: Limits) -> dict[str, Any]:
                 for each in ("model", "version", "landscape")
             ],
             "requestBody": {"required": True, "content": body},
-            "responses": {"200": {"description": "the values", "content": answers}, **failed},
+            "responses": {"200": {"description": "the values", "headers": TIMING, "content": answers}, **failed},
         }}  # fmt: skip
     return {
         "openapi": "3.1.0",
@@ -150,5 +157,6 @@ def _about(limits: Limits) -> str:
     return (
         f"Any point of the landscapes of these models. A request may ask for {limits.points} points. With Accept: "
         "application/octet-stream values come as float64 [points, values], the least byte first, named by the header "
-        "X-Observables; points may be sent so too. Every request but health brings Authorization: Bearer TOKEN."
+        "X-Observables; points may be sent so too. The header Server-Timing has the milliseconds that an answer took, "
+        "and those of its evaluation. Every request but health brings Authorization: Bearer TOKEN."
     )

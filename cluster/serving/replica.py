@@ -108,8 +108,7 @@ class Replica:
             if len(asked) == 1:
                 return [error]
             return [(await self._compute(key, [points]))[0] for points in asked]
-        ends = np.cumsum([len(points) for points in asked])
-        return [Computed(table, whole.whole) for table in np.split(whole.table, ends[:-1])]
+        return whole.split([len(points) for points in asked])
 
 
 def _refused(error: Exception) -> Refusal:

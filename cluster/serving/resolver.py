@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from cluster.serving.gathering import Gathering
 from cluster.serving.loaded import Computed
 from cluster.serving.refusals import BUSY, FAILED, Refusal
 from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
+from cluster.serving.timing import Stretch, stretches_of
 from landscape.surface import NOT_FINITE, OK
 from landscape.tasks import Floats
 
@@ -40,11 +41,13 @@ class Found:
         table: float64 [P, columns].
         status: uint8 [P], as in the store: 1 where the loss is finite, else 2.
         source: uint8 [P], places in `SOURCES`.
+        evaluated: the stretches in which replicas evaluated those that were computed.
     """
 
     table: Floats
     status: NDArray[np.uint8]
     source: NDArray[np.uint8]
+    evaluated: Sequence[Stretch] = ()
 
 
 @dataclass
@@ -132,10 +135,12 @@ class Resolver:
             known = self._known(served, point)
             if known is not None:
                 table[row], source[row], missing[row] = np.frombuffer(known), CACHE, False
+        evaluated: Sequence[Stretch] = ()
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
-                table[missing] = await self._computed(served, points[missing])
-        return Found(table, np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8), source)
+                table[missing], evaluated = await self._computed(served, points[missing])
+        status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
+        return Found(table, status, source, evaluated)
 
     async def gradient(self, served: ServedLandscape, point: Sequence[float]) -> Gradient:
         """The slopes at a point."""
@@ -155,25 +160,27 @@ class Resolver:
             row = served.kept.get(point)
         return row
 
-    async def _computed(self, served: ServedLandscape, points: Floats) -> Floats:
-        """The values of points that are known nowhere, each computed once, and held from now on."""
+    async def _computed(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[Stretch]]:
+        """The values of points that are known nowhere, each computed once, and held from now on; and when they were."""
         places, back = np.unique(points, axis=0, return_inverse=True)
         gate = asyncio.Semaphore(self._at_once)
 
-        async def part(chunk: Floats) -> Floats:
+        async def part(chunk: Floats) -> Computed:
             async with gate:
                 computed = await self._gathering.add(served.source.key, chunk)
             assert isinstance(computed, Computed)
             if computed.whole:
                 await self._hold(served, chunk, computed)
-            return computed.table
+            return computed
 
         chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
         if len(chunks) == 1:
-            return (await part(chunks[0]))[back.reshape(-1)]
+            computed = await part(chunks[0])
+            return computed.table[back.reshape(-1)], stretches_of([computed])
         tasks = [asyncio.create_task(part(chunk)) for chunk in chunks]
         try:
-            return np.concatenate(await asyncio.gather(*tasks))[back.reshape(-1)]
+            parts = await asyncio.gather(*tasks)
+            return np.concatenate([each.table for each in parts])[back.reshape(-1)], stretches_of(parts)
         finally:
             for task in tasks:  # where one has failed, or nobody waits any more
                 task.cancel()
@@ -190,8 +197,8 @@ class Resolver:
             if len(asked) == 1 or refusal.status != FAILED:
                 return [refusal] * len(asked)
             return [(await self._asked(key, [each]))[0] for each in asked]
-        ends = np.cumsum([len(each) for each in asked])
-        return [Computed(table, computed.whole) for table in np.split(computed.table[back.reshape(-1)], ends[:-1])]
+        whole = replace(computed, table=computed.table[back.reshape(-1)])
+        return whole.split([len(each) for each in asked])
 
     async def _hold(self, served: ServedLandscape, points: Floats, computed: Computed) -> None:
         rows = list(zip(plain_bytes(points), plain_bytes(computed.table), strict=True))

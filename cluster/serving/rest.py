@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
@@ -36,6 +37,7 @@ from cluster.serving.refusals import (
     Refusal,
     refusal_of,
 )
+from cluster.serving.replies import LINES, json_reply, raw_reply, sends_raw, wants_raw
 from cluster.serving.requests import (
     AskedPatch,
     AskedPoints,
@@ -49,13 +51,15 @@ from cluster.serving.requests import (
 from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService, Row
+from cluster.serving.timing import HEADER, Stretch, server_timing, stretches_of
 from landscape.errors import nearest, shown
 from landscape.page.security import Guard
 
-RAW, JSON, LINES = "application/octet-stream", "application/json", "application/x-ndjson"
 QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
 
-Answering = Callable[[Request, bytes, Named, ServedLandscape], Coroutine[Any, Any, Response]]
+# An answer, and when it was evaluated; None of one that is sent while it is.
+Answer = tuple[Response, Sequence[Stretch] | None]
+Answering = Callable[[Request, bytes, Named, ServedLandscape], Coroutine[Any, Any, Answer]]
 
 log = logging.getLogger("landscape")
 
@@ -100,12 +104,12 @@ class Rest:
 
     async def openapi(self, request: Request) -> Response:
         """What can be asked, for programs."""
-        return _json(openapi_document(self._service.limits))
+        return json_reply(openapi_document(self._service.limits))
 
     async def health(self, request: Request) -> Response:
         """Whether requests are answered; needs no token."""
         found = self._service.health()
-        return _json(found, 200 if found["status"] == "ready" else 503)
+        return json_reply(found, 200 if found["status"] == "ready" else 503)
 
     async def models(self, request: Request) -> Response:
         """All that is served."""
@@ -125,11 +129,12 @@ class Rest:
     async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
-            return _json(self._service.models())
+            return json_reply(self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
     async def _ask(self, request: Request) -> Response:
+        begin = time.perf_counter()
         self._refuse_strangers(request)
         question = request.path_params["question"]
         with self._service.answering():
@@ -140,36 +145,39 @@ class Rest:
                     NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
                 )
             body = await self._body(request, named)
-            return await _unless_gone(request, self._answers[question](request, body, named, served))
+            response, evaluated = await _unless_gone(request, self._answers[question](request, body, named, served))
+        if evaluated is not None:
+            response.headers[HEADER] = server_timing(evaluated, time.perf_counter() - begin)
+        return response
 
-    async def _points(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
-        if _kind(request.headers.get("content-type", JSON)) == RAW:
+    async def _points(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+        if sends_raw(request):
             points = points_of_bytes(body, named.described, self._service.limits)
             asked = AskedPoints(points, request.query_params.get("rise") == "true")
         else:
             asked = points_of_json(body, named.described, self._service.limits)
         return self._of_points(request, named, asked, await self._service.points(served, asked))
 
-    async def _line(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+    async def _line(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         asked = asked_line(fields_of(body, ("from", "to", "count", "rise")), named.described, self._service.limits)
         return self._of_points(request, named, asked, await self._service.points(served, asked))
 
-    def _of_points(self, request: Request, named: Named, asked: AskedPoints, found: Found) -> Response:
-        if _wants_raw(request):
-            return _raw(named, found, asked.rise)
-        return _json(points_document(named, asked.points, found, asked.rise))
+    def _of_points(self, request: Request, named: Named, asked: AskedPoints, found: Found) -> Answer:
+        if wants_raw(request):
+            return raw_reply(named, found, asked.rise), found.evaluated
+        return json_reply(points_document(named, asked.points, found, asked.rise)), found.evaluated
 
-    async def _patch(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+    async def _patch(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         fields = fields_of(body, ("low", "high", "shape", "stream", "rise"))
         asked = asked_patch(fields, named.described, self._service.limits)
         if asked.stream:
             rows = self._service.rows(served, asked)
             first = await anext(rows)  # before the status is sent, so that a full queue is a 429
-            return StreamingResponse(self._lines(named, asked, first, rows), media_type=LINES)
+            return StreamingResponse(self._lines(named, asked, first, rows), media_type=LINES), None
         found = await self._service.patch(served, asked)
-        if _wants_raw(request):
-            return _raw(named, found, asked.rise)
-        return _json(patch_document(named, asked.coordinates, found, asked.rise))
+        if wants_raw(request):
+            return raw_reply(named, found, asked.rise), found.evaluated
+        return json_reply(patch_document(named, asked.coordinates, found, asked.rise)), found.evaluated
 
     async def _lines(
         self, named: Named, asked: AskedPatch, first: Row, rows: AsyncGenerator[Row]
@@ -190,13 +198,15 @@ class Rest:
         except Exception as error:
             yield json.dumps({"error": refusal_of(error).sentence}).encode() + b"\n"
 
-    async def _gradient(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+    async def _gradient(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
-        return _json(gradient_document(named, await self._service.gradient(served, point)))
+        found = await self._service.gradient(served, point)
+        return json_reply(gradient_document(named, found)), stretches_of([found])
 
-    async def _curvature(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+    async def _curvature(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
-        return _json(curvature_document(named, await self._service.curvature(served, point)))
+        found = await self._service.curvature(served, point)
+        return json_reply(curvature_document(named, found)), stretches_of([found])
 
     # -- who asks, and how much -------------------------------------------------------------------------------
 
@@ -239,10 +249,10 @@ class Rest:
             refusal = refusal_of(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 log.warning("%s", refusal, exc_info=error)
-        return _json({"error": refusal.sentence}, refusal.status, refusal.headers)
+        return json_reply({"error": refusal.sentence}, refusal.status, refusal.headers)
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """What work returns, which is dropped where the client ends its connection: nobody waits for it any more.
 
     Raises:
@@ -272,23 +282,3 @@ def _of_http(request: Request, error: HTTPException) -> Refusal:
     return Refusal(
         NOT_FOUND, f"address: {shown(request.scope['path'])} is none of this service; /docs lists those there are"
     )
-
-
-def _kind(header: str) -> str:
-    return header.partition(";")[0].strip().lower()
-
-
-def _wants_raw(request: Request) -> bool:
-    return RAW in (_kind(part) for part in request.headers.get("accept", "").split(","))
-
-
-def _raw(named: Named, found: Found, rise: bool) -> Response:
-    """float64 [P, values], the least byte first; the names of the values in a header."""
-    names = named.columns(rise)
-    content = found.table[:, : len(names)].astype("<f8").tobytes()
-    return Response(content, media_type=RAW, headers={"x-observables": ",".join(names)})
-
-
-def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    content = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    return Response(content, status, headers, JSON)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import wraps
 from typing import Any
 
@@ -22,12 +24,13 @@ from cluster.serving.refusals import (
     Refusal,
     refusal_of,
 )
-from cluster.serving.requests import AskedPoints, asked_line, asked_patch, asked_place, checked_points
+from cluster.serving.requests import AskedPatch, AskedPoints, asked_line, asked_patch, asked_place, checked_points
 from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LATEST
 from cluster.serving.stub import handler_of
+from cluster.serving.timing import HEADER, Stretch, server_timing, stretches_of
 from landscape.errors import JobError, shown
 from landscape.page.security import Guard
 from landscape.tasks import Floats
@@ -44,22 +47,32 @@ MARGIN = 1 << 20  # bytes of an answer beside its numbers
 LARGEST_MESSAGE = (1 << 31) - 1  # bytes, as gRPC counts them
 COLUMNS = 64  # numbers of a point's answer, at most about
 
+Answer = tuple[Any, Sequence[Stretch] | None]  # a message, and when it was evaluated where that is told
+
 log = logging.getLogger("landscape")
 
 
-def _refusing(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The method, whose errors become a status of gRPC with their sentence."""
+def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
+    """The method, whose errors become a status of gRPC with their sentence; its times go along as trailing metadata."""
 
     @wraps(answer)
     async def call(self: Rpc, request: Any, context: Any) -> Any:
+        begin = time.perf_counter()
         try:
             self.refuse_strangers(context)
             with self.service.answering():
-                return await answer(self, request, context)
+                message, evaluated = await answer(self, request, context)
+                if evaluated is not None:
+                    _tell_time(context, evaluated, begin)
+                return message
         except Exception as error:
             await _abort(context, error)
 
     return call
+
+
+def _tell_time(context: Any, evaluated: Sequence[Stretch], begin: float) -> None:
+    context.set_trailing_metadata(((HEADER, server_timing(evaluated, time.perf_counter() - begin)),))
 
 
 async def _abort(context: Any, error: Exception) -> None:
@@ -96,15 +109,15 @@ class Rpc:
         return self.service.find(target.model, target.version or LATEST, target.landscape)
 
     @_refusing
-    async def Points(self, request: Any, context: Any) -> Any:
+    async def Points(self, request: Any, context: Any) -> Answer:
         """The values at points."""
         named, served = self._find(request)
         points = [tuple(point.coordinates) for point in request.points]
         asked = AskedPoints(checked_points(points, named.described, self.service.limits), request.rise)
-        return _points_answer(named, asked, await self.service.points(served, asked))
+        return await self._of_points(named, served, asked)
 
     @_refusing
-    async def Line(self, request: Any, context: Any) -> Any:
+    async def Line(self, request: Any, context: Any) -> Answer:
         """The values at even steps between two points."""
         named, served = self._find(request)
         fields = {
@@ -112,10 +125,15 @@ class Rpc:
             "count": request.count or 101, "rise": request.rise,
         }  # fmt: skip
         asked = asked_line(fields, named.described, self.service.limits)
-        return _points_answer(named, asked, await self.service.points(served, asked))
+        return await self._of_points(named, served, asked)
+
+    async def _of_points(self, named: Named, served: ServedLandscape, asked: AskedPoints) -> Answer:
+        found = await self.service.points(served, asked)
+        return _points_answer(named, asked, found), found.evaluated
 
     async def Patch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The rows of a grid between two corners."""
+        begin, evaluated = time.perf_counter(), list[Stretch]()
         try:
             self.refuse_strangers(context)
             with self.service.answering():
@@ -125,40 +143,41 @@ class Rpc:
                     "shape": tuple(request.shape), "rise": request.rise,
                 }  # fmt: skip
                 asked = asked_patch(fields, named.described, self.service.limits)
-                async for index, found in self.service.rows(served, asked):
-                    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
-                    yield messages.PatchRow(
-                        row=index, place=place, values=_values(named, found, asked.rise), status=found.status.tolist(),
-                        source=found.source.tolist(),
-                    )  # fmt: skip
+                async with aclosing(self.service.rows(served, asked)) as rows:
+                    async for index, found in rows:
+                        evaluated += found.evaluated
+                        yield _row(named, asked, index, found)
+            _tell_time(context, evaluated, begin)
         except Exception as error:
             await _abort(context, error)
 
     @_refusing
-    async def Gradient(self, request: Any, context: Any) -> Any:
+    async def Gradient(self, request: Any, context: Any) -> Answer:
         """The slopes at a point."""
         named, served = self._find(request)
         point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
         found = await self.service.gradient(served, point)
-        return messages.GradientAnswer(
+        message = messages.GradientAnswer(
             **_of(named), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
         )
+        return message, stretches_of([found])
 
     @_refusing
-    async def Curvature(self, request: Any, context: Any) -> Any:
+    async def Curvature(self, request: Any, context: Any) -> Answer:
         """The second derivatives at a point."""
         named, served = self._find(request)
         point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
         found = await self.service.curvature(served, point)
         table = [number for row in found.curvature for number in row]
-        return messages.CurvatureAnswer(
+        message = messages.CurvatureAnswer(
             **_of(named), point=_point(found.point), curvature=table, eigenvalues=found.eigenvalues, method=found.method
         )
+        return message, stretches_of([found])
 
     @_refusing
-    async def Models(self, request: Any, context: Any) -> Any:
+    async def Models(self, request: Any, context: Any) -> Answer:
         """All that is served."""
-        return ParseDict(self.service.models(), messages.ModelsAnswer())
+        return ParseDict(self.service.models(), messages.ModelsAnswer()), None
 
     async def Health(self, request: Any, context: Any) -> Any:
         """Whether requests are answered."""
@@ -207,6 +226,14 @@ def _point(coordinates: Any) -> Any:
 def _values(named: Named, found: Found, rise: bool) -> list[Any]:
     columns: dict[str, Floats] = named.values(found, rise)
     return [messages.Observable(name=name, values=column) for name, column in columns.items()]
+
+
+def _row(named: Named, asked: AskedPatch, index: Sequence[int], found: Found) -> Any:
+    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
+    return messages.PatchRow(
+        row=index, place=place, values=_values(named, found, asked.rise), status=found.status.tolist(),
+        source=found.source.tolist(),
+    )  # fmt: skip
 
 
 def _points_answer(named: Named, asked: AskedPoints, found: Found) -> Any:

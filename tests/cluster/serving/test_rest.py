@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,27 @@ def test_many_clients_at_once_get_their_own_answers(asker, reference):
 
     answers = asker.run(ask_all())
     assert [each.json["values"]["loss"][0] for each in answers] == reference(points)["loss"]
+
+
+def test_every_answer_says_how_long_it_took_and_its_evaluation(asker):
+    def timing(question, body):
+        header = asker.post(f"{PLANE}/{question}", body).headers["server-timing"]
+        match = re.fullmatch(r"evaluate;dur=(\d+\.\d), total;dur=(\d+\.\d)", header)
+        return float(match[1]), float(match[2])
+
+    patch = {"low": [-0.9, 0.1], "high": [0.9, 1.3], "shape": [20, 20]}
+    for question, body in (
+        ("points", {"points": [[0.31, 0.7]]}),
+        ("patch", patch),
+        ("gradient", {"point": [0.31, 0.7]}),
+        ("curvature", {"point": [0.31, 0.7]}),
+    ):
+        evaluated, total = timing(question, body)
+        assert 0 < evaluated <= total  # also of several chunks, which are computed side by side
+    assert timing("patch", patch)[0] == 0  # from the cache
+    assert timing("points", {"points": [[1, 1.5]]})[0] == 0  # from the grid
+    streamed = asker.post(f"{PLANE}/patch", patch | {"stream": True})
+    assert "server-timing" not in streamed.headers  # its rows are computed while it is sent
 
 
 BAD = {

@@ -100,3 +100,19 @@ def test_a_large_patch_is_refused_before_its_first_row(asker, stub):
             stub.Points(PointsRequest(target=TARGET, points=[point(0.11, 0.12)]), **KNOWN)
     assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert ("retry-after", "1") in [tuple(each) for each in refused.value.trailing_metadata()]
+
+
+def test_how_long_an_answer_took_comes_as_trailing_metadata(stub):
+    def evaluated(call):
+        timing = dict(call.trailing_metadata())["server-timing"]
+        (evaluate, total) = (float(part.partition("dur=")[2]) for part in timing.split(", "))
+        assert 0 <= evaluate <= total
+        return evaluate
+
+    asked = PointsRequest(target=TARGET, points=[point(0.17, 0.7)])
+    assert evaluated(stub.Points.with_call(asked, **KNOWN)[1]) > 0
+    assert evaluated(stub.Points.with_call(asked, **KNOWN)[1]) == 0  # from the cache
+    assert evaluated(stub.Gradient.with_call(PlaceRequest(target=TARGET, point=point(0.3, 0.7)), **KNOWN)[1]) > 0
+    patch = stub.Patch(PatchRequest(target=TARGET, low=point(0, 0), high=point(0.9, 0.9), shape=[3, 2]), **KNOWN)
+    assert len(list(patch)) == 2
+    assert evaluated(patch) > 0
