@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from cluster.process.console import seconds_text
@@ -14,6 +13,7 @@ from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import read_lines
 from landscape.trajectory.snapshots import ranges
 from landscape.trajectory.training_state import training_state
+from landscape.watch.command import inspect_command
 
 
 def run_status(run: str) -> dict[str, Any]:
@@ -92,9 +92,14 @@ def status_text(status: dict[str, Any]) -> str:
         lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]
     if not status["landscapes"]:
         lines.append("no landscapes yet")
-    grey = next((each["name"] for each in status["landscapes"] if each["not_finite"] and not each["missing"]), None)
+    inspected = [each for each in status["landscapes"] if each["engine"]]  # no network of an imported one is known
+    grey = next((each for each in inspected if each["not_finite"] and not each["missing"]), None)
     if grey is not None:
-        lines.append(f"why not finite: landscape inspect {shlex.join([str(status['run']), grey])}")
+        lines.append(f"why not finite: {inspect_command(status['run'], grey['name'])}")
+    same = next((each for each in inspected if each["constant"]), None)
+    if same is not None:
+        axes = len(same["minimum"]) - 1  # beside the loss
+        lines.append(f"why the same loss: {inspect_command(status['run'], same['name'], axes)}")
     return printable("\n".join(lines))
 
 

@@ -180,12 +180,17 @@ class Asker:
                 agree best is what counts.
 
         Raises:
-            JobError: the model has no derivatives, or does not compute in float64.
+            JobError: the model has no derivatives, or does not compute in float64; or an axis moves nothing.
         """
         directions, origin = self.landscape.directions, self.landscape.origin
         names = [info.name for info in describe_parameters(self.prepared.problem.model) if info.trainable]
         if any(not set(each.tensors) <= set(names) for each in directions):
             raise JobError("an axis moves what has no derivative, such as a buffer")
+        still = [
+            name for name, each in zip(self.landscape.grid.names, directions, strict=True) if not norm(each.tensors)
+        ]
+        if still:
+            raise JobError(f"the direction of {' and of '.join(still)} is zero, so that nothing moves")
         length = norm({name: origin[name] for name in names if name in origin}) or 1.0
         steps = [[share * length / norm(each.tensors) for share in relative_steps] for each in directions]
         points = [

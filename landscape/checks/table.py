@@ -17,6 +17,7 @@ from landscape.grid import Floats
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
 from landscape.surface import ProjectedPath, Surface
+from landscape.watch.command import inspect_command
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
 POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known
@@ -81,7 +82,9 @@ def _repetition(scene: Scene) -> Check:
 
 def _sampling(scene: Scene) -> Check:
     evidence = scene.evidence
-    return values.sampling(values.Sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0))
+    command = inspect_command(evidence.run, evidence.surface.name, len(evidence.surface.axes))
+    command = "" if evidence.record.is_imported else command
+    return values.sampling(values.Sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0, command))
 
 
 def _resolution(scene: Scene) -> Check:

@@ -12,6 +12,7 @@ from landscape.problem.samples import Samples
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, has_constant_loss
+from landscape.watch.command import inspect_command
 
 log = logging.getLogger("landscape")
 
@@ -66,7 +67,11 @@ def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> Non
             f"the directions leave {unmoved[0]}{others} at zero, as they are scaled by the size of the weights (LoRA's "
             "B is zero before it is trained); take trained weights, or `normalise: none`"
         )
-    log.warning("landscape %r: the loss is the same, to the last bit, at all points: %s", store.name, reason)
+    command = inspect_command("RUN", store.name, len(landscape.directions))
+    log.warning(
+        "landscape %r: the loss is the same, to the last bit, at all points: %s; `%s` says whether a layer is dead",
+        store.name, reason, command,
+    )  # fmt: skip
 
 
 def _unmoved_as_zero(landscape: PreparedLandscape) -> list[str]:

@@ -23,17 +23,23 @@ WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relie
 
 @dataclass(frozen=True)
 class Sampling:
-    """The relief of the grid and the median standard error of its rise over the origin."""
+    """The relief of the grid and the median standard error of its rise over the origin.
+
+    Attributes:
+        inspect: the command that goes through the network at the origin.
+    """
 
     relief: float
     noise: float
     samples: int
+    inspect: str = ""
 
 
 def sampling(found: Sampling) -> Check:
     """5: S = relief / SE; at least 20 holds, below 5 nothing is seen; fewer than 30 samples do not tell their noise."""
     if found.relief == 0:
         text, remedy = "the relief is 0: nothing that the axes move changes the loss", "does observe use its model?"
+        remedy += f" is a layer dead? {found.inspect}" if found.inspect else ""
         return check("5", "sampling", "fails", text, remedy, 0.0)
     if not math.isfinite(found.noise):
         raise NotJudged(NO_NOISE)

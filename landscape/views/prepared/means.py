@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from landscape.problem.derived import bases_of
 from landscape.record import BREAKING, EIGENVALUES, LayersRecord, Record
 from landscape.surface import RISE_STDERR
+from landscape.watch.command import inspect_command
 
 
 def mean_in_words(record: Record, observable: str, title: str) -> str:
@@ -74,12 +75,20 @@ def _sum_of(counts: list[int | None]) -> str:
     return f"{text}, over {', '.join(rest)} and {last} points"
 
 
-def constant_in_words(values: NDArray[np.float64]) -> str:
-    """That all of several values are the same, which is seldom meant; '' where they are not.
+def constant_in_words(values: NDArray[np.float64], name: str, *, imported: bool = False) -> str:
+    """That all of several values of a landscape are the same, which is seldom meant; '' where they are not.
 
-    >>> constant_in_words(np.ones(3)), constant_in_words(np.ones(1))
-    ('the same loss at all points shown: nothing that the directions move changes it', '')
+    Args:
+        name: of the landscape, for the command that inspects it.
+        imported: whether other software computed it, so that there is no network to inspect.
+
+    >>> constant_in_words(np.ones(3), "line").partition("; ")[2]
+    '`landscape inspect RUN line --at=0` says whether a layer is dead'
+    >>> constant_in_words(np.ones(1), "line")
+    ''
     """
     if values.size < 2 or not np.isfinite(values.flat[0]) or not (values == values.flat[0]).all():
         return ""
-    return "the same loss at all points shown: nothing that the directions move changes it"
+    said = "the same loss at all points shown: nothing that the directions move changes it"
+    command = inspect_command("RUN", name, values.ndim)
+    return said if imported else f"{said}; `{command}` says whether a layer is dead"

@@ -46,6 +46,19 @@ def test_a_range_in_which_rounding_shows_has_a_reservation(tmp_path, dtype, stat
     assert states(tmp_path, problem=lambda: quadratic_problem(dtype))["3"] == state
 
 
+def test_a_network_of_zeros_is_flat_and_what_goes_through_it_is_named(tmp_path):
+    def zero() -> Problem:
+        problem = quadratic_problem()
+        for each in problem.model.parameters():
+            torch.nn.init.zeros_(each)
+        return problem
+
+    run(make_job(tmp_path, zero, [{"name": "a", "size": 3}], **FIELDS))
+    found = {check.number: check for check in check_landscape(tmp_path, "a", problem=zero).results}
+    assert found["5"].remedy == f"does observe use its model? is a layer dead? landscape inspect {tmp_path} a --at=0,0"
+    assert found["8"].text == "curvature: the direction of alpha and of beta is zero, so that nothing moves"
+
+
 def test_a_centre_that_is_dead_itself_says_nothing_of_the_range(tmp_path):
     spec = {"name": "a", "size": 3, "range": [-4, 4]}
     run(make_job(tmp_path, conv_problem, [spec], **FIELDS | {"num_samples": 29}))

@@ -56,12 +56,17 @@ def test_an_adapter_that_is_not_trained_is_named_once_and_wherever_the_landscape
     assert said.startswith("landscape 'plane': ")
     assert "the directions leave b at zero" in said
     assert "take trained weights, or `normalise: none`" in said
+    assert said.endswith("; `landscape inspect RUN plane --at=0,0` says whether a layer is dead")
     run(job)
     assert sum(SAID in message for message in caplog.messages) == 1, "nothing was computed the second time"
     status = run_status(job.run_path)
     assert status["landscapes"][0]["constant"] is True
     assert f"the same loss {surface.loss[0, 0]:.4g} at all points" in status_text(status)
-    assert "The same loss at all points shown: nothing that the directions move changes it" in caption(surface, "loss")
+    [told] = [
+        part for part in caption(surface, "loss") if part.startswith("The same loss at all points shown: nothing ")
+    ]
+    assert told.endswith("; `landscape inspect RUN plane --at=0,0` says whether a layer is dead")
+    assert status_text(status).endswith(f"why the same loss: landscape inspect {job.run_path} plane --at=0,0")
 
 
 def test_parameters_without_effect_are_another_reason(tmp_path, caplog):
@@ -110,6 +115,8 @@ def test_one_point_is_no_constant_and_points_that_are_not_finite_are_none(tmp_pa
     assert has_constant_loss(LandscapeStore.open(str(tmp_path / "run"), "a").arrays) is constant
     told = [part for part in caption(open_run(tmp_path / "run")["a"], "loss") if "same loss" in part]
     assert bool(told) is constant
+    assert not any("inspect" in part for part in told), "no network of it is known"
+    assert "inspect" not in status_text(run_status(str(tmp_path / "run")))
 
 
 def test_a_landscape_that_is_begun_is_not_constant_yet(tmp_path):
