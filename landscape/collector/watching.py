@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.watch.network import NetworkWatcher
-from landscape.watch.rules import RULES, Finding, Target, Tensors, Thresholds, findings
+from landscape.watch.rules import RULES, Finding, Target, Tensors, Thresholds, findings, others_in_words
 from landscape.watch.statistics import Statistics, change_of, statistics_of
 
 FIRST, EVERY = 1, 100  # the first step that is watched, and how many lie between two
@@ -72,22 +72,23 @@ class TrainingWatch:
 
     def judge(self, step: int) -> list[dict[str, Any]]:
         """What fires at the step that was just taken, as the history holds it; each is warned of once."""
-        found, self.pending = self.pending, []
+        pending, self.pending = self.pending, []
         if not self._due:
-            return found
-        self._due = False
+            return pending[:MOST_RECORDED]
+        self._due, found = False, list[Finding]()
         if self._watcher is not None:
             self._leave()
             seen, self._watcher = [layer.seen() for layer in self._watcher.layers.values()], None
-            found += self._tell(findings("outputs", seen, self._thresholds), step)
+            found += findings("outputs", seen, self._thresholds)
         if "gradients" in self._targets:
             if not self._hooked:
                 self._look_at_gradients()
-            found += self._tell(findings("gradients", list(self._gradients.values()), self._thresholds), step)
+            # Backwards, as they are computed: the first one is where it began.
+            found += findings("gradients", list(self._gradients.values())[::-1], self._thresholds)
             self._gradients = {}
-        found += self._tell(findings("weights", self._weights(), self._thresholds), step)
-        found += self._tell(self._lasting(findings("changes", self._changes(), self._thresholds)), step)
-        return found[:MOST_RECORDED]
+        found += findings("weights", self._weights(), self._thresholds)
+        found += self._lasting(findings("changes", self._changes(), self._thresholds))
+        return [*pending, *self._tell(found, step)][:MOST_RECORDED]
 
     def _may_see_outputs(self, called: nn.Module) -> bool:
         if "outputs" not in self._targets:
@@ -141,11 +142,12 @@ class TrainingWatch:
         return [each for each in found if each.rule not in HARDLY_MOVING or (each.layer, each.rule) in lasting]
 
     def _tell(self, found: list[Finding], step: int) -> list[dict[str, Any]]:
-        """Warn of what was not warned of before; what was found, as the history holds it."""
-        for each in found:
-            if (each.layer, each.rule) not in self._told:
-                self._told.add((each.layer, each.rule))
-                log.warning("watch: step %d: %s", step, each.text)
+        """Warn in one line of what was not warned of before; what was found, as the history holds it."""
+        new = [each for each in found if (each.layer, each.rule) not in self._told]
+        self._told |= {(each.layer, each.rule) for each in new}
+        if new:
+            others = others_in_words([(each.layer, each.rule) for each in new[1:]])
+            log.warning("watch: step %d: %s%s", step, new[0].text, others)
         return [_recorded(each) for each in found]
 
 

@@ -170,6 +170,7 @@ _TABLE = (
 RULES: dict[str, Rule] = {rule.name: rule for rule in _TABLE}
 TARGETS: tuple[Target, ...] = ("weights", "outputs", "gradients", "changes")
 DEFAULTS: dict[str, float] = {rule.name: rule.threshold for rule in _TABLE}
+NAMED = 3  # layers of a rule that a line names
 
 
 def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = DEFAULTS) -> list[Finding]:
@@ -189,3 +190,22 @@ def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = D
             if value is not None:
                 found.append(Finding(tensors.layer, rule.name, value, thresholds[rule.name]))
     return found
+
+
+def others_in_words(others: Sequence[tuple[str, str]]) -> str:
+    """What fired beside the first finding of a step, which often is one cause: layers by their rules; '' of none.
+
+    Args:
+        others: the layer and the rule of each.
+
+    >>> others_in_words([("fc1", "tensor_all_zero"), ("fc2.weight", "gradient_vanishing"), ("fc2", "tensor_all_zero")])
+    ', and 3 more: tensor_all_zero of fc1, fc2; gradient_vanishing of fc2.weight'
+    """
+    by_rule: dict[str, list[str]] = {}
+    for layer, rule in others:
+        by_rule.setdefault(rule, []).append(layer)
+    parts = []
+    for rule, layers in by_rule.items():
+        more = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
+        parts.append(f"{rule} of {', '.join(layers[:NAMED])}{more}")
+    return f", and {len(others)} more: {'; '.join(parts)}" if others else ""

@@ -261,7 +261,7 @@ def test_rules_that_fired_in_training_are_beside_the_curve(look: Look):
     look.show("run", run=look.run_id("net"), landscape="epochs-1-3", histunit="step")
     look.page.wait_for_selector(".training .watched li")
     assert look.page.inner_text(".training .watched li") == "step 1: weight: weight_change_too_large"
-    where = "document.querySelector('.training .plot')._fullData.filter(trace => trace.name === 'watch')"
+    where = "document.querySelector('.training .plot')._fullData.filter(trace => trace.meta?.role === 'watch')"
     assert look.page.evaluate(f"{where}.map(trace => Array.from(trace.x))") == [[1]]
 
 

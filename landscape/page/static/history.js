@@ -89,7 +89,7 @@ export class History {
   /** Which rules fired in training, the first ones. */
   showWatched() {
     const marks = (this.answer.figure.layout.meta.watch || []).filter(mark => mark.run === 0);
-    const lines = marks.flatMap(mark => mark.texts.map(text => `${this.answer.unit} ${Number(mark.x.toPrecision(6))}: ${text}`));
+    const lines = marks.map(mark => mark.line);
     fill(this.watched, lines.length ? [el("p", {}, WORDS.watched(lines.length)), el("ul", {}, lines.slice(0, 6).map(line => el("li", {}, line)))] : null);
   }
 

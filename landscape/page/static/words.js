@@ -120,7 +120,7 @@ export const WORDS = {
   training: "Training",
   trained: "What was trained",
   historyHint: "Shaded: the stretches that landscapes cover. Click one to see its landscape.",
-  watched: count => count === 1 ? "One rule that watched the training fired:" : `${count} times a rule that watched the training fired; the first:`,
+  watched: count => `× in red: rules that watched the training fired at ${count === 1 ? "one step" : `${count} steps${count > 6 ? "; the first" : ""}`}:`,
   historyLog: "Loss on a logarithmic scale",
   historyUnit: "Count steps or epochs",
   byUnit: unit => `By ${unit}`,

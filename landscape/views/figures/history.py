@@ -23,6 +23,7 @@ from landscape.views.prepared.history import HistoryData, Interval, Mark, Series
 PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 110.0, 18.0, 48.0, 22.0
 SHADES = ("rgba(214,51,108,0.16)", "rgba(47,93,155,0.16)", "rgba(58,125,68,0.18)", "rgba(179,92,0,0.16)")
 WATCHED = "#d6336c"  # where rules fired
+WATCHED_NAME = "a rule of watch fired"
 MOST_NAME_ROWS = 6  # of intervals: further names would take more room than the curves, and are shown by the pointer
 LONGEST_NAME = 40  # characters of a run's name in the legend
 POINTS_PER_INTERVAL = 100  # places where the pointer finds an interval
@@ -90,7 +91,9 @@ def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
             "equal": False,
             "caption": "".join(f"{note}. " for note in history.notes).strip(),
             "intervals": [_found(interval, history) for interval in history.intervals],
-            "watch": [{"x": mark.x, "texts": list(mark.texts), "run": mark.run} for mark in history.marks],
+            "watch": [
+                {"x": mark.x, "texts": list(mark.texts), "line": mark.line, "run": mark.run} for mark in history.marks
+            ],
         },
         "shapes": [_shade(interval, k, history, theme) for k, interval in enumerate(history.intervals)],
         "annotations": [
@@ -109,11 +112,8 @@ def _x_range(history: HistoryData) -> list[float]:
 
 def _legend(history: HistoryData) -> list[str]:
     drawn = {one.run for one in history.series}
-    return (
-        [capped(name, LONGEST_NAME) for k, name in enumerate(history.runs) if k in drawn]
-        if len(history.runs) > 1
-        else []
-    )
+    runs = [capped(name, LONGEST_NAME) for k, name in enumerate(history.runs) if k in drawn]
+    return (runs if len(history.runs) > 1 else []) + ([WATCHED_NAME] if history.marks else [])
 
 
 def _y_axis(name: str, series: Sequence[Series], panel: Panel, log: bool) -> dict[str, Any]:
@@ -161,8 +161,10 @@ def _trace(one: Series, y_axis: str, colours: dict[str, str], history: HistoryDa
 
 
 def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
-    """The same traces, the first of each run in the legend where there are several runs."""
+    """The same traces, the first of each run in the legend where there are several runs, and of all crosses one."""
     shown: set[int] = set()
+    for cross in [trace for trace in traces if trace.meta["role"] == "watch"][:1]:
+        cross.showlegend = True
     for trace in traces:
         if len(history.runs) > 1 and trace.meta["role"] == "field" and trace.meta["run"] not in shown:
             shown.add(trace.meta["run"])
@@ -225,7 +227,7 @@ def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
         y=np.interp(x, curve.x[order], curve.y[order]),
         mode="markers",
         marker={"symbol": "x", "size": 8, "color": WATCHED},
-        name="watch",
+        name=WATCHED_NAME,
         text=["<br>".join(map(text, mark.texts)) for mark in marks],
         hovertemplate="%{text}<extra>watch</extra>",
         showlegend=False,

@@ -13,6 +13,7 @@ from landscape.errors import JobError, nearest, shown
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.wording import finite
+from landscape.watch.rules import others_in_words
 
 Floats = NDArray[np.float64]
 
@@ -45,11 +46,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rules that fired in the training of the run with number `run`, at a place `x`: one line of `texts` each."""
+    """Rules that fired in the training of the run with number `run`, at a place `x`: one line of `texts` each.
+
+    `line` has the step, the first of them, and the others in fewer words.
+    """
 
     x: float
     texts: tuple[str, ...]
     run: int = 0
+    line: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +209,12 @@ def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
         watched, x = row.get("watch"), _place(row, unit, per_epoch)
         if not isinstance(watched, list) or x is None:
             continue
-        texts = [f"{each.get('layer')}: {each.get('rule')}" for each in watched if isinstance(each, Mapping)]
+        fired = [(f"{each.get('layer')}", f"{each.get('rule')}") for each in watched if isinstance(each, Mapping)]
+        texts = [f"{layer}: {rule}" for layer, rule in fired]
         if texts and len(marks) < MOST_MARKS:
-            marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number))
+            place = next((f"{key} {row[key]:g}" for key in UNITS if finite(row.get(key)) is not None), "")
+            line = f"{place}: {texts[0]}{others_in_words(fired[1:])}"
+            marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number, line))
     return marks
 
 

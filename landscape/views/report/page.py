@@ -91,7 +91,7 @@ def _render(runs: Sequence[ReportRun], title: str) -> str:
     links = [f'<a href="#comparison-{k}">Comparison: {escape(group.name)}</a>' for k, group in enumerate(found)]
     links += [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
     templates = {theme: look.to_plotly_json() for theme, look in TEMPLATES.items()}
-    training = trainings_section(runs, prepared) if several else training_section(runs[0].info, prepared is not None)
+    training = trainings_section(runs, prepared) if several else training_section(runs[0].info, prepared)
     return template("report.html").substitute(
         title=escape(title),
         lead=escape(_lead(surfaces)),

@@ -25,6 +25,7 @@ INFO_NAMES = {
 }
 PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
 NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
+MOST_WATCHED = 12  # steps at which rules fired that are listed
 
 
 def info_rows(info: Mapping[str, Any]) -> list[Row]:
@@ -45,25 +46,41 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def watched_list(history: HistoryData) -> str:
+    """What the red crosses are: at which step which rule fired in which layer; '' where none did."""
+    if not history.marks:
+        return ""
+    count, several = len(history.marks), len(history.runs) > 1
+    lines = [
+        f"<li>{escape(f'{history.runs[mark.run]}, ' if several else '')}{escape(mark.line)}</li>"
+        for mark in history.marks[:MOST_WATCHED]
+    ]
+    where = "one step" if count == 1 else f"{count} steps"
+    first = "; the first" if count > MOST_WATCHED else ""
+    return f"<p>× in red: rules that watched the training fired at {where}{first}:</p><ul>{''.join(lines)}</ul>"
+
+
 def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) -> str:
     """The section on several trainings: their histories in one figure, and what differs between them."""
     notes = [] if history is None else history.notes
-    plot = "" if history is None else f"<div>{PLOT}{NOTE}{''.join(f'<p>{escape(note)}.</p>' for note in notes)}</div>"
+    said = "".join(f"<p>{escape(note)}.</p>" for note in notes)
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{said}{watched_list(history)}</div>"
     differences = differences_table(tabulate([run.table_item() for run in runs]))
     wide = f'<div class="wide" tabindex="0" role="region" aria-label="What differs">{differences}</div>'
     wide = wide if differences else ""
     return f'<section class="training"><h2>Training</h2>{plot}{wide}</section>' if plot or wide else ""
 
 
-def training_section(info: Mapping[str, Any], with_history: bool) -> str:
+def training_section(info: Mapping[str, Any], history: HistoryData | None) -> str:
     """The section in HTML; empty where nothing is known of the training.
 
     Args:
         info: what was trained and how (`run.json`).
-        with_history: leave a place for the history's figure.
+        history: what it recorded, for whose figure a place is left.
     """
     rows = info_rows(info)
-    if not rows and not with_history:
+    if not rows and history is None:
         return ""
-    parts = [f"<div>{PLOT}{NOTE}</div>" if with_history else "", f"<div>{table(rows)}</div>" if rows else ""]
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{watched_list(history)}</div>"
+    parts = [plot, f"<div>{table(rows)}</div>" if rows else ""]
     return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'

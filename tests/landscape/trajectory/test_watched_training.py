@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,24 @@ def test_a_fault_in_training_is_in_the_history_and_warned_of_once(name, tmp_path
     with caplog.at_level(logging.WARNING, logger="landscape"):
         train(tmp_path, watch="all", watch_every=1, **options)
     assert (layer, rule) in {(where, what) for _, where, what in found(tmp_path)}
-    told = [record for record in caplog.messages if f"{layer}: {rule} " in record]
+    first, others = (
+        f"{layer}: {rule} ",
+        re.compile(rf"\b{rule} of [^;]*\b{re.escape(layer)}\b|\b{rule} of [^;]* and \d"),
+    )
+    told = [record for record in caplog.messages if first in record or others.search(record)]
     assert len(told) == 1
     assert told[0].startswith("watch: step ")
+
+
+def test_what_one_cause_makes_fire_at_a_step_is_one_line_with_the_layer_where_it_began(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="landscape"):
+        train(tmp_path, watch="all", watch_every=1, steps=2, plant=lambda net: net.fc1.weight.fill_(float("nan")))
+    of_step = [message for message in caplog.messages if message.startswith("watch: step 1: ")]
+    assert len(of_step) == 1
+    assert of_step[0].startswith("watch: step 1: fc1: tensor_overflow (NaN or Inf: share not finite 1 > 0), and ")
+    recorded = [(where, what) for step, where, what in found(tmp_path) if step == 1]
+    assert ("fc1", "tensor_overflow") in recorded
+    assert ("fc2", "tensor_overflow") in recorded, "the history has all"
 
 
 def test_a_healthy_training_is_left_in_peace_and_its_bits_are_those_without_watching(tmp_path, caplog):

@@ -19,6 +19,7 @@ from landscape.views.prepared.history import (
     prepare_history,
     spread_with_extremes,
 )
+from landscape.views.report.training import training_section, trainings_section
 
 
 def steps(count: int, per_epoch: int = 10, rate: float = 0.1) -> list[dict[str, Any]]:
@@ -100,11 +101,22 @@ def test_rules_that_fired_are_marked_on_the_first_curve() -> None:
     rows[2]["watch"] = "damaged"
     history = prepare_history(rows)
     assert history is not None
-    assert history.marks == (Mark(2.0, ("fc<1>: relu_zeros", "b: c")),)
-    (trace,) = [trace for trace in draw_history(history).data if trace.name == "watch"]
+    line = "step 2: fc<1>: relu_zeros, and 1 more: c of b"
+    assert history.marks == (Mark(2.0, ("fc<1>: relu_zeros", "b: c"), line=line),)
+    figure = draw_history(history)
+    (trace,) = [trace for trace in figure.data if trace.meta["role"] == "watch"]
+    assert (trace.name, trace.showlegend, figure.layout.showlegend) == ("a rule of watch fired", True, True)
     assert (list(trace.x), list(trace.y), trace.yaxis) == ([2.0], [2.0], "y")
     assert trace.text == ("fc&lt;1&gt;: relu_zeros<br>b: c",)
     assert history.columns == ("loss", "accuracy")
+    said = (
+        "× in red: rules that watched the training fired at one step:</p><ul><li>step 2: fc&lt;1&gt;: relu_zeros, and"
+    )
+    assert said in training_section({}, history)
+    both = prepare_histories([recorded("<a>", rows), recorded("b", rows)])
+    assert both is not None
+    assert [trace.showlegend for trace in draw_history(both).data if trace.meta["role"] == "watch"] == [True, False]
+    assert "fired at 2 steps:</p><ul><li>&lt;a&gt;, step 2: fc" in trainings_section([], both)
 
 
 def test_nothing_recorded_and_an_unknown_unit() -> None:
