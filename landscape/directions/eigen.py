@@ -63,7 +63,7 @@ class EigenDirection(DirectionSpec):
         if spectrum.foreseen:
             return f"{name}, computed when the job runs"
         pair = spectrum.pairs[self.rank]
-        error = "" if pair.stderr is None else f" ± {pair.stderr:.2g}"
+        error = "" if pair.stderr is None else f" ± {2 * pair.stderr:.2g}, 2 s.e."
         return f"{name} (λ = {pair.value:.4g}{error})"
 
     def attributes(self, context: Context) -> dict[str, Any]:

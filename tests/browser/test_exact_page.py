@@ -77,7 +77,9 @@ def test_a_click_anywhere_shows_the_exact_value(page: Look, service: FakeService
     assert alpha == pytest.approx(0.71, abs=0.02)
     assert beta == pytest.approx(-1.37, abs=0.02)
     words = page.page.locator(".exactly .answer").first.inner_text()
-    assert words.startswith(f"alpha {alpha:.6g}, beta {beta:.6g}; loss {loss_at(alpha, beta):.6g} ± 0.25; accuracy 0.5")
+    assert words.startswith(
+        f"alpha {alpha:.6g}, beta {beta:.6g}; loss {loss_at(alpha, beta):.6g} ± 0.5 (2 s.e.); accuracy 0.5"
+    )
     assert words.endswith("; computed now")
     assert page.page.evaluate(f"(([mark]) => [mark.x[0], mark.y[0]])({LAID})") == [alpha, beta]
 
@@ -98,7 +100,7 @@ def test_coordinates_are_typed_and_slopes_are_told(page: Look, service: FakeServ
     page.page.get_by_label("beta", exact=True).press("Enter")
     page.until(f"{LAID}.length === 1")
     page.page.get_by_role("button", name="Slope and curvature").click()
-    page.page.get_by_text("slope of the loss along alpha 1 ± 0.5").wait_for()
+    page.page.get_by_text("slope of the loss along alpha 1 ± 1 (2 s.e.)").wait_for()
     assert "eigenvalues 2, 4" in page.page.locator(".exactly").inner_text()
     assert asked_points(service) == [[0.5, -1]]
 

@@ -1,6 +1,9 @@
 // All words of the page. Numbers are put into sentences here and nowhere else.
 const count = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 const digits = (value, places = 4) => (Number.isFinite(value) ? String(Number(value.toPrecision(places))) : "–");
+/** Two standard errors, as pictures have them beside a value; nothing where they are not known. */
+const within = twice => (Number.isFinite(twice) ? ` ± ${digits(twice, 2)} (2 s.e.)` : "");
+const withinError = error => within(Number.isFinite(error) ? 2 * error : NaN);
 
 export const WORDS = {
   title: "Loss landscapes",
@@ -140,8 +143,8 @@ export const WORDS = {
   reading: (places, { value, error, rise, riseError, interpolated }) => {
     const parts = [places.map(([name, at]) => `${name} ${digits(at)}`).join(", ")];
     if (interpolated && Number.isFinite(value)) return [...parts, `${digits(value, 5)}, interpolated between points that were evaluated`].join("; ");
-    parts.push(Number.isFinite(value) ? `${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}` : "no value");
-    if (Number.isFinite(rise)) parts.push(`rise over the origin ${digits(rise, 4)}${Number.isFinite(riseError) ? ` ± ${digits(riseError, 2)}` : ""}`);
+    parts.push(Number.isFinite(value) ? `${digits(value, 5)}${within(error)}` : "no value");
+    if (Number.isFinite(rise)) parts.push(`rise over the origin ${digits(rise, 4)}${within(riseError)}`);
     return parts.join("; ");
   },
   nearPath: (path, k) => {
@@ -159,11 +162,11 @@ export const WORDS = {
   exactSources: { store: "stored", cache: "computed before", computed: "computed now" },
   exactReading: (axes, { at, source, status, values, rise }) => [
     at.map((value, k) => `${axes[k]} ${digits(value, 6)}`).join(", "),
-    ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? digits(value, 6) : "not finite"}${Number.isFinite(stderr) ? ` ± ${digits(stderr, 2)}` : ""}`),
-    ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${digits(rise.value, 4)}${Number.isFinite(rise.stderr) ? ` ± ${digits(rise.stderr, 2)}` : ""}`] : []),
+    ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? digits(value, 6) : "not finite"}${withinError(stderr)}`),
+    ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${digits(rise.value, 4)}${withinError(rise.stderr)}`] : []),
     ...(status === 2 ? ["a value there is not finite"] : []), WORDS.exactSources[source] || source].join("; "),
   exactSlope: (axes, { gradient, stderr, curvature, eigenvalues }) => [
-    gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${Number.isFinite(stderr[k]) ? ` ± ${digits(stderr[k], 2)}` : ""}`).join(", "),
+    gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${withinError(stderr[k])}`).join(", "),
     `curvature ${axes.flatMap((one, j) => axes.slice(j).map((other, k) => `${one}${k ? `–${other}` : ""} ${digits(curvature[j][j + k], 4)}`)).join(", ")}`,
     ...(axes.length > 1 ? [`its eigenvalues ${eigenvalues.map(value => digits(value, 4)).join(", ")}`] : [])].join("; "),
   patchTitle: "Exact patch",
@@ -176,7 +179,7 @@ export const WORDS = {
   patchProgress: (rows, all, unit, computed, known) => `${rows} of ${all} ${unit}; ${count(computed, "point", "points")} computed${known ? `, ${known} known before` : ""}`,
   patchUnits: { rows: "rows", points: "points" },
   patchStopped: "cancelled",
-  patchValue: (title, value, error) => `${title} ${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}, exact`,
+  patchValue: (title, value, error) => `${title} ${digits(value, 5)}${withinError(error)}, exact`,
   patchName: "Exact patch",
   patchFlat: "A patch is drawn in the flat views; choose one of them first.",
   patchBox: "A box must have different ends along each axis.",

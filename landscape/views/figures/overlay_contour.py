@@ -99,7 +99,7 @@ def _all(data: OverlayData) -> str:
     names = [axis.name for axis in data.frame.axes]
     lines = [
         f"{entry(label)} <b>%{{customdata[{2 * k}]:.5g}}</b>"
-        + ("" if field.error is None else f" ± %{{customdata[{2 * k + 1}]:.2g}}")
+        + ("" if field.error is None else f" ± %{{customdata[{2 * k + 1}]:.2g}} (2 s.e.)")
         for k, (label, field) in enumerate(zip(data.labels, data.fields, strict=True))
     ]
     note = "" if _notes(data.fields) is None else NOTE

@@ -32,10 +32,10 @@ def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
         columns[data.interpolated > 0, 1:] = np.nan
         return columns, f"{value}{NOTE}"
     if data.error is not None:
-        value += " ± %{customdata[1]:.2g}"
+        value += " ± %{customdata[1]:.2g} (2 s.e.)"
     if data.rise is not None and data.rise_error is not None:
         k = columns.shape[-1] - 2
-        value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}}"
+        value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}} (2 s.e.)"
     return columns, value
 
 
@@ -49,9 +49,9 @@ def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
         return None
     notes = np.full(data.values.shape, INTERPOLATED, np.object_)
     for index in zip(*np.nonzero(data.interpolated == 0), strict=True):
-        note = "" if data.error is None else f" ± {2 * data.error[index]:.2g}"
+        note = "" if data.error is None else f" ± {2 * data.error[index]:.2g} (2 s.e.)"
         if data.rise is not None and data.rise_error is not None:
-            note += f"<br>rise over the origin {data.rise[index]:.4g} ± {2 * data.rise_error[index]:.2g}"
+            note += f"<br>rise over the origin {data.rise[index]:.4g} ± {2 * data.rise_error[index]:.2g} (2 s.e.)"
         notes[index] = note
     return notes
 

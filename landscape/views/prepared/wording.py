@@ -253,13 +253,13 @@ def imported_from(surface: Surface) -> str:
 
 
 def origin_text(surface: Surface) -> str:
-    """The loss at the origin ± two standard errors, such as '0.8845 ± 0.021'; '' where it is not known."""
+    """The loss at the origin ± two standard errors, such as '0.8845 ± 0.021 (2 s.e.)'; '' where it is not known."""
     loss = surface.origin_loss
     return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
 
 
 def barrier_text(surface: Surface) -> str:
-    """Entezari's barrier of a line between networks, as '0.43 ± 0.02 at alpha 0.5'; '' for any other landscape.
+    """Entezari's barrier of a line between networks, as '0.43 ± 0.02 (2 s.e.) at alpha 0.5'; '' for any other.
 
     The number after ± is an upper bound of two standard errors.
     """
@@ -295,7 +295,7 @@ def value_with_error(value: float, error: float) -> str:
     """A value ± two standard errors; the value alone where the error is not finite.
 
     >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
-    ('0.88451 ± 0.021', '0.5')
+    ('0.88451 ± 0.021 (2 s.e.)', '0.5')
     """
     text = number(value, 5)
-    return f"{text} ± {number(2 * error, 2)}" if math.isfinite(error) else text
+    return f"{text} ± {number(2 * error, 2)} (2 s.e.)" if math.isfinite(error) else text

@@ -37,7 +37,7 @@ def test_planes_show_all_levels_with_edges_and_say_what_is_interpolated(kind):
     shown = field(drawn)
     assert np.shape(shown.z) == (17, 17)
     assert np.array_equal(np.array(shown.text) == INTERPOLATED, merged.interpolated > 0)
-    assert str(shown.text[1][1]).startswith(" ± 0.02<br>rise over the origin")
+    assert str(shown.text[1][1]).startswith(" ± 0.02 (2 s.e.)<br>rise over the origin")
     assert "%{text}" in shown.hovertemplate
     assert "customdata[1]" not in shown.hovertemplate
     assert np.isfinite(shown.customdata[..., 0]).all()

@@ -40,7 +40,7 @@ def test_numbers_are_those_of_the_landscapes(make: ModuleType) -> None:
     two = make.quadratic(41, 31, offset=0.5)
     numbers = rows(tabulate([TableItem("a", one), TableItem("b", two), TableItem("run alone")]), "Numbers")
     assert numbers["lowest loss"].numbers == (0.1, 0.5, None)
-    assert numbers["loss at the origin"].values == ("0.1 ± 0.02", "0.5", None)
+    assert numbers["loss at the origin"].values == ("0.1 ± 0.02 (2 s.e.)", "0.5", None)
     assert numbers["done"].numbers == (1.0, 1.0, None)
     assert numbers["lowest loss"].differs
     holed = rows(tabulate([TableItem("a", make.holed())], "accuracy"), "Numbers")

@@ -134,8 +134,8 @@ def test_numbers_and_provenance_are_in_the_page(page: str, make: ModuleType) -> 
 
 def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
     rows = dict(observable_rows(make.quadratic(41, 31), "loss"))
-    assert rows["lowest"] == "0.1 ± 0.008 at alpha 0, beta 0"
-    assert rows["at the origin"] == "0.1 ± 0.008"
+    assert rows["lowest"] == "0.1 ± 0.008 (2 s.e.) at alpha 0, beta 0"
+    assert rows["at the origin"] == "0.1 ± 0.008 (2 s.e.)"
     assert rows["highest"].startswith("3.5375 ±")
     assert dict(observable_rows(make.quadratic(40, 30), "loss"))["at the origin"] == "no grid point there"
     nowhere = dataclasses.replace(make.quadratic(6, 5), observables={"loss": np.full((5, 6), np.nan)})
@@ -167,11 +167,11 @@ def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) 
     attributes = make.with_record(line, origin_loss=0.05).attributes
     with_errors = dataclasses.replace(line, observables={**line.observables, **held}, attributes=attributes)
     assert dict(landscape_rows(line))[ENTEZARI] == "1 at alpha 0.5"
-    assert dict(landscape_rows(with_errors))[ENTEZARI] == "1 ± 0.03 at alpha 0.5"
-    assert dict(landscape_rows(with_errors))[GIT_RE_BASIN] == "1 ± 0.03 at alpha 0.5"
+    assert dict(landscape_rows(with_errors))[ENTEZARI] == "1 ± 0.03 (2 s.e.) at alpha 0.5"
+    assert dict(landscape_rows(with_errors))[GIT_RE_BASIN] == "1 ± 0.03 (2 s.e.) at alpha 0.5"
     steep = dataclasses.replace(line, observables={**line.observables, "accuracy": 1 - 0.01 * line.loss})
     assert dict(landscape_rows(steep))[FRANKLE].endswith("below 2.0\u00a0%")
-    assert "Entezari's barrier: 1 ± 0.03 at alpha 0.5" in caption(with_errors, "loss")
+    assert "Entezari's barrier: 1 ± 0.03 (2 s.e.) at alpha 0.5" in caption(with_errors, "loss")
     assert not any("arrier" in part for part in caption(with_errors, "accuracy"))
     half = np.where(np.arange(29) == 14, np.nan, line.loss)
     unknown = dataclasses.replace(line, observables={**line.observables, "loss": half})
