@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from warm_workers import WarmWorkers
 
 from cluster.process.logs import TASKS, WORKERS
+from landscape.memory import free_host_bytes
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
@@ -32,6 +34,17 @@ sys.dont_write_bytecode = False
 gc.disable()  # until the tests are collected: walking a million objects that stay takes a fifth of that
 # A thread of torch that waits for the others sleeps: more processes compute here than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# The suite waits for the disk a tenth of its time, as stores write durably. It leaves about a gigabyte at the end.
+SHARED_MEMORY, FREE_MEMORY = Path("/dev/shm"), 8 << 30
+if (
+    "TMPDIR" not in os.environ
+    and os.access(SHARED_MEMORY, os.W_OK)
+    and min(shutil.disk_usage(SHARED_MEMORY).free, free_host_bytes()) >= FREE_MEMORY
+):
+    folder = SHARED_MEMORY / f"tests-{os.getuid()}"  # short, as the paths of Ray's sockets may have 107 characters
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -24,6 +24,7 @@ from landscape.spec import Job, Landscape
 MOST_OPENED = 100_000
 UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
 SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
+SHARED_MEMORY = "/dev/shm/"  # where data are put for speed: they are the user's
 # Libraries create these again where they are missing.
 USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
 
@@ -55,7 +56,7 @@ class Opened:
         """Note a path. It never raises, as it is called from anywhere."""
         try:
             text = os.fsdecode(path)
-            if not text.startswith(SYSTEM) and "\0" not in text and len(self._paths) < MOST_OPENED:
+            if not _lies_in_system(text) and "\0" not in text and len(self._paths) < MOST_OPENED:
                 self._paths.add(os.path.join(os.getcwd(), text))
         except (TypeError, ValueError, OSError):
             return
@@ -112,9 +113,13 @@ def _system_folders() -> tuple[Path, ...]:
     return tuple(Path(each).resolve() for each in [*folders, *([named] if named else [])])
 
 
+def _lies_in_system(path: str) -> bool:
+    return path.startswith(SYSTEM) and not path.startswith(SHARED_MEMORY)
+
+
 def _belongs_to_system(path: Path) -> bool:
     return (
-        str(path).startswith(SYSTEM)
+        _lies_in_system(str(path))
         or "site-packages" in path.parts
         or "dist-packages" in path.parts
         or any(path.is_relative_to(each) for each in _system_folders())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -209,3 +210,14 @@ def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
     assert foreign(opened.paths, later) == [str(tmp_path / "data")]
     assert foreign(opened.paths, later - 1) == []
     assert foreign([os.__file__, landscape.__file__, "/etc/hostname"], later) == []
+
+
+def test_data_in_shared_memory_are_the_users_and_on_this_machine_alone():
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        pytest.skip("no shared memory")
+    with tempfile.NamedTemporaryFile(dir=shared) as data:
+        opened = Opened()
+        opened.hook("open", (data.name, "r", 0))
+        opened.hook("open", ("/dev/null", "r", 0))
+        assert foreign(opened.paths, os.stat(data.name).st_ctime_ns) == [data.name]
