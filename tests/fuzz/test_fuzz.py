@@ -18,7 +18,7 @@ def slow(fuzzer: str) -> object:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [["--cases", "12"], *map(slow, ("inputs", "damage", "attributes", "page"))])
+@pytest.mark.parametrize("words", [["--cases", "6"], *map(slow, ("inputs", "damage", "attributes", "page"))])
 def test_a_short_run_breaks_no_rule(words, tmp_path):
     """In a process of its own, which may hang or die; one of the cases is a real command."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(HERE.parents[1])}

@@ -256,7 +256,7 @@ def committed(run: str) -> int:
         return 0
 
 
-@pytest.mark.slow  # the test below has a raylet that dies, and goes on to the end serially
+@pytest.mark.slow
 def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same_bytes(make_job, start):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
@@ -278,6 +278,7 @@ def kill_part_of_ray(running: Running, job: Job, victim: str) -> list[dict[str, 
     return found
 
 
+@pytest.mark.slow  # two private Rays take 20 seconds of a core; `judge` is tested above without them
 def test_a_private_ray_that_dies_is_started_anew_where_a_signal_ends_in_order_and_the_bytes_stay(make_job, start):
     job = make_job(HELD_LATER, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=1"))

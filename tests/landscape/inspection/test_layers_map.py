@@ -78,13 +78,13 @@ def test_an_interrupted_map_goes_on_to_the_same_bytes(computed, tmp_path):
 
 
 def test_a_refined_map_has_the_points_of_the_finer_one(computed, tmp_path):
-    square = {**MAP, "size": 9, "range": [-30, 30], "layers": True}
+    square = {**MAP, "size": 5, "range": [-30, 30], "layers": True}
     run(job_of(tmp_path / "a", square))
     refine(tmp_path / "a", "map", box=[(-30, 0), (-30, 0)], problem=problem)
     merged = open_run(tmp_path / "a")["map"].merged()
-    fine = run(job_of(tmp_path / "b", {**square, "size": 17}))["map"]
+    fine = run(job_of(tmp_path / "b", {**square, "size": 9}))["map"]
     evaluated = merged.interpolated == 0
-    assert evaluated.sum() > 81
+    assert evaluated.sum() > 25
     np.testing.assert_array_equal(merged["first_layer"][evaluated], fine["first_layer"][evaluated])
 
 

@@ -212,16 +212,15 @@ class Branching(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("compiler")  # one process imports it and warms it up
+@pytest.mark.slow  # `make test` compiles in test_bfloat16_weights.py; the graph of a loop takes 20 seconds of a core
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.parametrize(
     ("make", "engine"),
     [
         (Branching, "compile"),
-        pytest.param(Branching, "compile+channels_last+maxima", marks=pytest.mark.slow),
-        pytest.param(LeNet5, "compile", marks=pytest.mark.slow),
-        pytest.param(LeNet5, "compile+channels_last+maxima", marks=pytest.mark.slow),
+        (Branching, "compile+channels_last+maxima"),
+        (LeNet5, "compile"),
+        (LeNet5, "compile+channels_last+maxima"),
     ],
 )
 def test_compiled_models_agree(make, engine):
