@@ -75,7 +75,7 @@ def _sum_of(counts: list[int | None]) -> str:
     return f"{text}, over {', '.join(rest)} and {last} points"
 
 
-def constant_in_words(values: NDArray[np.float64], name: str, *, imported: bool = False) -> str:
+def constant_in_words(values: NDArray[np.float64], name: str, imported: bool = False) -> str:
     """That all of several values of a landscape are the same, which is seldom meant; '' where they are not.
 
     Args:

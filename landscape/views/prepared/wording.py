@@ -237,9 +237,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
         f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
         f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
-        constant_in_words(surface.loss, surface.name, imported=surface.record.is_imported)
-        if observable == "loss"
-        else "",
+        constant_in_words(surface.loss, surface.name, surface.record.is_imported) if observable == "loss" else "",
         state_text(surface),
         *notes,
     ]
