@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +25,8 @@ class Tally:
         busy: how many were answered by 429, and asked again.
         wrong: points whose values were not those expected, with what came.
         failed: other answers.
-        seconds: of each request that was answered.
+        seconds: of each request, from its first byte to the last one of its answer.
+        evaluated: seconds of each request's own evaluation, as its answer says; NaN where it does not.
     """
 
     answered: int = 0
@@ -31,6 +34,7 @@ class Tally:
     wrong: list[Any] = field(default_factory=list)
     failed: list[Any] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    evaluated: list[float] = field(default_factory=list)
 
 
 class Connection:
@@ -78,19 +82,20 @@ async def load(
         connection = Connection(url, token)
         for point in points:
             begin = time.perf_counter()
-            await ask(connection, point)
+            evaluated = await ask(connection, point)
             tally.seconds.append(time.perf_counter() - begin)
+            tally.evaluated.append(evaluated)
             if time.monotonic() > end:
                 break
         await connection.close()
 
-    async def ask(connection: Connection, point: Point) -> None:
+    async def ask(connection: Connection, point: Point) -> float:
         while True:
             try:
                 status, headers, answer = await connection.post(path, {"points": [point]})
             except BROKEN as error:
                 tally.failed.append((point, repr(error)))
-                return
+                return math.nan
             if status != 429:
                 break
             tally.busy += 1
@@ -101,9 +106,16 @@ async def load(
             tally.wrong.append((point, answer["values"]))
         else:
             tally.answered += 1
+        return evaluated_of(headers)
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return tally
+
+
+def evaluated_of(headers: Mapping[str, str]) -> float:
+    """The seconds of the evaluation that an answer's header tells; NaN where it has none."""
+    match = re.match(r"evaluate;dur=([0-9.]+)", headers.get("server-timing", ""))
+    return math.nan if match is None else 1e-3 * float(match[1])
 
 
 def right(expected: Mapping[Point, Mapping[str, float]]) -> Callable[[Point, Any], bool]:
