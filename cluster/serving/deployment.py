@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ray import serve
@@ -35,6 +36,30 @@ TRIES, PAUSE_SECONDS = 60, 0.25  # of a request whose replica has died: another 
 log = logging.getLogger("landscape")
 
 
+@dataclass(eq=False)
+class _Asked:
+    """A request among those that Serve hands over at once, of which each may be cancelled alone."""
+
+    key: str
+    points: Floats
+    _task: asyncio.Task[Computed | Refusal] | None = None
+    _dropped: bool = False
+
+    async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, Computed | Refusal]]) -> Any:
+        """What it is answered; None where nobody waits for it any more."""
+        if self._dropped:
+            return None
+        self._task = asyncio.create_task(points(self.key, self.points))
+        await asyncio.wait([self._task])
+        return None if self._task.cancelled() else self._task.result()
+
+    def drop(self) -> None:
+        """Compute no more of it."""
+        self._dropped = True
+        if self._task is not None:
+            self._task.cancel()
+
+
 class ServedReplica(Replica):
     """A replica that Ray Serve runs."""
 
@@ -48,13 +73,17 @@ class ServedReplica(Replica):
         return await self.in_thread(self.make, key)
 
     @serve.batch(max_batch_size=GATHERED, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
-    async def batched(self, asked: list[tuple[str, Floats]]) -> list[Computed | Refusal]:
+    async def batched(self, asked: list[_Asked]) -> list[Computed | Refusal | None]:
         """Requests that have come at once, gathered further while others are computed."""
-        return list(await asyncio.gather(*(self.points(key, points) for key, points in asked)))
+        return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
 
     async def ask_points(self, key: str, points: Floats) -> Computed | Refusal:
         """The values at points."""
-        return await self.batched((key, points))  # type: ignore[no-any-return]
+        asked = _Asked(key, points)
+        try:
+            return await self.batched(asked)  # type: ignore[no-any-return]
+        finally:
+            asked.drop()
 
 
 class RayReplicas:
@@ -97,7 +126,7 @@ class RayReplicas:
             if attempt:
                 await asyncio.sleep(PAUSE_SECONDS)
             try:
-                answer = await handle.remote(key, *arguments)
+                answer = await _answer(handle.remote(key, *arguments))
             except RayTaskError as error:
                 raise Refusal(FAILED, f"replica: {one_line(error)}") from error
             except (RayActorError, WorkerCrashedError, BackPressureError) as error:
@@ -113,6 +142,15 @@ class RayReplicas:
     def end(self) -> None:
         """End the replicas, where the cluster is not this process's own."""
         serve.delete(self._name, _blocking=False)
+
+
+async def _answer(response: Any) -> Any:
+    """What a replica answers, which is told where nobody waits for it any more."""
+    try:
+        return await response
+    except asyncio.CancelledError:
+        response.cancel()
+        raise
 
 
 def deploy(sources: Sequence[Source], placement: Placement, scale: Scale) -> RayReplicas:

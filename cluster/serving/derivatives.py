@@ -41,7 +41,7 @@ class Gradient:
     loss: float
     gradient: tuple[float, ...]
     stderr: tuple[float, ...]
-    evaluated: Stretch | None = None
+    evaluated: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Curvature:
     curvature: tuple[tuple[float, ...], ...]
     eigenvalues: tuple[float, ...]
     method: str
-    evaluated: Stretch | None = None
+    evaluated: tuple[Stretch, ...] = ()
 
 
 @dataclass

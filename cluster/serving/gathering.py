@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ FEWEST_POINTS, MOST_POINTS = 16, 4096  # of a batch
 BATCH_SECONDS = 0.25  # about how long one takes, so that a request which comes meanwhile does not wait long
 
 
+Result = TypeVar("Result")
 Compute = Callable[[str, Sequence[Floats]], Awaitable[Sequence[object]]]
 
 
@@ -37,7 +39,7 @@ class Gathering:
 
     Args:
         compute: is given the landscape and the points of each request, and returns an answer for each; an answer that
-            is an exception is raised to its request alone.
+            is an exception is raised to its request alone. It is cancelled once nobody waits for any of them.
         at_once: how many batches may be computed at the same time.
     """
 
@@ -83,8 +85,21 @@ class Gathering:
         if not batch:
             return
         begin = self._clock()
+        computing = asyncio.ensure_future(self._compute(batch[0].key, [each.points for each in batch]))
+
+        def unless_waited_for(_: object) -> None:
+            if all(each.answer.cancelled() for each in batch):
+                computing.cancel()
+
+        for waiting in batch:
+            waiting.answer.add_done_callback(unless_waited_for)
+        answers: Sequence[object]
         try:
-            answers = await self._compute(batch[0].key, [each.points for each in batch])
+            answers = await computing
+        except asyncio.CancelledError:
+            if not all(each.answer.cancelled() for each in batch):
+                raise  # this gathering is ended, not the batch
+            return
         except Exception as error:
             answers = [error] * len(batch)
         else:
@@ -102,3 +117,15 @@ class Gathering:
         fitting = int(points * BATCH_SECONDS / max(seconds, 1e-6))
         before = self._most.get(key, FEWEST_POINTS)
         self._most[key] = int(np.clip(fitting, FEWEST_POINTS, min(MOST_POINTS, 2 * before)))
+
+
+async def all_of(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """What each of several works returns; where one fails, or nobody waits any more, the others are cancelled."""
+    if len(works) == 1:  # as most requests are: without a task of its own
+        return [await works[0]]
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -36,16 +36,24 @@ class Computed:
         table: float64 [P, columns], see `Described.columns`.
         whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
             answered but not kept.
-        evaluated: when they were evaluated, with the other points of their batch.
+        evaluated: when they were evaluated, with the other points of their batches.
     """
 
     table: Floats
     whole: bool = True
-    evaluated: Stretch | None = None
+    evaluated: tuple[Stretch, ...] = ()
 
     def split(self, counts: Sequence[int]) -> list[Computed]:
         """The values of as many requests, of so many points each."""
         return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
+
+
+def joined(parts: Sequence[Computed]) -> Computed:
+    """The values of all points of several answers, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
+    return Computed(np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated)
 
 
 @dataclass(frozen=True)
@@ -71,19 +79,19 @@ class LoadedLandscape:
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
         whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
-        return Computed(table[back.reshape(-1)], whole, evaluated)
+        return Computed(table[back.reshape(-1)], whole, (evaluated,))
 
     def gradient(self, point: Sequence[float]) -> Gradient:
         """The slope of the loss along each axis at a point."""
         with in_folder(self.prepared.folder):
             found, evaluated = timed(lambda: gradient_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=evaluated)
+        return replace(found, evaluated=(evaluated,))
 
     def curvature(self, point: Sequence[float]) -> Curvature:
         """The second derivatives of the loss along the axes at a point."""
         with in_folder(self.prepared.folder):
             found, evaluated = timed(lambda: curvature_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=evaluated)
+        return replace(found, evaluated=(evaluated,))
 
 
 def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:

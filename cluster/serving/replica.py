@@ -17,8 +17,8 @@ import numpy as np
 
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described
-from cluster.serving.gathering import Gathering
-from cluster.serving.loaded import Computed, LoadedLandscape, load
+from cluster.serving.gathering import FEWEST_POINTS, Gathering, all_of
+from cluster.serving.loaded import Computed, LoadedLandscape, joined, load
 from cluster.serving.refusals import Refusal, refusal_of
 from cluster.serving.sources import Source
 from landscape.memory import keep_freed_memory
@@ -70,11 +70,18 @@ class Replica:
     # -- what is asked ----------------------------------------------------------------------------------------
 
     async def points(self, key: str, points: Floats) -> Computed | Refusal:
-        """The values at points [P, axes], computed with those of other requests."""
+        """The values at points [P, axes], computed with those of other requests.
+
+        A few are computed at a time, so that those that are not begun are dropped where nobody waits any more.
+        """
+        parts = [points[start : start + FEWEST_POINTS] for start in range(0, len(points), FEWEST_POINTS)]
         try:
-            answer = await self._gathering.add(key, points)
+            return joined(await all_of([self._part(key, each) for each in parts]))
         except Exception as error:
             return _refused(error)
+
+    async def _part(self, key: str, points: Floats) -> Computed:
+        answer = await self._gathering.add(key, points)
         assert isinstance(answer, Computed)
         return answer
 
@@ -101,7 +108,7 @@ class Replica:
 
     async def _compute(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
         """The values of each request of a batch; where user code raises, each request is computed by itself."""
-        loaded = await self.loading(key)
+        loaded = await asyncio.shield(self.loading(key))  # also where nobody waits any more: it takes seconds
         try:
             whole = await self.in_thread(loaded.points, np.concatenate(asked))
         except Exception as error:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from cluster.serving.cache import PointCache
 from cluster.serving.derivatives import Curvature, Gradient
-from cluster.serving.gathering import Gathering
-from cluster.serving.loaded import Computed
+from cluster.serving.gathering import Gathering, all_of
+from cluster.serving.loaded import Computed, joined
 from cluster.serving.refusals import BUSY, FAILED, Refusal
 from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
-from cluster.serving.timing import Stretch, stretches_of
+from cluster.serving.timing import Stretch
 from landscape.surface import NOT_FINITE, OK
 from landscape.tasks import Floats
 
@@ -174,16 +174,8 @@ class Resolver:
             return computed
 
         chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
-        if len(chunks) == 1:
-            computed = await part(chunks[0])
-            return computed.table[back.reshape(-1)], stretches_of([computed])
-        tasks = [asyncio.create_task(part(chunk)) for chunk in chunks]
-        try:
-            parts = await asyncio.gather(*tasks)
-            return np.concatenate([each.table for each in parts])[back.reshape(-1)], stretches_of(parts)
-        finally:
-            for task in tasks:  # where one has failed, or nobody waits any more
-                task.cancel()
+        computed = joined(await all_of([part(each) for each in chunks]))
+        return computed.table[back.reshape(-1)], computed.evaluated
 
     async def _asked(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
         """The values of each of several requests, by one question to a replica; one by one where user code raises.

@@ -51,7 +51,7 @@ from cluster.serving.requests import (
 from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService, Row
-from cluster.serving.timing import HEADER, Stretch, server_timing, stretches_of
+from cluster.serving.timing import HEADER, Stretch, server_timing
 from landscape.errors import nearest, shown
 from landscape.page.security import Guard
 
@@ -201,12 +201,12 @@ class Rest:
     async def _gradient(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
         found = await self._service.gradient(served, point)
-        return json_reply(gradient_document(named, found)), stretches_of([found])
+        return json_reply(gradient_document(named, found)), found.evaluated
 
     async def _curvature(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
         found = await self._service.curvature(served, point)
-        return json_reply(curvature_document(named, found)), stretches_of([found])
+        return json_reply(curvature_document(named, found)), found.evaluated
 
     # -- who asks, and how much -------------------------------------------------------------------------------
 

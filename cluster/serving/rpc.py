@@ -30,7 +30,7 @@ from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LATEST
 from cluster.serving.stub import handler_of
-from cluster.serving.timing import HEADER, Stretch, server_timing, stretches_of
+from cluster.serving.timing import HEADER, Stretch, server_timing
 from landscape.errors import JobError, shown
 from landscape.page.security import Guard
 from landscape.tasks import Floats
@@ -160,7 +160,7 @@ class Rpc:
         message = messages.GradientAnswer(
             **_of(named), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
         )
-        return message, stretches_of([found])
+        return message, found.evaluated
 
     @_refusing
     async def Curvature(self, request: Any, context: Any) -> Answer:
@@ -172,7 +172,7 @@ class Rpc:
         message = messages.CurvatureAnswer(
             **_of(named), point=_point(found.point), curvature=table, eigenvalues=found.eigenvalues, method=found.method
         )
-        return message, stretches_of([found])
+        return message, found.evaluated
 
     @_refusing
     async def Models(self, request: Any, context: Any) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 Result = TypeVar("Result")
 HEADER = "server-timing"
@@ -29,19 +29,6 @@ def timed(work: Callable[[], Result]) -> tuple[Result, Stretch]:
     begin, start = time.time(), time.perf_counter()
     result = work()
     return result, Stretch(begin, time.perf_counter() - start)
-
-
-class Evaluated(Protocol):
-    """What a replica returns."""
-
-    @property
-    def evaluated(self) -> Stretch | None:
-        """When it was evaluated, where it is known."""
-
-
-def stretches_of(parts: Sequence[Evaluated]) -> list[Stretch]:
-    """When the parts of an answer were evaluated."""
-    return [each.evaluated for each in parts if each.evaluated is not None]
 
 
 def covered(stretches: Sequence[Stretch]) -> float:

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.serve
 
 PROBLEM = """
 import time
+from pathlib import Path
 
 import torch
 
@@ -48,6 +49,8 @@ class Slow(torch.nn.Module):
 
     def forward(self, inputs):
         time.sleep(0.05)
+        with Path(__file__).with_name("calls").open("a") as calls:
+            calls.write(".")
         return self.inner(inputs)
 
 
@@ -194,6 +197,25 @@ def test_many_clients_lose_nothing_while_replicas_are_killed(service: Running, e
     known = expected(some)
     assert [answers[point] for point in some] == [known[point]["loss"] for point in some]
     assert service.ask("/v1/health")[2]["requests"] == 0
+
+
+def test_a_client_that_leaves_leaves_the_replicas_to_others(service: Running, folder):
+    calls, slow = folder / "calls", "/v1/models/slow/versions/1/landscapes/plane"
+
+    def count() -> int:
+        return calls.stat().st_size if calls.exists() else 0
+
+    before, leaving = count(), service.asker()
+    leaving.send(f"{slow}/patch", {"low": [0.1, 0.1], "high": [0.9, 0.9], "shape": [50, 80]})
+    while count() < before + 4:
+        time.sleep(0.01)
+    leaving.close()
+    left = count()
+    for number in range(4):  # more than there are replicas
+        assert service.ask(f"{slow}/points", {"points": [[0.01 * number, 0.02]]})[2]["source"] == ["computed"]
+    # Of 4,000 points 256 had been sent to the replicas.
+    assert count() - left < 128
+    assert service.ask("/v1/health")[2]["computing"] == 0
 
 
 def test_locust_finds_no_failure(service: Running, tmp_path):

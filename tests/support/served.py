@@ -71,13 +71,17 @@ class Asker:
 
     def ask(self, path: str, body: Any = None) -> tuple[int, Mapping[str, str], Any]:
         """Status, headers and JSON of an answer; a POST where there is a body."""
+        self.send(path, body)
+        reply = self._connection.getresponse()
+        read = reply.read()
+        return reply.status, {name.lower(): value for name, value in reply.getheaders()}, json.loads(read)
+
+    def send(self, path: str, body: Any = None) -> None:
+        """Send a request, whose answer is not waited for; a POST where there is a body."""
         content = None if body is None else json.dumps(body)
         self._connection.request(
             "GET" if body is None else "POST", path, content, {"authorization": f"Bearer {self._token}"}
         )
-        reply = self._connection.getresponse()
-        read = reply.read()
-        return reply.status, {name.lower(): value for name, value in reply.getheaders()}, json.loads(read)
 
     def close(self) -> None:
         self._connection.close()

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from cluster.serving.gathering import FEWEST_POINTS, MOST_POINTS, Gathering
+from cluster.serving.gathering import FEWEST_POINTS, MOST_POINTS, Gathering, all_of
 
 
 class Computing:
@@ -101,6 +101,54 @@ def test_who_leaves_is_not_computed_for():
         await asyncio.gather(*asked)
         assert await more[1] == 4
         assert compute.batches[-1] == ("a", [[4.0]])
+
+    asyncio.run(scene())
+
+
+def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_one_begins():
+    async def scene():
+        compute, ended = Computing(), []
+
+        async def computing(key, asked):
+            try:
+                return await compute(key, asked)
+            except asyncio.CancelledError:
+                ended.append([points[:, 0].tolist() for points in asked])
+                raise
+
+        gathering = Gathering(computing)
+        asked = [asyncio.create_task(gathering.add("a", rows(number))) for number in range(2)]
+        await settled()
+        later = asyncio.create_task(gathering.add("a", rows(7)))
+        asked[0].cancel()
+        await settled()
+        assert ended == []  # the other one waits for the batch
+        asked[1].cancel()
+        await settled()
+        assert (ended, compute.batches[1:]) == ([[[0.0], [1.0]]], [("a", [[7.0]])])
+        compute.gate.release()
+        assert await later == 7
+
+    asyncio.run(scene())
+
+
+def test_where_one_of_several_works_fails_the_others_are_cancelled():
+    async def scene():
+        ended = []
+
+        async def work(number):
+            if number == 1:
+                raise ValueError("one")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(number)
+                raise
+
+        with pytest.raises(ValueError, match="one"):
+            await all_of([work(number) for number in range(3)])
+        await settled()
+        assert sorted(ended) == [0, 2]
 
     asyncio.run(scene())
 

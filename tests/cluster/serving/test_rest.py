@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.serving.gathering import FEWEST_POINTS
 from landscape.choosing import make_evaluator
 from landscape.preparation import prepare
 from landscape.results import open_run
@@ -287,6 +289,39 @@ def test_what_a_client_that_has_gone_asked_for_is_dropped_and_its_place_is_free(
     assert "the connection was closed" in reply.json["error"]
     asker.run(asyncio.sleep(0))
     assert queue.waiting == asker.service.resolver.under_way == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_replica_soon_computes_for_others_once_a_client_has_gone(make_asker, monkeypatch, stream):
+    asker = make_asker(points=4000)
+    loaded = asker.run(asker.replicas.replica.loading("lenet/1/plane"))
+    evaluate, counts, begun, held = loaded.evaluator.evaluate, [], threading.Event(), threading.Event()
+
+    def slow(points, **given):
+        counts.append(len(points))
+        begun.set()
+        assert held.wait(60)
+        return evaluate(points, **given)
+
+    monkeypatch.setattr(loaded.evaluator, "evaluate", slow)
+
+    async def leave():
+        gone = asyncio.Event()
+        body = {"low": [0.1, 0.1], "high": [0.7, 0.8], "shape": [50, 80], "stream": stream}
+        asking = asyncio.create_task(asker.send("POST", f"{PLANE}/patch", body, gone=gone))
+        await asyncio.to_thread(begun.wait, 60)
+        gone.set()
+        return await asking
+
+    assert "the connection was closed" in asker.run(leave()).json["error"]
+    other = asyncio.run_coroutine_threadsafe(
+        asker.send("POST", f"{PLANE}/points", {"points": [[0.31, 0.77]]}), asker.loop
+    )
+    held.set()
+    assert other.result(60).json["source"] == ["computed"]
+    assert len(counts) == 2  # the few points that were begun, and the other client's
+    assert counts[0] <= FEWEST_POINTS
+    assert counts[1] == 1
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(asker):
