@@ -13,6 +13,7 @@ from cluster.process.streams import diverted
 from landscape.errors import JobError, shown
 
 MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice
+LARGEST_PATCH = 301  # points per side, of whose square each is evaluated twice
 
 
 def compare(
@@ -22,6 +23,7 @@ def compare(
     bits: str | None = None,
     points: MaybeWhole = None,
     steps: MaybeWhole = None,
+    patch: MaybeWhole = None,
     out: Path | None = None,
     to: str | None = None,
     json: Json = False,
@@ -32,7 +34,8 @@ def compare(
 
     Of two landscapes, RUN:NAME each: their difference at every point, with the standard error of the pairs over the
     same samples; where one is quantised, also the loss at the origin per bit width, and the steps of rounding on a
-    short line. Landscapes of other planes or samples are refused with the list why.
+    short line and, where asked for, on a small patch of the plane. Landscapes of other planes or samples are refused
+    with the list why.
 
     Of two sets of weights: what `landscape measure` has kept of them, differences with intervals, paired over the same
     samples and lines. What is not comparable is refused with the list why: other samples, precision, batch-norm mode,
@@ -53,37 +56,42 @@ def compare(
         losses; default: 25.
     steps
         Points of the short line; default: 61, 0 for none.
+    patch
+        Points per side of the patch, 41 say: 2 × 41 × 41 evaluations of all samples; default: 0 for none.
     out
-        Folder for pictures; default: none are drawn.
+        Folder for pictures and tables; default: none are written.
     to
-        Formats of these, separated by commas: html, png, svg or pdf; default: html.
+        Formats, separated by commas: html, png, svg or pdf for pictures, csv for tables of the values; default: html.
     """
     who.check()
     from landscape.comparison import sides_of
 
     sides = sides_of(first, second)
-    given = {"bits": bits, "points": points, "steps": steps, "out": out, "to": to}
+    given = {"bits": bits, "points": points, "steps": steps, "patch": patch, "out": out, "to": to}
     if sides is None:
         _compare_measures(first, second, given, json)
         return
     from landscape.comparison.comparing import Compare, asked_bits, compare_landscapes
-    from landscape.comparison.pictures import write_pictures
+    from landscape.comparison.pictures import FORMATS, write_pictures
     from landscape.comparison.telling import document, lines_of
     from landscape.views.exports.drawn import check_formats
 
     if to is not None and out is None:
         raise JobError("to: goes with --out, the folder of the pictures; name one")
     formats = (to or "html").split(",")
-    check_formats(formats)
+    check_formats(formats, FORMATS)
     usual = Compare()
     asked = Compare(
         _whole("points", points, usual.points), usual.bits if bits is None else asked_bits(bits),
-        _whole("steps", steps, usual.steps, MOST_STEPS),
+        _whole("steps", steps, usual.steps, MOST_STEPS), _whole("patch", patch, usual.patch, LARGEST_PATCH),
     )  # fmt: skip
+    if asked.patch == 1:
+        raise JobError("patch: must be at least 2, or 0 for none, not 1")
     with diverted():
         found = compare_landscapes(
-            *sides, asked, problem=callback.problem, folder=callback.folder, calculator=who.calculator
-        )
+            *sides, asked, problem=callback.problem, folder=callback.folder, calculator=who.calculator,
+            tell=write_remark,
+        )  # fmt: skip
         written = [] if out is None else write_pictures(found, out, formats)
     show(document(found), json, "\n".join(lines_of(found)))
     for path in written:

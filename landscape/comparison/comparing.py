@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.calculation import Calculator, Calculators, Setting, here, setting_of
+from landscape.calculation import AtPoints, Calculator, Calculators, Setting, here, setting_of
 from landscape.comparison.paired import Floats, Pairs, answers_at, evaluated, of_pair
 from landscape.comparison.sides import Side, refuse_apart
-from landscape.comparison.steps import in_double, length_with_changes, points_of_line
+from landscape.comparison.steps import (
+    PATCH_CHANGES,
+    Patch,
+    Steps,
+    fine_enough,
+    in_double,
+    length_with_changes,
+    places_on,
+    points_of_line,
+    rows_of_patch,
+)
 from landscape.errors import JobError
 from landscape.evaluation.reduction import terms_of
 from landscape.preparation import PreparedJob, prepare
@@ -21,6 +32,7 @@ from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.quantisation import MOST_BITS, Quantisation
 from landscape.sample_losses import stored_stderr
 from landscape.surface import NOT_COMPUTED
+from landscape.views.prepared.numbers import duration
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
 HERE = here()
@@ -34,11 +46,13 @@ class Compare:
         points: of the grid, at most, at which the paired error is evaluated where the losses of samples are not stored.
         bits: widths for the curve of the loss at the origin; none: no curve.
         steps: points of the line on which the steps of rounding are shown; 0: none.
+        patch: points per side of the patch on which they are; 0: none. Two evaluations of all samples each.
     """
 
     points: int = 25
     bits: tuple[int, ...] = ALL_BITS
     steps: int = 61
+    patch: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,16 +63,6 @@ class AtBits:
     values: Mapping[str, float]  # observables
     difference: float
     stderr: float
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Both losses along a short line through the origin; the first one is the network before it is rounded."""
-
-    axis: str
-    at: Floats
-    plain: Floats
-    rounded: Floats
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Comparison:
     bits: tuple[AtBits, ...] = ()
     quantise: Quantisation | None = None
     steps: Steps | None = None
+    patch: Patch | None = None
     evaluations: int = 0
 
     @property
@@ -100,12 +105,14 @@ def compare_landscapes(
     problem: Callback | None = None,
     folder: Path | None = None,
     calculator: Calculators = HERE,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Compare two landscapes of one plane and the same samples; reads both runs, and writes nothing.
 
     Args:
         problem: the callback; default: the one that the first landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
+        tell: gets a line on what a patch costs before it is begun, and one on how long it still takes.
 
     Raises:
         JobError: they have other planes or samples, with a list of what differs; or nothing that is asked for.
@@ -119,10 +126,20 @@ def compare_landscapes(
     spots = np.empty((0, len(first.store.shape)), np.int64) if stored else _spots(first, second, asked.points)
     lines = asked.steps if quantise is not None and quantise.weights else 0
     widths = asked.bits if quantise is not None else ()
-    cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2  # of each the origin too, for the rise
+    if asked.patch:
+        _refuse_patch(quantise, len(first.store.shape))
+    # Of each the origin too, for the rise; of a patch once for all of its points.
+    cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
     with calculator(prepared[0], landscapes[0], cost) as answers:
-        asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes])
-        return asker.compare(first, second, stored, spots, quantise, widths, lines)
+        asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
+        return asker.compare(first, second, stored, spots, quantise, widths, lines, asked.patch)
+
+
+def _refuse_patch(quantise: Quantisation | None, axes: int) -> None:
+    if quantise is None or not quantise.weights:
+        raise JobError("patch: must be of landscapes one of which has its weights rounded; leave patch out")
+    if axes < 2:
+        raise JobError("patch: must lie in a plane, and these landscapes have one axis; leave patch out")
 
 
 def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
@@ -146,11 +163,12 @@ class _Asker:
     prepared: PreparedJob
     calculator: Calculator
     settings: Sequence[Setting]
+    tell: Callable[[str], None]
     evaluations: int = 0
 
     def compare(
         self, first: Side, second: Side, stored: bool, spots: NDArray[np.int64], quantise: Quantisation | None,
-        widths: Sequence[int], lines: int,
+        widths: Sequence[int], lines: int, side: int,
     ) -> Comparison:  # fmt: skip
         one, two = first.surface, second.surface
         unpaired = np.hypot(*(np.asarray(each.observables["loss_stderr"], np.float64) for each in (one, two)))
@@ -168,10 +186,12 @@ class _Asker:
         origin = self._pairs(np.zeros((1, axes)))
         plain, curve = self._curve(quantise, widths, axes)
         steps = self._steps(quantise, lines, one.axes[0].name) if quantise is not None and lines else None
+        patch = self._patch(quantise, side, [axis.name for axis in one.axes]) if quantise is not None and side else None
         difference = np.asarray(two.loss, np.float64) - np.asarray(one.loss, np.float64)
         return Comparison(
-            first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, self.evaluations
-        )
+            first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, patch,
+            self.evaluations,
+        )  # fmt: skip
 
     def _pairs(self, points: Floats) -> Pairs:
         self.evaluations += 2 * len(points)
@@ -197,17 +217,53 @@ class _Asker:
         return {name: float(mean[0]) for name, mean in plain.mean.items()}, tuple(found)
 
     def _steps(self, quantise: Quantisation, count: int, axis: str) -> Steps:
-        own = next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
+        own = self._rounded(quantise)
         length = length_with_changes(self.prepared.problem, own.origin, own.directions[0].tensors, quantise)
         points = points_of_line(length, count, len(own.directions))
-        double = in_double(own)
-        plain = replace(double, plan=double.plan.rounding(None))
         self.evaluations += 2 * count
         losses = [
             np.concatenate([values.mean["loss"] for values in answers_at(self.calculator, setting, points)])
-            for setting in (plain, double)
+            for setting in _both(in_double(own))
         ]
         return Steps(axis, points[:, 0], *losses)
+
+    def _patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> Patch:
+        own, number = self._rounded(quantise), 2 * count**2 + 2
+        lengths = [
+            length_with_changes(
+                self.prepared.problem, own.origin, own.directions[k].tensors, quantise, PATCH_CHANGES,
+                option="patch", which=which,
+            ) for k, which in enumerate(("first", "second"))
+        ]  # fmt: skip
+        at = (places_on(lengths[0], count), places_on(lengths[1], count))
+        rows = rows_of_patch(at, len(own.directions))
+        of = f"all {self.prepared.samples.length} samples"
+        setting_of_patch = fine_enough(self.prepared.problem, own, quantise, at)
+        precision = setting_of_patch.plan.precision
+        self.tell(f"patch: {count} × {count} points in {precision}, {number:,} evaluations of {of}")
+        self.evaluations += number
+        found, origin = list[Floats](), list[float]()
+        for setting in _both(setting_of_patch):
+            began = time.monotonic()
+            first = self._losses(setting, [np.zeros((1, len(own.directions))), rows[0]])
+            if not found:
+                left = (time.monotonic() - began) * (number / (count + 1) - 1)
+                self.tell(f"patch: about {duration(left)} left")
+            found.append(np.stack([first[1], *self._losses(setting, rows[1:])]))
+            origin.append(float(first[0][0]))
+        return Patch((names[0], names[1]), at, found[0], found[1], (origin[0], origin[1]), precision)
+
+    def _losses(self, setting: Setting, rows: Sequence[Floats]) -> list[Floats]:
+        answers = self.calculator.ask(setting, [AtPoints(row) for row in rows])
+        return [np.asarray(values.mean["loss"], np.float64) for values in answers]
+
+    def _rounded(self, quantise: Quantisation) -> Setting:
+        return next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
+
+
+def _both(rounded: Setting) -> tuple[Setting, Setting]:
+    """That of the network before it is rounded, and after."""
+    return replace(rounded, plan=rounded.plan.rounding(None)), rounded
 
 
 def asked_bits(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: the difference, the loss per bit width, and the steps near the origin."""
+"""The files of a comparison: pictures of the difference, of the loss per bit width, of the steps; or tables of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from landscape.comparison.comparing import Comparison
-from landscape.comparison.steps import CHANGES
+from landscape.comparison.steps import CHANGES, PATCH_CHANGES
+from landscape.comparison.telling import tables_of
 from landscape.views import compare
-from landscape.views.exports.drawn import write_drawn
+from landscape.views.exports.drawn import FORMATS as DRAWN
+from landscape.views.exports.drawn import check_formats, write_drawn
+from landscape.views.exports.files import whole_file
+from landscape.views.exports.tables import write_columns
 from landscape.views.figures.rounding import draw_bits, draw_steps
+from landscape.views.figures.rounding_patch import draw_patch, draw_terraces
 from landscape.views.prepared.comparison import item_labels
-from landscape.views.prepared.rounding import prepare_bits, prepare_steps
+from landscape.views.prepared.rounding import prepare_bits, prepare_patch, prepare_steps
+
+TABLE = "csv"
+FORMATS = (*DRAWN, TABLE)
 
 
 def pictures_of(found: Comparison) -> dict[str, Any]:
@@ -34,14 +42,29 @@ def pictures_of(found: Comparison) -> dict[str, Any]:
         line = found.steps
         what = str(found.quantise)
         figures["steps"] = draw_steps(prepare_steps(line.axis, line.at, line.plain, line.rounded, CHANGES, what))
+    if found.patch is not None and found.quantise is not None:
+        patch = found.patch
+        prepared = prepare_patch(
+            patch.axes, patch.at, (patch.plain, patch.rounded), patch.origin, PATCH_CHANGES, str(found.quantise),
+            patch.precision,
+        )  # fmt: skip
+        figures |= {"patch": draw_patch(prepared), "patch-surface": draw_terraces(prepared)}
     return figures
 
 
 def write_pictures(found: Comparison, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the figures into a folder; the paths of the files.
+    """Write the figures into a folder, and the values as tables where `csv` is among the formats; the paths.
 
     Raises:
         JobError: an unknown format.
         LandscapeError: the folder cannot be written, or there is no browser to draw pictures with.
     """
-    return write_drawn(pictures_of(found), folder, formats)
+    check_formats(formats, FORMATS)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, columns in tables_of(found).items() if TABLE in formats else ():
+        written.append(folder / f"{name}.{TABLE}")
+        with whole_file(written[-1]) as temporary:
+            write_columns(temporary, columns)
+    drawn = [format for format in formats if format != TABLE]
+    return [*written, *(write_drawn(pictures_of(found), folder, drawn) if drawn else [])]

@@ -1,14 +1,16 @@
-"""What was found of two landscapes, as a document and as lines of text."""
+"""What was found of two landscapes, as a document, as lines of text and as tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from landscape.comparison.comparing import AtBits, Comparison
+from landscape.comparison.paired import Floats
+from landscape.comparison.steps import Patch
 from landscape.views.prepared.levels import number
 
 SAYING = (
@@ -19,7 +21,7 @@ SAYING = (
 def document(found: Comparison) -> dict[str, Any]:
     """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
     surface, origin = found.first.surface, found.origin
-    steps = found.steps
+    steps, patch = found.steps, found.patch
     return {
         "first": {"landscape": found.first.label, "rounding": found.first.rounding},
         "second": {"landscape": found.second.label, "rounding": found.second.rounding},
@@ -54,6 +56,15 @@ def document(found: Comparison) -> dict[str, Any]:
             "unrounded": _nested(steps.plain),
             "rounded": _nested(steps.rounded),
         },
+        "patch": None
+        if patch is None
+        else {
+            "axes": {name: at.tolist() for name, at in zip(patch.axes, patch.at, strict=True)},
+            "unrounded": _nested(patch.plain),
+            "rounded": _nested(patch.rounded),
+            "origin": {"unrounded": _known(patch.origin[0]), "rounded": _known(patch.origin[1])},
+            "precision": patch.precision,
+        },
         "evaluations": found.evaluations,
     }
 
@@ -78,7 +89,52 @@ def lines_of(found: Comparison) -> list[str]:
             f"point to the next the loss jumps by up to {number(float(np.nanmax(jumps)), 2)}, less what it changes "
             "where nothing is rounded"
         )
+    if found.patch is not None:
+        lines.append(_of_patch(found.patch))
     return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
+
+
+def tables_of(found: Comparison) -> dict[str, dict[str, Floats]]:
+    """The values as columns of tables, by the names of these; grids with the first axis fastest."""
+    surface = found.first.surface
+    losses = [np.asarray(side.surface.loss, np.float64) for side in (found.first, found.second)]
+    axes = {axis.name: axis.coordinates for axis in surface.axes}
+    compared = {"first": losses[0], "second": losses[1], "difference": found.difference}
+    tables = {"difference": _on_grid(axes) | compared | {"difference_stderr": found.stderr}}
+    if found.bits:
+        rows = [{"bits": each.bits, **each.values, "difference": each.difference} for each in found.bits]
+        tables["bits"] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        tables["bits"]["difference_stderr"] = np.array([each.stderr for each in found.bits])
+    if found.steps is not None:
+        tables["steps"] = {
+            found.steps.axis: found.steps.at, "unrounded": found.steps.plain, "rounded": found.steps.rounded
+        }  # fmt: skip
+    if found.patch is not None:
+        places = _on_grid(dict(zip(found.patch.axes, found.patch.at, strict=True)))
+        tables["patch"] = {**places, "unrounded": found.patch.plain, "rounded": found.patch.rounded}
+    return tables
+
+
+def _on_grid(axes: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The coordinates of every point of a grid, the last axis first."""
+    grids = np.meshgrid(*reversed(list(axes.values())), indexing="ij")
+    return dict(zip(axes, reversed(grids), strict=True))
+
+
+def _of_patch(patch: Patch) -> str:
+    first, second = (
+        f"{name} within ±{at[-1]:.3g}" for name, at in zip(patch.axes, patch.at, strict=True)
+    )  # fmt: skip
+    spans = [_span(values) for values in (patch.plain, patch.rounded)]
+    return (
+        f"patch of {len(patch.at[0])} × {len(patch.at[1])} points, {first} and {second}: the loss varies by "
+        f"{spans[1]} where weights are rounded, and by {spans[0]} where they are not"
+    )
+
+
+def _span(values: Floats) -> str:
+    known = values[np.isfinite(values)]
+    return number(float(np.ptp(known)), 2) if known.size else "–"
 
 
 def _of_grid(found: Comparison) -> Iterator[str]:

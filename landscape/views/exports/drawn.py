@@ -16,15 +16,15 @@ PICTURES = ("png", "svg", "pdf")
 FORMATS = ("html", *PICTURES)
 
 
-def check_formats(formats: Sequence[str]) -> None:
-    """Refuse formats that figures cannot be written in.
+def check_formats(formats: Sequence[str], known: Sequence[str] = FORMATS) -> None:
+    """Refuse formats that nothing is written in.
 
     Raises:
         JobError: names the first one, and those that there are.
     """
     for format in formats:
-        if format not in FORMATS:
-            raise JobError(f"to: unknown {shown(format)}; {nearest(format, FORMATS)}")
+        if format not in known:
+            raise JobError(f"to: unknown {shown(format)}; {nearest(format, known)}")
 
 
 def write_drawn(figures: Mapping[str, go.Figure], folder: Path, formats: Sequence[str]) -> list[Path]:

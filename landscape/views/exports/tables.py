@@ -24,7 +24,7 @@ def write_csv(surface: Surface, path: Path) -> None:
     columns = dict(zip(surface.dimensions, coordinates, strict=True))
     columns = {axis.name: columns[axis.name] for axis in surface.axes}
     columns |= {name: np.asarray(values, np.float64) for name, values in surface.observables.items()}
-    _write_table(path, columns | points_of(surface))
+    write_columns(path, columns | points_of(surface))
 
 
 def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
@@ -40,7 +40,7 @@ def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
         columns["number"] = trajectory.step
     columns |= trajectory.coordinates
     columns |= {name: getattr(trajectory, name) for name in ("loss", "projected_loss", "distance", "status")}
-    _write_table(path, columns)
+    write_columns(path, columns)
 
 
 def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
@@ -61,7 +61,8 @@ def path_file(table: Path) -> Path:
     return table.with_name(f"{table.stem}+path{table.suffix}")
 
 
-def _write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Arrays of one size as columns of a table, under their names, row by row of their flat order."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -1,4 +1,4 @@
-"""What the figures of rounding show: the loss at the origin over the bits, and its steps on a short line."""
+"""What the figures of rounding show: the loss at the origin over the bits, and its steps on a line and on a patch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.levels import number
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +46,26 @@ class StepLine(Comparable):
     rounded: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class StepPatch(Comparable):
+    """Both losses on a small patch of the plane, each as the rise over its own loss at the origin.
+
+    Attributes:
+        titles: of the network before it is rounded, and after.
+        axes, at: names of the first and the second axis, and the coordinates along them.
+        rises: [second axis, first axis] of both.
+        low, high: the smallest and the largest rise of both; 0 and 1 where none is finite.
+    """
+
+    titles: tuple[str, str]
+    caption: tuple[str, ...]
+    axes: tuple[str, str]
+    at: tuple[Floats, Floats]
+    rises: tuple[Floats, Floats]
+    low: float
+    high: float
+
+
 def prepare_bits(
     bits: Sequence[int], loss: Sequence[float], stderr: Sequence[float], plain: float, what: str, samples: int | None
 ) -> BitCurve:
@@ -79,3 +100,27 @@ def prepare_steps(axis: str, at: Floats, plain: Floats, rounded: Floats, changes
         "Losses less that of the network that is not rounded, at the origin; computed in float64",
     )
     return StepLine("The steps of rounding near the origin", caption, axis, at, plain - start, rounded - start)
+
+
+def prepare_patch(
+    axes: tuple[str, str], at: tuple[Floats, Floats], losses: tuple[Floats, Floats], origin: tuple[float, float],
+    changes: int, what: str, precision: str,
+) -> StepPatch:  # fmt: skip
+    """The losses on the patch.
+
+    Args:
+        losses: of the network that is not rounded and of the one that is, [second axis, first axis].
+        origin: both losses at the origin.
+        changes: about how many weights change their level along each side of the patch.
+        what: what is rounded, in words.
+        precision: in which they were computed.
+    """
+    rises = (losses[0] - origin[0], losses[1] - origin[1])
+    known = np.concatenate([rise[np.isfinite(rise)] for rise in rises])
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    caption = (
+        f"{what[:1].upper()}{what[1:]}; about {changes} weights change their level along each side",
+        f"Each loss less its own at the origin, which is {number(origin[0], 4)} of the network that is not rounded and "
+        f"{number(origin[1], 4)} of the rounded one; one scale for both; computed in {precision}",
+    )
+    return StepPatch(("not rounded", "rounded"), caption, axes, at, rises, low, high if high > low else low + 1)

@@ -22,13 +22,18 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
     run(read_job(tmp_path / "job.yaml"))
     pair = (f"{tmp_path / 'run'}:float", f"{tmp_path / 'run'}:small")
     cheap = ("--bits", "2,8", "--points", 4, "--steps", 3, "--serial")
-    code, out, err = call("compare", *pair, *cheap, "--out", tmp_path / "pictures")
+    code, out, err = call("compare", *pair, *cheap, "--patch", 2, "--out", tmp_path / "pictures", "--to", "html,csv")
     assert code == 0, err
+    assert "patch: 2 × 2 points in float32, 10 evaluations of all 64 samples" in err
     assert "weights rounded to 4 bits per channel" in out
     assert "loss at the origin by bits:" in out
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
-        "bits.html", "difference.html", "steps.html",
+        "bits.csv", "bits.html", "difference.csv", "difference.html", "patch-surface.html", "patch.csv", "patch.html",
+        "steps.csv", "steps.html",
     ]  # fmt: skip
+    table = (tmp_path / "pictures" / "patch.csv").read_text().splitlines()
+    assert table[0] == "alpha,beta,unrounded,rounded"
+    assert len(table) == 5
     code, out, _ = call("compare", *pair, *cheap, "--json")
     found = json.loads(out)
     assert [each["bits"] for each in found["bits"]] == [2, 8]
@@ -37,6 +42,8 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
         ((*pair, "--bits", "0-4"), "bits: must be from 1 to 16"),
         ((*pair, "--steps", "-1"), "steps: must be at least 0, not -1"),
         ((*pair, "--steps", "1000000000"), "steps: must be at most 10000, not 1000000000"),
+        ((*pair, "--patch", "1"), "patch: must be at least 2, or 0 for none, not 1"),
+        ((*pair, "--patch", "302"), "patch: must be at most 301, not 302"),
         ((*pair, "--to", "png"), "to: goes with --out"),
         ((*pair, "--out", tmp_path, "--to", "gif"), "to: unknown 'gif'"),
         ((tmp_path / "run", tmp_path / "run", "--bits", "2"), "bits: goes with two landscapes"),

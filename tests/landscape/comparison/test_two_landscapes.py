@@ -12,13 +12,15 @@ from small_models import conv_problem, make_job
 from torch import nn
 
 from landscape import JobError, NotFoundError, Problem, open_run, run
+from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.comparison import Compare, compare_landscapes, sides_of
 from landscape.comparison.comparing import asked_bits
 from landscape.comparison.pictures import pictures_of
-from landscape.comparison.steps import length_with_changes
-from landscape.comparison.telling import document, lines_of
+from landscape.comparison.steps import fine_enough, length_with_changes
+from landscape.comparison.telling import document, lines_of, tables_of
 from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.preparation import prepare
+from landscape.preparation.recorded_job import recorded_job
 from landscape.quantisation import Quantisation
 from landscape.sample_losses import paired_stderr
 from landscape.views import compare
@@ -142,14 +144,84 @@ def test_the_short_line_shows_about_as_many_steps_as_were_asked_for(tmp_path):
     assert length == pytest.approx(4 * found.steps.at[-1], rel=1e-9)
 
 
+def rounded_by_hand(weights: torch.Tensor, scales: torch.Tensor, most: int) -> torch.Tensor:
+    return (weights * (1 / scales)).round().clamp(-most, most) * scales
+
+
+@pytest.mark.parametrize("scale", ["origin", "point"])
+def test_the_patch_has_the_losses_of_weights_that_are_rounded_by_hand(tmp_path, scale):
+    asked = {"bits": 3, "scale": scale}
+    axes = [{"kind": "random", "seed": seed, "ignore": []} for seed in (1, 2)]
+    landscapes = [{"name": "float", "directions": axes, "size": 3}, {**SMALL, "quantise": asked}]
+    job = make_job(tmp_path / "run", line_problem, landscapes, num_samples=3, precision="float64")
+    run(job)
+    told: list[str] = []
+    found = compare_landscapes(
+        *sides(str(tmp_path / "run")), Compare(0, (), 0, 9), **given(line_problem), tell=told.append
+    ).patch
+    assert found is not None
+    landscape = prepare(job).landscapes[0]
+    start, *moves = (
+        tensors["weight"].double() for tensors in (landscape.origin, *(each.tensors for each in landscape.directions))
+    )
+    expected = np.empty((2, 9, 9))
+    for row, beta in enumerate(found.at[1]):
+        for column, alpha in enumerate(found.at[0]):
+            weights = start + alpha * moves[0] + beta * moves[1]
+            scales = (start if scale == "origin" else weights).abs().amax(1, keepdim=True) / 3
+            for k, values in enumerate((weights, rounded_by_hand(weights, scales, 3))):
+                expected[k, row, column] = float(values.sum())
+    np.testing.assert_allclose(found.plain, expected[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.rounded, expected[1], rtol=0, atol=1e-12)
+    assert found.origin == (found.plain[4, 4], found.rounded[4, 4])
+    if scale == "origin":  # the loss changes by whole steps only, and about ten weights change along a side
+        assert 4 <= (np.abs(np.diff(found.rounded[4])) > 1e-9).sum() <= 8
+    assert told[0] == "patch: 9 × 9 points in float64, 164 evaluations of all 3 samples"
+    assert "left" in told[1]
+
+
+def test_the_patch_is_computed_in_float32_where_that_tells_its_points_apart(runs):
+    found = compare_landscapes(*sides(runs.plain), Compare(0, (), 0, 4), **given())
+    assert found.patch is not None
+    assert found.patch.precision == "float32"
+    assert found.evaluations == 2 + 2 * 16 + 2
+    prepared = prepare(recorded_job(runs.plain, sides(runs.plain)[1].store, conv_problem, None))
+    setting = setting_of(prepared.landscapes[0])
+    alone = [
+        LocalCalculator(prepared, prepared.landscapes[0]).ask(setting, [AtPoints(np.array([[alpha, beta]]))])
+        for beta in found.patch.at[1]
+        for alpha in found.patch.at[0]
+    ]
+    losses = np.array([values.mean["loss"][0] for (values,) in alone])
+    np.testing.assert_array_equal(found.patch.rounded.ravel(), losses)
+    # Of more weights, or points that lie closer, float32 would place the cuts anywhere.
+    near = tuple(places / 1e6 for places in found.patch.at)
+    quantise = setting.plan.quantise
+    assert fine_enough(prepared.problem, setting, quantise, found.patch.at) is setting
+    assert fine_enough(prepared.problem, setting, quantise, near).plan.precision == "float64"
+
+
+def test_a_patch_without_a_plane_or_without_rounding_is_refused(runs, tmp_path):
+    with pytest.raises(JobError, match="patch: must be of landscapes one of which has its weights rounded"):
+        compare_landscapes(*sides(runs.plain, "float", "float"), Compare(0, (), 0, 4), **given())
+    axis = {"kind": "random", "seed": 1, "ignore": []}
+    run(make_job(tmp_path / "run", line_problem, [{**FLOAT, "directions": [axis]}, SMALL], num_samples=3))
+    with pytest.raises(JobError, match="patch: must lie in a plane, and these landscapes have one axis"):
+        compare_landscapes(*sides(str(tmp_path / "run")), Compare(0, (), 0, 4), **given(line_problem))
+
+
 def test_a_line_that_moves_nothing_rounded_is_refused(tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(JobError, match="steps: the first axis must move weights that are rounded"):
         length_with_changes(conv_problem(), state_of(conv_problem().model), {}, Quantisation(4))
+    with pytest.raises(JobError, match=r"patch: the second axis must move weights .* leave patch out"):
+        length_with_changes(
+            conv_problem(), state_of(conv_problem().model), {}, Quantisation(4), option="patch", which="second"
+        )
 
 
 def test_the_whole_is_told_as_a_document_as_lines_and_as_figures(runs):
-    found = compare_landscapes(*sides(runs.plain), Compare(4, (2, 8), 5), **given())
+    found = compare_landscapes(*sides(runs.plain), Compare(4, (2, 8), 5, 3), **given())
     told = document(found)
     assert told["bits"][0]["bits"] == 2
     assert told["difference_stderr"][2][2] is None
@@ -159,9 +231,20 @@ def test_the_whole_is_told_as_a_document_as_lines_and_as_figures(runs):
     assert "weights rounded to 3 bits per channel" in text
     assert f"difference {found.origin.difference[0]:.3g}"[:14] in text
     figures = pictures_of(found)
-    assert list(figures) == ["difference", "bits", "steps"]
+    assert list(figures) == ["difference", "bits", "steps", "patch", "patch-surface"]
     assert figures["bits"].data[1].x == (2, 8)
     assert figures["steps"].data[1].line.shape == "hvh"
+    assert found.patch is not None
+    rises = found.patch.rounded - found.patch.origin[1]
+    np.testing.assert_allclose(figures["patch"].data[1].z, rises, rtol=1e-6)
+    assert figures["patch"].data[0].zmax == figures["patch"].data[1].zmax >= rises.max()
+    np.testing.assert_array_equal(figures["patch-surface"].data[1].z[::2, 1::2], figures["patch"].data[1].z)
+    assert told["patch"]["axes"]["alpha"] == found.patch.at[0].tolist()
+    assert "patch of 3 × 3 points" in text
+    tables = tables_of(found)
+    assert [len(columns) for columns in tables.values()] == [6, 5, 3, 4]
+    np.testing.assert_array_equal(tables["patch"]["alpha"][1], found.patch.at[0])
+    np.testing.assert_array_equal(tables["patch"]["beta"][1], found.patch.at[1][1])
 
 
 def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
