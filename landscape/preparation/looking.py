@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from landscape.errors import JobError
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import FirstLook, first_look
-from landscape.parameters import holds_bfloat16
+from landscape.parameters import State, holds_bfloat16
+from landscape.plan import Plan, default_plan
 from landscape.problem.derived import check_derived
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.spec.job import Job
+
+FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
 
 
 def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
@@ -42,3 +48,15 @@ def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) ->
         )
     check_derived(problem.derived, look.names)
     return look, True
+
+
+def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:
+    """The mean loss of the first few samples at several sets of weights, in float32.
+
+    Raises:
+        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
+    """
+    few = samples.few(FEW)
+    plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)
+    evaluator = Evaluator(problem.model, few, problem.observe, plan, here, states[0], ())
+    return [float(evaluator.evaluate_states([state]).mean["loss"][0]) for state in states]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from landscape.preparation.extension import Extension
 from landscape.preparation.identity import coordinates_asked, identity_of, refuse_another
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.layered import layers_of
-from landscape.preparation.looking import look_at
+from landscape.preparation.looking import look_at, losses_of_few
 from landscape.preparation.path import path_of, states_on
 from landscape.preparation.paths import check_paths, network_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
@@ -47,6 +48,7 @@ from landscape.preparation.warnings import data_warnings, origin_warnings, threa
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
+from landscape.problem.guessing import guessing_of
 from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
@@ -117,7 +119,11 @@ def prepare(
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job)
     own = read_problem(run) == job.problem  # as a recipe's
-    warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied, own_callback=own)]
+    with in_folder(folder):
+        losses, guessing = partial(losses_of_few, problem, samples, here), guessing_of(problem.observe, samples)
+        warnings += origin_warnings(
+            asked.landscapes, weights, losses, guessing, implied=asked.implied, own_callback=own
+        )
     return PreparedJob(
         job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network,
         common.observables,

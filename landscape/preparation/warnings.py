@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from landscape.devices import cores
+from landscape.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
@@ -16,6 +17,7 @@ from landscape.watch.command import inspect_command
 
 log = logging.getLogger("landscape")
 
+Losses = Callable[[Sequence[State]], Sequence[float]]
 THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
 
@@ -30,11 +32,18 @@ def thread_warnings(job: Job) -> list[str]:
 
 
 def origin_warnings(
-    specs: Sequence[Landscape], weights: Weights, *, implied: bool, own_callback: bool = False
-) -> list[str]:
-    """A warning where the last weights of the trajectory are taken unasked, and the callback returns others.
+    specs: Sequence[Landscape], weights: Weights, losses: Losses, guessing: float | None, *, implied: bool,
+    own_callback: bool = False,
+) -> list[str]:  # fmt: skip
+    """A warning where the last weights of the trajectory are taken unasked, though the callback returns trained ones.
+
+    Most callbacks make the network anew, with weights that nobody trained: what was trained is the trajectory, and
+    nothing is wrong. Weights are taken for trained whose loss is nearer to that of the last snapshot than to the loss
+    of guessing; where that is not known, than to the loss of the first snapshot, or to twice that of the last one.
 
     Args:
+        losses: the mean losses of some samples at sets of weights.
+        guessing: the loss of the best constant guess; None where it is not known.
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
         own_callback: whether the training recorded the callback itself: it makes the network, and not its weights.
     """
@@ -45,11 +54,25 @@ def origin_warnings(
     ]
     if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
         return []
+    if _is_untrained(weights, losses, guessing):
+        return []
     return [
         f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
-        "returns other weights; `origin: problem` in a landscape takes the callback's, `origin: last` says that these "
-        "are meant"
+        "returns other weights, which are trained, too; `origin: problem` in a landscape takes the callback's, "
+        "`origin: last` says that these are meant"
     ]
+
+
+def _is_untrained(weights: Weights, losses: Losses, guessing: float | None) -> bool:
+    """Whether the callback's weights are clearly worse than the last snapshot; not where user code does not tell."""
+    names = ("problem", "last") if guessing is not None else ("problem", "last", "first")
+    states = [weights.state(name) for name in names]
+    try:
+        own, last, *first = losses(states)
+    except Exception:  # of user code
+        return False
+    untrained = guessing if guessing is not None else max(*first, 2 * last)
+    return own > last and own >= (last + untrained) / 2
 
 
 def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> None:

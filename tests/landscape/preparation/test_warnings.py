@@ -6,11 +6,16 @@ import json
 import logging
 
 import pytest
+import torch
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
 from cluster.planning import plan_job, plan_text
-from landscape import run
+from landscape import Problem, run
 from landscape.preparation import prepare
+from landscape.preparation.warnings import origin_warnings
+from landscape.preparation.weights import Weights
+from landscape.spec.landscape import Landscape
+from landscape.trajectory.packed_snapshots import trajectory_of
 
 SPEC = {"name": "mine", "size": 3}
 
@@ -41,6 +46,42 @@ def test_nor_does_a_trajectory_that_ends_at_the_callbacks_weights(tmp_path):
     problem = quadratic_problem()
     write_trajectory(tmp_path, wandering(problem.model, 3, 0.3) | {9: problem.model.state_dict()})
     assert prepare(make_job(tmp_path, lambda: problem, [SPEC])).warnings == ()
+
+
+@pytest.mark.parametrize(("scale", "told"), [(9.0, False), (0.1, True)])
+def test_nor_does_a_callback_whose_own_weights_nobody_trained(tmp_path, scale, told):
+    """As of most callbacks, which make the network anew; one that loads other trained weights is another thing."""
+    trained, generator = quadratic_problem().model.state_dict(), torch.Generator().manual_seed(5)
+    write_trajectory(tmp_path, wandering(quadratic_problem().model, 2, 0.1))
+
+    def problem() -> Problem:
+        made = quadratic_problem()
+        with torch.no_grad():
+            for name, each in made.model.named_parameters():
+                each.copy_(trained[name] + scale * torch.randn(each.shape, generator=generator))
+        return made
+
+    assert bool(prepare(make_job(tmp_path, problem, [SPEC])).warnings) is told
+
+
+def test_where_guessing_is_known_its_loss_tells_whether_the_callbacks_weights_are_trained(tmp_path):
+    """A last snapshot that lost all over the place is no measure."""
+    seen = []
+
+    def losses(states):
+        seen.append(len(states))
+        return [1.0, 0.1]
+
+    weights = Weights(quadratic_problem(), trajectory_of_two(tmp_path), tmp_path)
+    specs = [Landscape(name="mine")]
+    assert origin_warnings(specs, weights, losses, 1.1, implied=False) == []
+    assert len(origin_warnings(specs, weights, losses, 2.3, implied=False)) == 1
+    assert seen == [2, 2]
+
+
+def trajectory_of_two(folder):
+    write_trajectory(folder, wandering(quadratic_problem().model, 2, 0.3))
+    return trajectory_of(str(folder), None, folder)
 
 
 def test_nor_does_a_callback_that_the_training_recorded_itself(collected, monkeypatch):
