@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -154,18 +154,29 @@ class Evidence:
         last one counts alone, with an error of 0; the loss of a single step is that of a single batch, so that up to
         20 of the last epoch are averaged.
         """
+        last, _ = self._logged
+        return _mean_and_error(last) if last else None
+
+    def logged_loss_before(self) -> tuple[float, float] | None:
+        """The same of the lines before: of the epoch before, or of a log without epochs of as many lines."""
+        last, before = self._logged
+        epochs = [line.get("epoch") for line in before[-1:]]
+        if epochs and epochs != [last[-1].get("epoch")]:
+            before = [line for line in before if line.get("epoch") == epochs[0]]
+        return _mean_and_error(before[-LAST_LINES:]) if before else None
+
+    @cached_property
+    def _logged(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+        """The last lines with a loss before the origin, and those before them."""
         if self.origin_snapshot is None:
-            return None
+            return [], []
         run, number = self.origin_snapshot
         unit = read_trajectory(run).unit
         lines = [line for line in read_history(run) if _number(line, "loss") is not None]
         lines = [line for line in lines if (_number(line, unit) or 0) <= number]
-        last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")][-LAST_LINES:]
-        losses = np.array([_number(line, "loss") for line in last], np.float64)
-        if not losses.size:
-            return None
-        error = float(losses.std(ddof=1) / math.sqrt(losses.size)) if losses.size > 1 else 0.0
-        return float(losses.mean()), error
+        last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")]
+        before = lines[: len(lines) - len(last)] or last[:-LAST_LINES]
+        return last[-LAST_LINES:], before
 
     @property
     def origin_is_start(self) -> bool:
@@ -192,6 +203,12 @@ class Evidence:
             return self.run if named.own else locate(named.run, folder), int(path.step[-1])
         match = OF_RUN.fullmatch(origin) if isinstance(origin, str) else None
         return (locate(match[1], folder), int(match[2])) if match is not None and match[2].isdecimal() else None
+
+
+def _mean_and_error(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    losses = np.array([_number(line, "loss") for line in lines], np.float64)
+    error = float(losses.std(ddof=1) / math.sqrt(losses.size)) if losses.size > 1 else 0.0
+    return float(losses.mean()), error
 
 
 def _number(line: Mapping[str, Any], name: str) -> float | None:

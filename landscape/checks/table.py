@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from landscape.checks.rules import again, centre, curvature, geometry, lines, re
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
 from landscape.directions.random import RandomDirection
+from landscape.errors import JobError
 from landscape.grid import Floats
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
@@ -220,7 +221,22 @@ def _lowest(scene: Scene) -> Check:
         raise NotJudged("no cell has a value yet")
     index = tuple(map(int, np.unravel_index(np.nanargmin(evidence.values), evidence.values.shape)))
     noise = math.nan if evidence.rise_errors is None else float(evidence.rise_errors[index])
-    return values.lowest(values.Lowest(scene.origin_loss - float(evidence.values[index]), noise, evidence.place(index)))
+    fall = scene.origin_loss - float(evidence.values[index])
+    found = values.Lowest(fall, noise, evidence.place(index), scene.origin_loss, evidence.origin_stderr)
+    if noise > 0 and fall > values.CLEARLY * noise:
+        ended, before = evidence.logged_loss(), evidence.logged_loss_before()
+        slope = math.nan if ended is not None else _slope_towards(scene, evidence.point(index))
+        found = replace(found, log=evidence.log_in_words, ended=ended, before=before, slope=slope)
+    return values.lowest(found)
+
+
+def _slope_towards(scene: Scene, point: Sequence[float]) -> float:
+    """−g·x of a point x, by the derivatives of the first few samples; NaN where there are none."""
+    try:
+        along, _ = scene.along_axes
+    except (NotJudged, JobError):
+        return math.nan
+    return -sum(each.slope * coordinate for each, coordinate in zip(along, point, strict=True))
 
 
 def _axes(scene: Scene) -> Check:

@@ -17,8 +17,12 @@ VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
+CHANGE = 0.02  # relative: a log rounds to two digits
 NO_NOISE = "the standard error of the rise is not known"
 WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relief is that of the cells which are left
+
+
+Logged = tuple[float, float]  # a mean of losses and its standard error
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,22 @@ class Lowest:
         fall: L₀ less its loss.
         noise: the standard error of its rise; NaN where it is not known.
         place: its coordinates in words.
+        loss, stderr: L₀ and its standard error.
+        log: whose training log the next ones are of, as a subject of sentences.
+        ended: the mean of the log's last losses and its standard error; None where there is no log.
+        before: likewise of the epoch before that.
+        slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
     """
 
     fall: float
     noise: float
     place: str
+    loss: float = math.nan
+    stderr: float = math.nan
+    log: str = ""
+    ended: Logged | None = None
+    before: Logged | None = None
+    slope: float = math.nan
 
 
 def lowest(found: Lowest) -> Check:
@@ -131,9 +146,36 @@ def lowest(found: Lowest) -> Check:
         return check("13", "lowest", "information", "no cell is clearly lower than the centre", value=z)
     text = (
         f"the centre is not the lowest point of this plane: {found.place} is lower by {number(found.fall)} "
-        f"({number(z, 2)} standard errors), as when the samples are others than those of training"
+        f"({number(z, 2)} standard errors), as when the samples are others than those of training, or the network is "
+        f"not trained to a minimum{_likelier(found)}"
     )
-    return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall})
+    return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall, "slope": found.slope})
+
+
+def _likelier(found: Lowest) -> str:
+    """Which of both causes is the likelier one, as far as the training log or the gradient at the centre tells.
+
+    Of a parabola with its lowest point at the cell, −g·x is twice the fall; at a minimum it is zero.
+    """
+    if found.ended is not None:
+        ended, error = found.ended
+        noise = math.hypot(*(each for each in (error, found.stderr) if math.isfinite(each)))
+        if found.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
+            return f"; rather the former: {found.log} ended at {number(ended)}, the centre has {number(found.loss)}"
+    if found.ended is not None and found.before is not None:
+        last, before = found.ended[0], found.before[0]
+        noise = math.hypot(found.ended[1], found.before[1])
+        if before - last > max(2 * noise, CHANGE * abs(before)):
+            return f"; rather the latter: {found.log} still fell at its end, from {number(before)} to {number(last)}"
+        return f"; rather the former: {found.log} no longer fell at its end ({number(before)}, then {number(last)})"
+    if found.slope > found.fall / 2:
+        return (
+            "; the gradient at the centre is not zero: rather the latter, where the samples are those of training "
+            f"(the slope alone makes {number(found.slope)})"
+        )
+    if abs(found.slope) < found.fall / 10:
+        return "; the gradient at the centre is nearly zero along the way: a minimum, with a lower one beside it"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,29 @@ def test_the_lowest_cell_is_compared_with_a_centre_that_is_known():
         lowest(Lowest(math.nan, 0.1, "alpha 0"))
 
 
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({}, "not trained to a minimum"),
+        ({"ended": (0.3, 0.01), "before": (0.5, 0.01)}, "rather the former: your log ended at 0.3, the centre has 0.8"),
+        (
+            {"ended": (0.79, 0.01), "before": (1.1, 0.01)},
+            "rather the latter: your log still fell at its end, from 1.1 to",
+        ),
+        ({"ended": (0.79, 0.01), "before": (0.79, 0.01)}, "rather the former: your log no longer fell at its end"),
+        ({"ended": (0.79, 0.0)}, "not trained to a minimum"),
+        ({"slope": 0.4}, "gradient at the centre is not zero: rather the latter"),
+        ({"slope": 0.01}, "a minimum, with a lower one beside it"),
+        ({"slope": 0.05}, "not trained to a minimum"),
+    ],
+)
+def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_known(known, said):
+    text = lowest(Lowest(0.2, 0.01, "alpha 1", 0.8, 0.02, "your log", **known)).text
+    assert "as when the samples are others than those of training, or the network is not trained to a minimum" in text
+    assert said in text
+    assert ("rather" in said or "beside" in said) or text.endswith(said)
+
+
 # -- 6 ------------------------------------------------------------------------------------------------------
 
 

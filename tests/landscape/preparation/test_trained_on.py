@@ -80,6 +80,7 @@ def test_the_log_of_the_run_whose_snapshot_is_the_origin_says_what_its_loss_shou
     assert found["both"].log_in_words == "your training log"
     assert found["drawn"].log_in_words == "the training log of other"
     assert found["drawn"].logged_loss()[0] == 8.0, "the mean of the losses of its three steps"
+    assert found["drawn"].logged_loss_before() is None, "a log of one epoch"
     assert found["line"].origin_snapshot[1] == 1
 
 
