@@ -23,16 +23,7 @@ from landscape.tidying import keep_with_landscape
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
-QUANTISED = (
-    "the network is rounded at every point, and what would be evaluated is the network before; check the landscape of "
-    "that"
-)
-
 HERE = here()
-
-
-class NotEvaluated(LandscapeError):
-    """Nothing of the landscape is evaluated, whatever the callback is."""
 
 
 def check_landscape(
@@ -63,11 +54,9 @@ def check_landscape(
     path, begin = open_run(run).path, time.monotonic()
     evidence = Evidence.of(path, name)
     try:
-        if evidence.record.quantisation is not None:
-            raise NotEvaluated(QUANTISED)
         prepared = prepare(recorded_job(path, evidence.store, problem, folder))
     except LandscapeError as error:
-        if (problem is not None or folder is not None) and not isinstance(error, NotEvaluated):
+        if problem is not None or folder is not None:
             raise
         why_not = IMPORTED if evidence.record.is_imported else message_of(error)
         scene = Scene(evidence, None, why_not, deep)

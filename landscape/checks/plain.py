@@ -18,6 +18,7 @@ from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.private import private_copy
+from landscape.evaluation.rounding import WeightRounding
 from landscape.parameters import State
 from landscape.plan import in_float32
 from landscape.problem.names import WEIGHT
@@ -57,6 +58,7 @@ class PlainLoss(Question[tuple[float, str]]):
     def answer(self, station: Station) -> tuple[float, str]:
         """Evaluate once; twice where float64 is found not to do."""
         weights = rebuilt(station.origin, self.directions.get() if self.point else (), self.point)
+        _round(weights, station)
         if self.double:
             try:
                 return self._loss(station.evaluator, weights, torch.float64), "float64"
@@ -90,6 +92,16 @@ def rebuilt(origin: State, directions: Sequence[State], point: Sequence[float]) 
         for name, tensor in direction.items():
             weights[name] = weights[name] + coordinate * tensor.double()
     return weights
+
+
+def _round(weights: dict[str, Tensor], station: Station) -> None:
+    """Round weights as the plan says, in its precision: in another one some lie on the other side of a step."""
+    plan, model = station.evaluator.plan, station.evaluator.model
+    rounding = WeightRounding.of(model, plan.quantise).at_origin(station.origin)
+    for name in rounding.infos:
+        # A copy in any case, as what no direction names is the origin's own tensor.
+        weights[name] = weights[name].to(torch.float64 if plan.precision == "float64" else torch.float32, copy=True)
+        rounding.round_in_place(name, weights[name])
 
 
 def plain_loss(model: nn.Module, weights: State, observe: Observe, batches: Batches, batch_norm: BatchNorm) -> float:

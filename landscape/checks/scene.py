@@ -15,11 +15,19 @@ from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.words import NotJudged
 from landscape.grid import Index
 from landscape.problem.guessing import guessing_of
+from landscape.quantisation import Quantisation
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
 STEPS = (1e-4, 1e-6, 1e-7)
 SPOTS = 8
+ROUNDED = (
+    "the loss of rounded weights has steps, between which gradients and curvature are zero; those of the network "
+    "before rounding are judged by the check of its landscape"
+)
+ACTIVATIONS = (
+    "a plain forward pass does not round the inputs of layers, whose ranges the evaluation takes at the origin"
+)
 SPOT_SEED = 0
 
 
@@ -48,6 +56,33 @@ class Scene:
         if self.asker is None:
             raise NotJudged(self.why_not)
         return self.asker
+
+    @property
+    def quantise(self) -> Quantisation | None:
+        """How the network is rounded at every point; None where it is not."""
+        return self.evidence.record.quantisation
+
+    @property
+    def plainly(self) -> Asker:
+        """Who answers questions by a plain forward pass.
+
+        Raises:
+            NotJudged: nobody does, or not with activations that are rounded.
+        """
+        if self.asker is not None and self.quantise is not None and self.quantise.activations:
+            raise NotJudged(ACTIVATIONS)
+        return self.asked
+
+    @property
+    def differentiable(self) -> Asker:
+        """Who answers questions for derivatives.
+
+        Raises:
+            NotJudged: nobody does, or rounded weights have none.
+        """
+        if self.asker is not None and self.quantise is not None:
+            raise NotJudged(ROUNDED)
+        return self.asked
 
     @property
     def low_precision(self) -> bool:
@@ -92,10 +127,10 @@ class Scene:
     @cached_property
     def along_axes(self) -> tuple[list[AlongAxis], str]:
         """Slope and curvature along each axis, and how the derivatives were computed."""
-        return self.asked.along_axes(STEPS)
+        return self.differentiable.along_axes(STEPS)
 
     @cached_property
     def axis_curvatures(self) -> dict[str, float]:
         """dᵀHd over all samples, by the name of the axis."""
         names = [axis.name for axis in self.evidence.surface.axes]
-        return dict(zip(names, self.asked.axis_curvatures().tolist(), strict=True))
+        return dict(zip(names, self.differentiable.axis_curvatures().tolist(), strict=True))

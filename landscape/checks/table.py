@@ -27,7 +27,7 @@ HALF = (2, 5)  # the places of both sides at half the range
 
 
 def _centre(scene: Scene) -> Check:
-    recorded, plan = scene.origin_loss, scene.asked.landscape.plan
+    recorded, plan = scene.origin_loss, scene.plainly.landscape.plan
     return centre.centre(
         centre.Centre(
             recorded=recorded,
@@ -37,6 +37,7 @@ def _centre(scene: Scene) -> Check:
             low_precision=scene.low_precision,
             batch_norm=plan.batch_norm,
             stderr=scene.evidence.origin_stderr,
+            rounding=scene.evidence.record.rounding_in_words,
         )
     )
 
@@ -48,13 +49,14 @@ def _expectation(scene: Scene) -> Check:
     expected, error = (given, 0.0) if logged is None else logged
     source = "the problem expects" if logged is None else f"{evidence.log_in_words} ended at"
     found = centre.Expectation(
-        scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start
-    )
+        scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start,
+        evidence.record.rounding_in_words,
+    )  # fmt: skip
     return centre.expectation(found)
 
 
 def _spot(scene: Scene) -> Check:
-    evidence, asker = scene.evidence, scene.asked
+    evidence, asker = scene.evidence, scene.plainly
     if not scene.spots:
         raise NotJudged("no cell has a value yet")
     precision, points = asker.own.plan.precision, [evidence.point(each) for each in scene.spots]
@@ -69,7 +71,7 @@ def _spot(scene: Scene) -> Check:
             relief=evidence.relief,
             noise=evidence.noise,
             low_precision=scene.low_precision,
-            how=f"weights rebuilt from the {axes}, plain {kind}",
+            how=f"weights rebuilt from the {axes}{' and rounded' if scene.quantise else ''}, plain {kind}",
         )
     )
 
@@ -118,7 +120,7 @@ def _other_seeds(scene: Scene) -> Check:
 
 
 def _curvature(scene: Scene) -> Check:
-    return curvature.curvature(*scene.along_axes, *scene.asked.samples_of_few)
+    return curvature.curvature(*scene.along_axes, *scene.differentiable.samples_of_few)
 
 
 def _centre_cell(scene: Scene) -> Check:
@@ -133,9 +135,9 @@ def _centre_cell(scene: Scene) -> Check:
 
 
 def _hidden(scene: Scene) -> Check:
-    if not scene.deep:
+    if not scene.deep and scene.quantise is None:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
-    largest, smallest, products = scene.asked.spectrum_ends()
+    largest, smallest, products = scene.differentiable.spectrum_ends()
     norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
     axes = [value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]
     return curvature.hidden(curvature.Hidden(largest, smallest, axes, products))
@@ -227,6 +229,7 @@ def _lowest(scene: Scene) -> Check:
         ended, before = evidence.logged_loss(), evidence.logged_loss_before()
         slope = math.nan if ended is not None else _slope_towards(scene, evidence.point(index))
         found = replace(found, log=evidence.log_in_words, ended=ended, before=before, slope=slope)
+        found = replace(found, rounding=evidence.record.rounding_in_words)
     return values.lowest(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Strict
@@ -61,6 +61,15 @@ class Checks:
         return [check for check in self.results if check.state in states]
 
     @property
+    def told(self) -> list[Check]:
+        """The results as they are shown: those that are not judged for the same reason are one."""
+        alike: dict[str, list[Check]] = {}
+        for each in self.of("unjudged"):
+            alike.setdefault(each.text.removeprefix(f"{each.name}: "), []).append(each)
+        shown = {of_one[0].number: _joined(of_one, reason) for reason, of_one in alike.items()}
+        return [shown.get(each.number, each) for each in self.results if _is_shown(each, shown)]
+
+    @property
     def fails(self) -> bool:
         """Whether one of them does not hold."""
         return bool(self.of("fails"))
@@ -75,6 +84,17 @@ class Checks:
         with_them = f", with {_count(len(reserved), 'reservation')}" if reserved else ""
         evaluations = _count(self.evaluations, "evaluation")
         return f"{answer}{with_them} ({_count(len(judged), 'check')}, {evaluations}, {self.seconds:.3g} s)"
+
+
+def _joined(checks: list[Check], reason: str) -> Check:
+    first, *others = checks
+    if not others:
+        return first
+    return replace(first, text=f"{', '.join(each.name for each in checks)}: {reason}")
+
+
+def _is_shown(check: Check, shown: dict[str, Check]) -> bool:
+    return check.state != "unjudged" or check.number in shown
 
 
 def _count(number: int, what: str) -> str:

@@ -25,6 +25,7 @@ class Centre:
         plain: whether it was evaluated eagerly in float32 or float64; else engines and precision round otherwise.
         low_precision: whether it was evaluated in bfloat16 or tf32.
         stderr: the standard error of the recorded loss.
+        rounding: how weights are rounded, in words; '' where they are not.
     """
 
     recorded: float
@@ -34,6 +35,7 @@ class Centre:
     low_precision: bool
     batch_norm: BatchNorm
     stderr: float
+    rounding: str = ""
 
 
 def centre(found: Centre) -> Check:
@@ -46,7 +48,8 @@ def centre(found: Centre) -> Check:
     neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # which check 2 speaks of
     if relative <= allowed or neither:  # the first never of NaN
         count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
-        text = f"the centre is your model: {pair} on the same {count}"
+        rounded = f" with {found.rounding}" if found.rounding else ""
+        text = f"the centre is your model{rounded}: {pair} on the same {count}"
         return check("1", "centre", "holds", text, value=relative, numbers=known)
     if found.batch_norm == "recalibrate":
         # Renewed statistics are meant to give another loss; by how much, check 10 judges.
@@ -75,6 +78,7 @@ class Expectation:
         source: who says it, as the subject of a sentence in the past tense: `your training log ended`.
         chance: the loss of the best constant guess; None where that is not known.
         untrained: whether the origin is the beginning of a training.
+        rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
     """
 
     loss: float
@@ -84,6 +88,7 @@ class Expectation:
     source: str
     chance: float | None
     untrained: bool = False
+    rounding: str = ""
 
 
 def expectation(found: Expectation) -> Check:
@@ -99,6 +104,9 @@ def expectation(found: Expectation) -> Check:
             return check(
                 "2", "expectation", "reservation", text, "the origin is an untrained network", loss, numbers=known
             )
+        if found.rounding:
+            remedy = f"{found.rounding}: take more bits, unless the network is as bad before"
+            return check("2", "expectation", "reservation", text, remedy, loss, numbers=known)
         remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
         return check("2", "expectation", "fails", text, remedy, loss, numbers=known)
     if expected is None:
@@ -116,5 +124,8 @@ def expectation(found: Expectation) -> Check:
     text = f"{found.source} {number(expected, 4)}, the centre has {number(loss, 4)}"
     if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
         return check("2", "expectation", "holds", text, value=difference, numbers=known)
+    if found.rounding:
+        remedy = f"{found.rounding}, of which that knew nothing: landscape compare says by how much the loss differs"
+        return check("2", "expectation", "information", text, remedy, difference, numbers=known)
     remedy = "other samples or preprocessing? batch norm in training mode? weight decay or augmentation in the log?"
     return check("2", "expectation", "reservation", text, remedy, difference, numbers=known)

@@ -122,6 +122,7 @@ class Lowest:
         ended: the mean of the log's last losses and its standard error; None where there is no log.
         before: likewise of the epoch before that.
         slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
+        rounding: how weights and activations are rounded, in words; '' where they are not.
     """
 
     fall: float
@@ -133,6 +134,7 @@ class Lowest:
     ended: Logged | None = None
     before: Logged | None = None
     slope: float = math.nan
+    rounding: str = ""
 
 
 def lowest(found: Lowest) -> Check:
@@ -144,9 +146,18 @@ def lowest(found: Lowest) -> Check:
     z = found.fall / found.noise if found.fall > 0 else 0.0
     if z <= CLEARLY:
         return check("13", "lowest", "information", "no cell is clearly lower than the centre", value=z)
-    text = (
+    lower = (
         f"the centre is not the lowest point of this plane: {found.place} is lower by {number(found.fall)} "
-        f"({number(z, 2)} standard errors), as when the samples are others than those of training, or the network is "
+        f"({number(z, 2)} standard errors)"
+    )
+    if found.rounding:
+        text = (
+            f"{lower}; rounding moves the network by steps, and some near the centre are better by chance: whether "
+            "it is so before rounding, the check of that landscape tells"
+        )
+        return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall})
+    text = (
+        f"{lower}, as when the samples are others than those of training, or the network is "
         f"not trained to a minimum{_likelier(found)}"
     )
     return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall, "slope": found.slope})

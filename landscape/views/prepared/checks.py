@@ -48,7 +48,7 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
     since = f"; of {whole(checks.points)} of the {whole(points)} points of now" if points != checks.points else ""
     lines = tuple(
         CheckLine(each.number, each.state, MARKS[each.state].strip(), SAID[each.state], each.text, each.remedy)
-        for each in checks.results
+        for each in checks.told
     )
     opened = bool(checks.of("fails", "reservation"))
     return CheckList(f"Can this picture be trusted? {checks.verdict}{since}", opened, lines)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from landscape.checks.rules.again import Repetition, Spot, repetition, spot
-from landscape.checks.rules.centre import Centre, centre
+from landscape.checks.rules.centre import Centre, Expectation, centre, expectation
 from landscape.checks.rules.curvature import AlongAxis, Differences, Hidden, curvature, hidden
 from landscape.checks.rules.lines import LINES, OtherLines, other_lines
 from landscape.checks.rules.resolution import Resolution, resolution
@@ -155,6 +155,15 @@ def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_kno
     assert "as when the samples are others than those of training, or the network is not trained to a minimum" in text
     assert said in text
     assert ("rather" in said or "beside" in said) or text.endswith(said)
+
+
+def test_what_rounding_does_is_no_fault_of_samples_or_training():
+    rounded = "weights rounded to 2 bits per channel"
+    assert "rounding moves the network by steps" in lowest(Lowest(0.2, 0.01, "alpha 1", rounding=rounded)).text
+    far = expectation(Expectation(0.9, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded))
+    assert (far.state, far.remedy.partition(",")[0]) == ("information", rounded)
+    dead = expectation(Expectation(2.4, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded))
+    assert (dead.state, dead.remedy.partition(":")[0]) == ("reservation", rounded)
 
 
 # -- 6 ------------------------------------------------------------------------------------------------------
