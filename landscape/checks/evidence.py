@@ -172,7 +172,7 @@ class Evidence:
             return [], []
         run, number = self.origin_snapshot
         unit = read_trajectory(run).unit
-        lines = [line for line in read_history(run) if _number(line, "loss") is not None]
+        lines: list[Mapping[str, Any]] = [line for line in read_history(run) if _number(line, "loss") is not None]
         lines = [line for line in lines if (_number(line, unit) or 0) <= number]
         last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")]
         before = lines[: len(lines) - len(last)] or last[:-LAST_LINES]

@@ -58,7 +58,7 @@ class PlainLoss(Question[tuple[float, str]]):
     def answer(self, station: Station) -> tuple[float, str]:
         """Evaluate once; twice where float64 is found not to do."""
         weights = rebuilt(station.origin, self.directions.get() if self.point else (), self.point)
-        _round(weights, station)
+        round_weights(weights, station)
         if self.double:
             try:
                 return self._loss(station.evaluator, weights, torch.float64), "float64"
@@ -94,7 +94,7 @@ def rebuilt(origin: State, directions: Sequence[State], point: Sequence[float]) 
     return weights
 
 
-def _round(weights: dict[str, Tensor], station: Station) -> None:
+def round_weights(weights: dict[str, Tensor], station: Station) -> None:
     """Round weights as the plan says, in its precision: in another one some lie on the other side of a step."""
     plan, model = station.evaluator.plan, station.evaluator.model
     rounding = WeightRounding.of(model, plan.quantise).at_origin(station.origin)

@@ -37,7 +37,7 @@ def test_the_centre_and_points_are_those_of_the_rounded_network(tmp_path, quanti
 
 
 def test_values_of_a_network_that_is_not_rounded_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain, "_round", lambda weights, station: None)
+    monkeypatch.setattr(plain, "round_weights", lambda weights, station: None)
     found = checked(tmp_path, {"bits": 2})
     assert (found["1"].state, found["3"].state) == ("fails", "fails")
 
