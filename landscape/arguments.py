@@ -1,11 +1,16 @@
-"""Rules of single arguments that a user gives to a function: whole numbers and finite ones. A bool is neither."""
+"""Rules of single arguments that a user gives: whole numbers, finite ones, coordinates. A bool is no number."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, TypeGuard
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from landscape.errors import JobError, shown
+
+FARTHEST = float(np.finfo(np.float32).max)
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
@@ -34,3 +39,24 @@ def is_number(value: Any) -> TypeGuard[float]:
         return math.isfinite(value)
     except OverflowError:  # a whole number above all floats
         return False
+
+
+def refuse_too_far(what: str, coordinates: ArrayLike, precision: str) -> None:
+    """Refuse coordinates that numbers of the precision cannot hold; weights there could not be set.
+
+    Args:
+        what: the field that gave them.
+
+    Raises:
+        JobError: one of them is beyond ±3.4e38, and the precision is not float64.
+
+    >>> refuse_too_far("at", [0.5, 1e300], "float32")
+    Traceback (most recent call last):
+    landscape.errors.JobError: at: must be within ±3.4e+38, which float32 can hold, not 1e+300; choose nearer points
+    """
+    table = np.abs(np.asarray(coordinates, np.float64))
+    if precision != "float64" and (table > FARTHEST).any():
+        raise JobError(
+            f"{what}: must be within ±{FARTHEST:.2g}, which {precision} can hold, not {table.max():g}; "
+            "choose nearer points"
+        )

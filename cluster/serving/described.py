@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from landscape.digests import digest
-from landscape.grid import Grid
+from landscape.grid import Floats, Grid
 from landscape.record import Record
 from landscape.store import LandscapeStore
 from landscape.surface import RISE_STDERR
@@ -15,12 +15,15 @@ from landscape.surface import RISE_STDERR
 
 @dataclass(frozen=True)
 class ServedAxis:
-    """An axis: where its grid begins and ends, and how many points it has. Points beyond it are answered too."""
+    """An axis of a grid, by its coordinates; points beyond it are answered too."""
 
     name: str
-    low: float
-    high: float
-    size: int
+    coordinates: Floats = field(repr=False, compare=False)
+
+    def document(self) -> dict[str, Any]:
+        """Where the axis begins and ends, and how many points it has."""
+        ends = {"low": float(self.coordinates[0]), "high": float(self.coordinates[-1])}
+        return {"name": self.name, **ends, "size": len(self.coordinates)}
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,12 @@ class Described:
 
     def document(self) -> dict[str, Any]:
         """As the list of models has it."""
-        return asdict(self)
+        return {**vars(self), "axes": [axis.document() for axis in self.axes]}
 
 
 def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> Described:
     """A landscape by its grid, its record and the record of its plan."""
-    axes = tuple(
-        ServedAxis(name, float(axis[0]), float(axis[-1]), len(axis))
-        for name, axis in zip(grid.names, grid.coordinates, strict=True)
-    )
+    axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
     return Described(
         axes,
         tuple(observables),

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from cluster.serving.described import Described
+from cluster.serving.described import Described, ServedAxis
 from cluster.serving.refusals import BAD_REQUEST, TOO_LARGE, Refusal
+from landscape.arguments import refuse_too_far
 from landscape.errors import message_of, nearest, shown
 from landscape.grid import axis_coordinates
 from landscape.tasks import Floats
 
 BYTES_OF_NUMBER = 32  # of JSON, at most
 BYTES_BESIDE = 1 << 16
+ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def checked_table(points: Floats, described: Described) -> Floats:
             BAD_REQUEST,
             f"points[{bad[0]}]: must be finite numbers, not {shown(points[bad[0]].tolist())}; leave it out",
         )
+    refuse_too_far("points", points, described.precision)
     return np.ascontiguousarray(points + 0.0)
 
 
@@ -162,6 +165,7 @@ def checked_point(what: str, given: Any, described: Described) -> list[float]:
             BAD_REQUEST,
             f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(described)}], not {shown(given)}",
         )
+    refuse_too_far(what, numbers, described.precision)
     return [float(each) + 0.0 for each in numbers]
 
 
@@ -175,7 +179,7 @@ def asked_line(fields: Mapping[str, Any], described: Described, limits: Limits) 
     first, last = (checked_point(name, fields.get(name), described) for name in ("from", "to"))
     count = _count("count", fields.get("count", 101), 2)
     limits.refuse_many("count", count)
-    columns = [axis_coordinates(count, one, other) for one, other in zip(first, last, strict=True)]
+    columns = [even_steps(*each, count) for each in zip(described.axes, first, last, strict=True)]
     return AskedPoints(checked_table(np.stack(columns, axis=1), described), _flag(fields, "rise"))
 
 
@@ -191,10 +195,21 @@ def asked_patch(fields: Mapping[str, Any], described: Described, limits: Limits)
         if size == 1 and one != other:
             raise Refusal(BAD_REQUEST, f"shape: one point along {axis.name} needs low equal to high; ask for 2 or more")
     coordinates = tuple(
-        np.array([one]) if size == 1 else axis_coordinates(size, one, other) + 0.0
-        for size, one, other in zip(sizes, low, high, strict=True)
+        np.array([one]) if size == 1 else even_steps(axis, one, other, size)
+        for axis, one, other, size in zip(described.axes, low, high, sizes, strict=True)
     )
     return AskedPatch(coordinates, _flag(fields, "rise"), _flag(fields, "stream"))
+
+
+def even_steps(axis: ServedAxis, first: float, last: float, count: int) -> Floats:
+    """Even steps from one coordinate to another; one that is off a point of the grid by rounding alone is that point.
+
+    Where the grid was fitted to a path, its ends and its size do not tell its coordinates to the bit.
+    """
+    steps, grid = axis_coordinates(count, first, last) + 0.0, axis.coordinates
+    after = np.searchsorted(grid, steps).clip(1, len(grid) - 1)
+    nearest = np.where(steps - grid[after - 1] < grid[after] - steps, grid[after - 1], grid[after])
+    return np.where(np.abs(steps - nearest) <= ROUNDING * np.abs(grid).max(), nearest, steps)
 
 
 def _names(described: Described) -> str:

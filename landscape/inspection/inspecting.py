@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.arguments import is_number
+from landscape.arguments import is_number, refuse_too_far
 from landscape.calculation import AtPoints, Calculators, here, setting_of
 from landscape.errors import JobError, shown
 from landscape.evaluation.layers import LayersSeen
@@ -104,6 +104,7 @@ def inspect_point(
     point, why = (_checked(at, axes), "") if at is not None else _chosen(path, name, len(axes))
     prepared = prepare(recorded_job(path, store, problem, folder))
     landscape = prepared.landscapes[0]
+    refuse_too_far("at", point, landscape.plan.precision)
     setting, origin = setting_of(landscape), (0.0,) * len(axes)
     with calculator(prepared, landscape, EVALUATIONS) as answers:
         # The layers first: where user code raises they say in which one.

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from landscape.arguments import refuse_too_far
 from landscape.devices import device_here
 from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.reduction import terms_of
@@ -175,6 +176,8 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = None if level else path_of(context, directions, like)
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)
+    for coordinates in grid.coordinates:
+        refuse_too_far("range", coordinates, plan.precision)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
     begun = begun_record(common, spec, defaults, position, identity)

@@ -6,13 +6,14 @@ import os
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cluster.serving.described import Described, ServedAxis
 from cluster.serving.kept import KeptFiles, KeptPoints, keeping
 from landscape.errors import JobError
 
-AXES = (ServedAxis("alpha", -1.0, 1.0, 5), ServedAxis("beta", -1.0, 1.0, 5))
+AXES = tuple(ServedAxis(name, np.linspace(-1, 1, 5)) for name in ("alpha", "beta"))
 PLANE = Described(AXES, ("loss",), 40, "float32", "eager", "a" * 64)
 
 

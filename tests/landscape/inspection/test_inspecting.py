@@ -224,6 +224,10 @@ def test_masks_of_infinities_are_no_fault(tmp_path):
         ({"at": (0.3,)}, "at: must have a number for each of the axes alpha, beta, not 1"),
         ({"at": (0.3, math.nan)}, r"at: must be finite numbers, not \[0.3, nan\]"),
         ({"at": (0.3, True)}, "at: must be finite numbers"),
+        (
+            {"at": (1e300, 0)},
+            r"at: must be within ±3.4e\+38, which float32 can hold, not 1e\+300; choose",
+        ),
         ({"rules": ["tensor_overflo"]}, "rules: unknown rule 'tensor_overflo'; did you mean 'tensor_overflow'"),
         ({"rules": {"weights": 3.0}}, "rules.weights: must be left without a threshold"),
         ({"rules": {"relu_zeros": math.inf}}, "rules.relu_zeros: must be a finite number of at least 0, not inf"),

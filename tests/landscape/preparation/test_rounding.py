@@ -94,3 +94,10 @@ def test_what_is_held_in_float32_is_left_out_of_account(tmp_path):
     found = prepared(tmp_path / "run", model, directions=directions)
     assert found.landscapes[0].plan.rounds_weights
     assert found.warnings == ()
+
+
+def test_a_range_beyond_float32_is_refused_and_float64_has_it(tmp_path):
+    model = model_of(torch.float32)
+    with pytest.raises(JobError, match=r"range: must be within ±3.4e\+38, which float32 can hold, not 1e\+300"):
+        prepared(tmp_path, model, "float32", range=[-1e300, 1])
+    assert prepared(tmp_path, model, "float64", range=[-1e300, 1]).landscapes[0].grid.coordinates[0][0] == -1e300
