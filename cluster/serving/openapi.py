@@ -11,7 +11,7 @@ from cluster.serving.requests import Limits
 from landscape import __version__
 
 LANDSCAPE = "/v1/models/{model}/versions/{version}/landscapes/{landscape}"
-NUMBERS = {"type": "array", "items": {"type": "number"}}
+NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3}
 NULLABLE = {"type": "array", "items": {"type": ["number", "null"]}}
 RISE = {"type": "boolean", "default": False, "description": "also loss_rise_stderr, the error of L(point) − L(origin)"}
 POINT = {"point": {**NUMBERS, "description": "a coordinate for each axis"}}
@@ -32,17 +32,27 @@ TIMING = {
         "schema": {"type": "string", "example": "evaluate;dur=94.1, total;dur=99.0"},
     }
 }
-OF_POINTS = {
-    "points": {"type": "array", "items": NUMBERS},
+POINTS = {"type": "array", "items": NUMBERS, "minItems": 1}
+OF_POINTS: dict[str, Any] = {
+    "points": POINTS,
     "values": {"type": "object", "additionalProperties": NULLABLE, "description": "by name; null where not finite"},
     "status": {"type": "array", "items": {"enum": [1, 2]}, "description": "1 the loss is finite, 2 it is not"},
     "source": {"type": "array", "items": {"enum": ["store", "cache", "computed"]}},
 }
+
+
+def _nested(item: dict[str, Any]) -> dict[str, Any]:
+    """An array of as many dimensions as there are axes, one to three."""
+    line = {"type": "array", "items": item}
+    plane = {"type": "array", "items": line}
+    return {"anyOf": [line, plane, {"type": "array", "items": plane}]}
+
+
 # By question: what it does, the fields of the request, those that it needs, an example, the fields of the answer.
 QUESTIONS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, Any], dict[str, Any]]] = {
     "points": (
         "The values at points.",
-        {"points": {"type": "array", "items": NUMBERS}, "rise": RISE},
+        {"points": POINTS, "rise": RISE},
         ["points"],
         {"points": [[0.3, -0.7], [0.0, 0.0]]},
         OF_POINTS,
@@ -58,17 +68,21 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, Any], dict[
         "The values on a grid between two corners, arrays [beta, alpha]. With stream a line of JSON for each row, as "
         "soon as it is there.",
         {
-            "low": NUMBERS, "high": NUMBERS, "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+            "low": NUMBERS, "high": NUMBERS, "shape": {**NUMBERS, "items": {"type": "integer", "minimum": 1}},
             "stream": {"type": "boolean", "default": False}, "rise": RISE,
         },
         ["low", "high", "shape"],
         {"low": [-0.1, -0.1], "high": [0.1, 0.1], "shape": [3, 3]},
-        {key: OF_POINTS[key] for key in ("values", "status", "source")},
+        {
+            "coordinates": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+            "values": {"type": "object", "additionalProperties": _nested({"type": ["number", "null"]})},
+            "status": _nested(OF_POINTS["status"]["items"]), "source": _nested(OF_POINTS["source"]["items"]),
+        },
     ),
     "gradient": (
         "The slope of the loss along each axis, with its standard error over the samples.",
         POINT, ["point"], {"point": [0.3, -0.7]},
-        {"loss": {"type": "number"}, "gradient": NULLABLE, "stderr": NULLABLE},
+        {"loss": {"type": ["number", "null"]}, "gradient": NULLABLE, "stderr": NULLABLE},
     ),
     "curvature": (
         "The second derivatives of the loss along the axes, and their eigenvalues.",

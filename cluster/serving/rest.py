@@ -243,12 +243,14 @@ class Rest:
         """The answer that says what is wrong."""
         if isinstance(error, HTTPException):
             refusal = _of_http(request, error)
-        elif isinstance(error, ClientDisconnect):
+            return json_reply({"error": refusal.sentence}, refusal.status, error.headers)  # Allow, of another method
+        if isinstance(error, ClientDisconnect):
             refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
         else:
             refusal = refusal_of(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-                log.warning("%s", refusal, exc_info=error)
+                # What user code raised has its sentence; where it lies says nothing of the service.
+                log.warning("%s", refusal, exc_info=None if refusal is error else error)
         return json_reply({"error": refusal.sentence}, refusal.status, refusal.headers)
 
 

@@ -43,9 +43,7 @@ CODES = {
     BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
-MARGIN = 1 << 20  # bytes of an answer beside its numbers
 LARGEST_MESSAGE = (1 << 31) - 1  # bytes, as gRPC counts them
-COLUMNS = 64  # numbers of a point's answer, at most about
 
 Answer = tuple[Any, Sequence[Stretch] | None]  # a message, and when it was evaluated where that is told
 
@@ -81,7 +79,7 @@ async def _abort(context: Any, error: Exception) -> None:
     refusal = refusal_of(error)
     code = CODES.get(refusal.status, grpc.StatusCode.INTERNAL)
     if code == grpc.StatusCode.INTERNAL:
-        log.warning("%s", refusal, exc_info=error)
+        log.warning("%s", refusal, exc_info=None if refusal is error else error)
     after = tuple((name, value) for name, value in refusal.headers.items() if name == "retry-after")
     await context.abort(code, refusal.sentence, after)
 
@@ -193,11 +191,11 @@ async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: in
     Raises:
         JobError: it cannot listen there.
     """
-    points, most = service.limits.points, min(service.limits.body(), LARGEST_MESSAGE)
+    most = min(service.limits.body(), LARGEST_MESSAGE)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", most),
-            ("grpc.max_send_message_length", min(points * COLUMNS * 8 + MARGIN, LARGEST_MESSAGE)),
+            ("grpc.max_send_message_length", LARGEST_MESSAGE),
             ("grpc.so_reuseport", 0),
         ]
     )

@@ -47,6 +47,12 @@ class Version:
     run: str
     landscapes: Mapping[str, Source] = field(repr=False)
 
+    def holds(self, landscape: str) -> bool:
+        """Whether the run has a landscape by now, that a job computes or has computed."""
+        return (
+            landscape in landscape_names(self.run) and not LandscapeStore.open(self.run, landscape).record.is_imported
+        )
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -76,6 +82,10 @@ class Catalog:
             known = ", ".join([*numbers, LATEST])
             raise Refusal(NOT_FOUND, f"version: {shown(model)} has no version {shown(version)}; known: {known}")
         if landscape not in found.landscapes:
+            if found.holds(landscape):
+                raise Refusal(
+                    NOT_FOUND, f"landscape: {shown(landscape)} was begun since this service began; start it again"
+                )
             known = nearest(landscape, found.landscapes)
             raise Refusal(NOT_FOUND, f"landscape: {shown(model)} has no {shown(landscape)}; {known}")
         return found.landscapes[landscape]

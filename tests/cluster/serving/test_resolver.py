@@ -137,6 +137,13 @@ def test_a_landscape_that_was_computed_anew_is_not_answered_for(make_asker, copi
     assert (reply.status, "was computed anew since this service began" in reply.json["error"]) == (404, True)
 
 
+def test_a_landscape_that_was_begun_later_says_to_start_the_service_again(make_asker, copied):
+    asker = make_asker()
+    (copied / "lenet/landscapes.zarr/plane").rename(copied / "lenet/landscapes.zarr/later")
+    reply = asker.post(f"{PLANE.replace('plane', 'later')}/points", {"points": [[0, 0]]})
+    assert (reply.status, "was begun since this service began; start it again" in reply.json["error"]) == (404, True)
+
+
 def test_a_job_does_not_take_values_of_another_one_that_has_its_run_by_now(make_asker, copied, tmp_path):
     job = (copied / "job.yaml").read_text().replace("run: lenet", f"run: {tmp_path}/new")
     (copied / "one.yaml").write_text(job)

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
+from cluster.serving.requests import even_steps
 from landscape.choosing import make_evaluator
 from landscape.preparation import prepare
 from landscape.results import open_run
@@ -55,6 +57,12 @@ def test_points_of_the_grid_come_from_the_store(asker, scene):
     assert np.array(answer["source"]).ravel().tolist() == ["store"] * 20
     assert answer["coordinates"] == {"alpha": surface.alpha.tolist(), "beta": surface.beta.tolist()}
     assert not asker.replicas.asked
+
+
+def test_even_steps_meet_a_grid_whose_coordinates_its_ends_do_not_tell():
+    fitted = [-1.0, np.nextafter(-0.5, 0), 0.0, np.nextafter(0.5, 1), 1.0]
+    steps = even_steps(ServedAxis("alpha", np.array(fitted)), -1.0, 1.0, 9)
+    assert steps.tolist() == [-1.0, -0.75, fitted[1], -0.25, 0.0, 0.25, fitted[3], 0.75, 1.0]
 
 
 def test_a_job_that_is_not_computed_is_served_too(make_asker, reference, tmp_path):
@@ -170,6 +178,7 @@ BAD = {
     b'{"points": [[0, 0]], "rise": 1}': (400, "rise: must be true or false"),
     b'{"point": [[0, 0]]}': (400, "did you mean 'points'?"),
     b'{"points": [[1e999, 0]]}': (400, "points[0]: must be finite numbers"),
+    b'{"points": [[0, 0], [-1e300, 0]]}': (400, "points: must be within ±3.4e+38, which float32 can hold, not 1e+300"),
     b'{"points": [[true, 0]]}': (400, "points[0]: must be 2 finite numbers"),
     b'{"points": [["%s", 0], [0, 0]]}' % (b"a" * 20_000): (400, "points[0]: must be 2 finite numbers"),
     b'{"points": ' + b"[" * 5000 + b"]" * 5000 + b"}": (400, "body: must be JSON"),
@@ -193,6 +202,8 @@ def test_malformed_points_are_refused_by_one_sentence(asker, body):
         ("patch", {"low": [0, 0], "high": [1, 1], "shape": [10**6, 10**6]}, 413, "shape: must be at most 1000"),
         ("patch", {"low": [0, 0], "high": [1, 1], "shape": [3]}, 400, "shape: must be points along each axis"),
         ("patch", {"low": [0, 0], "high": [1, 1], "shape": [1, 2]}, 400, "one point along alpha needs low equal"),
+        ("patch", {"low": [0, 0], "high": [1e300, 1], "shape": [2, 2]}, 400, "high: must be within"),
+        ("gradient", {"point": [0, 1e39]}, 400, "point: must be within"),
         ("gradient", {"point": [0]}, 400, "point: must be 2 finite numbers"),
         ("points", {"points": [[0, 0]] * 1001}, 413, "points: must be at most 1000 points"),
         ("poinst", {}, 404, "did you mean 'points'?"),
@@ -350,6 +361,7 @@ def test_a_service_that_starts_or_ends_says_so(asker):
 
 
 def test_the_document_and_the_page_name_every_question(asker):
+    validate = pytest.importorskip("jsonschema").validate
     document = asker.get("/openapi.json").json
     questions = {path.rpartition("/")[2] for path in document["paths"]}
     assert questions == {"health", "models", "points", "line", "patch", "gradient", "curvature"}
@@ -357,7 +369,10 @@ def test_the_document_and_the_page_name_every_question(asker):
         if "{model}" in path:
             content = methods["post"]["requestBody"]["content"]["application/json"]
             address = path.format(model="lenet", version="1", landscape="plane")
-            assert asker.post(address, content["example"]).status == 200
+            answer = asker.post(address, content["example"])
+            assert answer.status == 200
+            validate(answer.json, methods["post"]["responses"]["200"]["content"]["application/json"]["schema"])
+            validate(content["example"], content["schema"])
     page = asker.get("/docs").body.decode()
     assert all(f"/{question}" in page for question in questions)
     assert "<script" not in page
@@ -366,3 +381,4 @@ def test_the_document_and_the_page_name_every_question(asker):
 def test_another_method_is_refused(asker):
     reply = asker.get(f"{PLANE}/points")
     assert (reply.status, reply.json["error"]) == (405, "method: must be POST at this address, not GET")
+    assert reply.headers["allow"] == "POST"
