@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ray
 from ray import serve
 from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
 from ray.serve.config import AutoscalingConfig, HTTPOptions
@@ -23,11 +24,12 @@ from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
 from cluster.serving.replica import Replica
 from cluster.serving.scale import LANDSCAPES, Scale
 from cluster.serving.sources import Source
+from cluster.session.attach import is_loopback
 from cluster.session.placement import Placement
 from landscape.errors import one_line
 from landscape.tasks import Floats
 
-APPLICATION = "landscape"
+APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
 REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
 GATHERED = 512  # requests that Serve hands over at once
@@ -64,6 +66,7 @@ class ServedReplica(Replica):
     """A replica that Ray Serve runs."""
 
     def __init__(self, sources: Sequence[Source], path: Sequence[str]) -> None:
+        _keep_to_loopback()
         super().__init__(sources, path)
         self.loading = self.multiplexed
 
@@ -142,6 +145,19 @@ class RayReplicas:
     def end(self) -> None:
         """End the replicas, where the cluster is not this process's own."""
         serve.delete(self._name, _blocking=False)
+
+
+def _keep_to_loopback() -> None:
+    """Have the server that Serve starts in this process listen on the loopback alone, as a private Ray does.
+
+    Each replica has one, for the handles of other processes, at all addresses; it unpickles what comes, from anybody
+    where Ray asks for no token. Serve has no option for it.
+    """
+    from ray.serve._private import replica
+
+    if is_loopback(ray.util.get_node_ip_address()):
+        add = replica.add_port_to_grpc_server
+        replica.add_port_to_grpc_server = lambda server, address: add(server, address.replace("[::]", LOOPBACK))
 
 
 async def _answer(response: Any) -> Any:

@@ -148,6 +148,13 @@ def test_grpcio_gets_them_too_and_the_store_its_own(service: Running, folder, ex
     assert list(answer.source) == [2] * 5 + [0]
 
 
+def test_nothing_of_it_listens_beyond_this_machine(service: Running):
+    replica, *_ = service.replicas()
+    hosts = [each.laddr.ip for each in replica.net_connections("inet") if each.status == "LISTEN"]
+    assert hosts
+    assert {host.removeprefix("::ffff:") for host in hosts} == {"127.0.0.1"}
+
+
 def test_the_service_is_found_by_its_run(service: Running, folder):
     (found,) = services_of(folder / "mlp")
     assert (found.url, found.grpc, found.token) == (service.url, service.grpc, service.token)
