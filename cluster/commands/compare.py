@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Workers
 from cluster.commands.output import Json, show
-from cluster.options import MaybeWhole
+from cluster.options import Flag, MaybeWhole
 from cluster.process.logs import write_remark
 from cluster.process.streams import diverted
 from landscape.errors import JobError, shown
@@ -26,6 +26,7 @@ def compare(
     patch: MaybeWhole = None,
     out: Path | None = None,
     to: str | None = None,
+    keep: Flag = False,
     json: Json = False,
     callback: Callback = AS_RECORDED,
     who: Workers = ANYONE,
@@ -62,16 +63,20 @@ def compare(
         Folder for pictures and tables; default: none are written.
     to
         Formats, separated by commas: html, png, svg or pdf for pictures, csv for tables of the values; default: html.
+    keep
+        Keep the loss per bit width and the steps with the quantised landscape; its report and the page show them.
     """
     who.check()
     from landscape.comparison import sides_of
 
     sides = sides_of(first, second)
-    given = {"bits": bits, "points": points, "steps": steps, "patch": patch, "out": out, "to": to}
+    given = {"bits": bits, "points": points, "steps": steps, "patch": patch, "out": out, "to": to, "keep": keep or None}
     if sides is None:
         _compare_measures(first, second, given, json)
         return
     from landscape.comparison.comparing import Compare, asked_bits, compare_landscapes
+    from landscape.comparison.keeping import check_keepable
+    from landscape.comparison.keeping import keep as keep_found
     from landscape.comparison.pictures import FORMATS, write_pictures
     from landscape.comparison.telling import document, lines_of
     from landscape.views.exports.drawn import check_formats
@@ -87,11 +92,15 @@ def compare(
     )  # fmt: skip
     if asked.patch == 1:
         raise JobError("patch: must be at least 2, or 0 for none, not 1")
+    if keep:
+        check_keepable(*sides, asked.steps)
     with diverted():
         found = compare_landscapes(
             *sides, asked, problem=callback.problem, folder=callback.folder, calculator=who.calculator,
             tell=write_remark,
         )  # fmt: skip
+        if keep:
+            keep_found(found)
         written = [] if out is None else write_pictures(found, out, formats)
     show(document(found), json, "\n".join(lines_of(found)))
     for path in written:

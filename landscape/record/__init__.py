@@ -1,6 +1,7 @@
 """What the documents of a landscape on disk say of it, as typed values."""
 
 from landscape.record.checks import MARKS, Check, Checks, CheckState
+from landscape.record.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.record.convexity import EIG_MAX, EIG_MIN, EIGENVALUES, RATIO, ConvexityRecord
 from landscape.record.document import Record, parse, parse_axis, plain
@@ -36,10 +37,12 @@ __all__ = [
     "AxisEnd",
     "AxisRecord",
     "BarrierRecord",
+    "BitsRecord",
     "Check",
     "CheckRecord",
     "CheckState",
     "Checks",
+    "ComparedRecord",
     "ConnectionRecord",
     "ConvexityRecord",
     "EngineChoice",
@@ -57,6 +60,7 @@ __all__ = [
     "Provenance",
     "RandomData",
     "Record",
+    "StepsRecord",
     "TargetRule",
     "TermRecord",
     "TrialRecord",

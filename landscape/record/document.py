@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from landscape.progress import Failure
 from landscape.quantisation import Quantisation
 from landscape.record.checks import Checks
+from landscape.record.compared import ComparedRecord
 from landscape.record.connection import ConnectionRecord
 from landscape.record.convexity import EIGENVALUES, ConvexityRecord
 from landscape.record.layers import LayersRecord
@@ -97,6 +98,7 @@ class Record:
     progress: ProgressRecord = field(default_factory=ProgressRecord)
     checks: Checks | None = None  # what `landscape check` found; no part of the identity
     connection: ConnectionRecord | None = None  # what `landscape connect` found along the line and the curve; likewise
+    compared: ComparedRecord | None = None  # what `landscape compare --keep` found of the rounding; likewise
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

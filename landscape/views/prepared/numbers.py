@@ -11,6 +11,7 @@ from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
+from landscape.views.prepared.compared import compared_rows
 from landscape.views.prepared.connection import connection_rows
 from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.levels import number
@@ -80,7 +81,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
-    rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface)]
+    rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface), *compared_rows(surface)]
     rows += [row for path in surface.paths for row in path_rows(path)]
     rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds

@@ -56,3 +56,16 @@ def table(rows: Sequence[Row]) -> str:
     """A table of two columns, names and values, as plain text that is escaped here."""
     body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<table>{body}</table>"
+
+
+def rows_table(label: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table of several columns, which scrolls where it is wider than the page; the texts are escaped here."""
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
+    body = "".join(
+        f"<tr><th scope='row'>{escape(title)}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
+        for title, *texts in rows
+    )
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table><tr>{head}</tr>{body}</table></div>"
+    )

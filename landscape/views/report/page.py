@@ -32,6 +32,7 @@ from landscape.views.prepared.wording import (
 )
 from landscape.views.report.bundle import Bundle
 from landscape.views.report.checks import checks_section
+from landscape.views.report.compared import compared_section
 from landscape.views.report.comparison import comparison_section, groups
 from landscape.views.report.connection import connection_section
 from landscape.views.report.markup import buttons, resource, table, template
@@ -153,6 +154,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         observables="".join(numbers),
         checks=checks_section(surface),
         connection=connection_section(surface),
+        compared=compared_section(surface),
         failures=_failures(surface),
         provenance=table(provenance_rows(surface)) + _job(surface),
     )

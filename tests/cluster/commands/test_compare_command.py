@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
-from landscape import run
+from landscape import open_run, run
 from landscape.spec import read_job
+from landscape.views import write_report
+from landscape.views.prepared.numbers import landscape_rows
+from landscape.views.report.compared import compared_section
 
 JOB = """\
 run: {run}
@@ -38,7 +41,29 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
     found = json.loads(out)
     assert [each["bits"] for each in found["bits"]] == [2, 8]
     assert found["origin"]["stderr"] < found["origin"]["unpaired_stderr"]
+    code, _, err = call("compare", *pair, "--bits", "2,8", "--points", 0, "--steps", 3, "--serial", "--keep")
+    assert code == 0, err
+    code, _, err = call("compare", *pair, "--bits", "none", "--points", 0, "--steps", 5, "--serial", "--keep")
+    assert code == 0, err
+    opened = open_run(tmp_path / "run")
+    kept = opened["small"].record.compared
+    # What was not asked for again has stayed.
+    assert kept is not None
+    assert [each.difference for each in kept.bits] == [each["difference"] for each in found["bits"]]
+    assert kept.steps is not None
+    assert len(kept.steps.at) == 5
+    assert opened["float"].record.compared is None
+    (row,) = (text for name, text in landscape_rows(opened["small"]) if name == "loss at the origin by bits")
+    assert row.startswith(f"2: {found['bits'][0]['loss']:.4g}"[:8])
+    assert "none: " in row
+    page = write_report(opened, tmp_path / "report.html").read_text()
+    assert page.count("<h3>Rounding</h3>") == 1
+    assert compared_section(opened["small"]) in page
+    assert "Rise of the loss on a short line through the origin: not rounded dashed, rounded solid" in page
     for words, message in (
+        ((*pair, "--keep", "--steps", "1002"), "steps: must be at most 1001 with --keep, not 1002"),
+        ((pair[0], pair[0], "--keep"), "keep: must be of landscapes one of which is quantised, and neither is"),
+        ((tmp_path / "run", tmp_path / "run", "--keep"), "keep: goes with two landscapes"),
         ((*pair, "--bits", "0-4"), "bits: must be from 1 to 16"),
         ((*pair, "--steps", "-1"), "steps: must be at least 0, not -1"),
         ((*pair, "--steps", "1000000000"), "steps: must be at most 10000, not 1000000000"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -22,8 +24,11 @@ from landscape.parameters import describe_parameters, filter_unview, filter_view
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.quantisation import Quantisation
+from landscape.record import BitsRecord, ComparedRecord, StepsRecord
 from landscape.sample_losses import paired_stderr
+from landscape.surface import Surface
 from landscape.views import compare
+from landscape.views.prepared.compared import compared_rows, drawn_bits, drawn_steps
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
 SMALL = {"name": "small", "like": "float", "quantise": {"bits": 3}}
@@ -256,6 +261,28 @@ def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
     # Of another rounding the origin is another network: errors of rises over it are no bound.
     assert "of both combined" in captions[runs.plain]
     assert "ounding differs: nothing rounded, weights rounded to 3 bits per channel" in captions[runs.plain]
+
+
+def test_what_was_kept_over_other_samples_is_not_shown():
+    compared = ComparedRecord(
+        samples=7, unrounded={"loss": 0.5}, bits=tuple(BitsRecord(bits=bits, values={"loss": 1.0}) for bits in (2, 4)),
+        steps=StepsRecord(axis="alpha", at=(-1.0, 0.0, 1.0), unrounded=(1.0, 2.0, 3.0), rounded=(4.0, None, 5.0)),
+    )  # fmt: skip
+    shown, other = (
+        cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=compared, num_samples=samples)))
+        for samples in (7, 8)
+    )
+    assert compared_rows(shown) == [("loss at the origin by bits", "2: 1, 4: 1, none: 0.5")]
+    assert compared_rows(other) == drawn_steps(other) == drawn_bits(other)[0] == []
+    _, rounded = drawn_steps(shown)
+    assert list(rounded.t) == [0.0, 0.25, 0.25, 0.75, 0.75, 1.0]
+    assert list(rounded.values) == [2.0, 2.0, None, None, 3.0, 3.0]
+    lines, log = drawn_bits(shown)
+    assert ([line.values[0] for line in lines], log) == ([0.5, 1.0], False)
+    compared = replace(compared, unrounded={"loss": 0.01})
+    shown = cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=compared, num_samples=7)))
+    lines, log = drawn_bits(shown)
+    assert ([line.values[0] for line in lines], log) == ([-2.0, 0.0], True)
 
 
 def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):

@@ -21,9 +21,11 @@ from landscape.plan import Plan
 from landscape.progress import Failure
 from landscape.record import (
     BarrierRecord,
+    BitsRecord,
     Check,
     CheckRecord,
     Checks,
+    ComparedRecord,
     ConnectionRecord,
     ConvexityRecord,
     EngineChoice,
@@ -36,6 +38,7 @@ from landscape.record import (
     Provenance,
     RandomData,
     Record,
+    StepsRecord,
     TermRecord,
     TrialRecord,
     WayRecord,
@@ -98,6 +101,14 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
             on_curve=WayRecord(), evaluations=5, settings={"points": 3},
         ),
         {"curve": "circle"},
+    ),
+    "compared": (
+        ComparedRecord(
+            when="2026-11-20T12:00:00+00:00", version="0.1.0", samples=7, unrounded={"loss": 0.5},
+            bits=(BitsRecord(bits=4, values={"loss": None}, difference=0.1, stderr=0.01),),
+            steps=StepsRecord(axis="alpha", at=(-0.1, 0.1), unrounded=(0.5, 0.5), rounded=(0.6, None)),
+        ),
+        {"bits": [{"bits": "four"}]},
     ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
