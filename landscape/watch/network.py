@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from landscape.watch.log_masks import LogMasks, is_log_of_zeros
 from landscape.watch.masks import beside_mask, is_watched, origin_of_infinite
 from landscape.watch.rules import BOUNDS, Tensors
 from landscape.watch.statistics import Statistics, merged, statistics_of
@@ -116,7 +117,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         self._names = {id(module): name for name, module in model.named_modules()}
         self.layers: dict[str, Layer] = {}
         self.on = False
-        self._busy, self._stack = False, list[_Call]()
+        self._busy, self._stack, self._log_masks = False, list[_Call](), LogMasks()
         self._numbers, self._last = Counter[str](), (0, 0)
         self._operations, self._told_apart, self._when = operations, numbered, when
         self._opened = contextlib.ExitStack()
@@ -129,6 +130,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         return self
 
     def __exit__(self, *details: object) -> None:
+        self._end()
         self._opened.close()
 
     def begin(self, *, on: bool = True) -> None:
@@ -137,7 +139,13 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         Args:
             on: whether its values count.
         """
+        self._end()
         self.on, self._stack, self._numbers, self._last = on, [], Counter(), (0, 0)
+
+    def _end(self) -> None:
+        self._log_masks.end()
+        for name in self._log_masks.guilty:
+            self.layers[name].from_infinite, self.layers[name].born = False, "log"
 
     @property
     def where(self) -> str:
@@ -188,7 +196,11 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     def computed(self, function: Any, arguments: Sequence[Any], output: Any) -> None:
         """An operation was carried out."""
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
-        if not self.on or not is_watched(tensor) or function.is_view:
+        if not self.on or function.is_view:
+            return
+        with self._computing():
+            self._log_masks.computed(arguments, output)
+        if not is_watched(tensor):
             return
         name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
         if name in MOVING:
@@ -196,6 +208,8 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         with self._computing():
             activation = _activation_of(name, arguments)
             born, from_infinite = origin_of_infinite(name, tensor, arguments)
+            masks = born and (call is None or not call.whole) and is_log_of_zeros(name, tensor)
+            born, from_infinite = born and not masks, from_infinite or masks
             if call is not None:
                 call.operations += 1
                 call.last = activation
@@ -207,6 +221,8 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             kept = self._add(layer, "operation", call is not None, activation, tensor, name)
             kept.born = kept.born or (name if born else "")
             kept.from_infinite = kept.from_infinite or from_infinite
+            if masks:
+                self._log_masks.made(layer, tensor)
 
     # -- what is kept -----------------------------------------------------------------------------------------
 

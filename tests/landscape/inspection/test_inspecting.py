@@ -210,8 +210,40 @@ def test_derivatives_that_are_zero_are_left_alone(tmp_path):
     assert "linear" in [layer.name for layer in found.here.layers]
 
 
-def test_masks_of_infinities_are_no_fault(tmp_path):
-    masked = lambda: Problem.supervised(Halved(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
+class Logarithm(Halved):
+    """Masks by the logarithm of zeros and ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(6, 6).tril().log()[None].expand(len(x), 6, 6)
+        return torch.cat([self.linear(x)[:, :, None] + mask]).softmax(-1).sum(-1)[:, :3]
+
+
+class Unmasked(Logarithm):
+    """No softmax takes its -Inf up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + (x[:, :3] > 99).float().log()
+
+
+class AllMasked(Halved):
+    """A row of a softmax with nothing but -Inf is NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.linear(x)[:, :3] + torch.zeros(3).log()).softmax(-1)
+
+
+@pytest.mark.parametrize(("model", "layer"), [(Unmasked, "log() #2"), (AllMasked, "log()")])
+def test_a_logarithm_of_zeros_that_nothing_takes_up_is_a_fault(tmp_path, model, layer):
+    broken = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
+    run(make_job(tmp_path, broken, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
+    found = inspect_point(tmp_path, "line", at=[0], problem=broken)
+    assert (found.first.layer, found.first.rule) == (layer, "tensor_overflow")
+    assert [each.layer for each in found.findings if each.layer.startswith("log()")] == [layer]
+
+
+@pytest.mark.parametrize("model", [Halved, Logarithm])
+def test_masks_of_infinities_are_no_fault(tmp_path, model):
+    masked = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, masked, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
     found = inspect_point(tmp_path, "line", at=[0], problem=masked)
     assert found.findings == ()
