@@ -44,8 +44,8 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "activations arithmetic batching checksum containers counts factors flat kept_graphs moments rounding "
-        "second_derivatives values",
+        "activations arithmetic batching checksum containers counts differentiable factors flat kept_graphs moments "
+        "rounding second_derivatives values",
         "any_shape gauss_newton",
         "feed",
         "arrays kept moving unchanged",

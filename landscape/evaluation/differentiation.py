@@ -10,13 +10,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.draws import seed_draws
 from landscape.errors import JobError
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
+from landscape.evaluation.differentiable import differentiable_operations
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.gauss_newton import gauss_newton_products
@@ -273,8 +273,7 @@ class Differentiation:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        # Attention kernels that fuse have no second derivative; the plain one has.
-        with arithmetic(self._plan, self._device), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with arithmetic(self._plan, self._device), torch.enable_grad(), differentiable_operations():
             yield
 
     # -- vectors ----------------------------------------------------------------------------------------------

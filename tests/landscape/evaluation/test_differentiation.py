@@ -11,6 +11,7 @@ from small_models import Quadratic, observe_quadratic, quadratic_samples
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, hessian
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape import JobError, Problem
 from landscape.evaluation.differentiation import Differentiation
@@ -99,6 +100,32 @@ def test_products_are_those_of_the_dense_hessian(how):
     expected = torch.stack([matrix @ each for each in vectors])
     atol = 1e-12 if how == "autograd" else 1e-7
     torch.testing.assert_close(whole(found, classify, vectors, how), expected, rtol=1e-9, atol=atol)
+
+
+class Checkpointed(nn.Module):
+    """The layers of a perceptron, each behind a reentrant checkpoint, in which a backward pass leaves gradients."""
+
+    def __init__(self, plain: nn.Sequential, input_has_gradient: bool) -> None:
+        super().__init__()
+        self.plain, self.input_has_gradient = plain, input_has_gradient
+
+    def forward(self, x):
+        x = x.clone().requires_grad_(self.input_has_gradient)
+        for layer in self.plain:
+            x = checkpoint(layer, x, use_reentrant=True)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("input_has_gradient", [True, False])
+def test_derivatives_go_through_reentrant_checkpoints(input_has_gradient):
+    own, data = CheckpointFunction.apply, images()
+    plain = mlp()
+    found, other = (differentiation(each, data, classify) for each in (plain, Checkpointed(plain, input_has_gradient)))
+    torch.testing.assert_close(whole(other, classify), whole(found, classify), rtol=0, atol=0)
+    vectors = probes(found.size)
+    torch.testing.assert_close(whole(other, classify, vectors), whole(found, classify, vectors), rtol=1e-12, atol=1e-14)
+    assert CheckpointFunction.apply == own, "the caller's checkpoints stay what they are"
 
 
 def test_the_blocks_decide_and_not_the_batches_that_fit():
