@@ -1,7 +1,8 @@
 """The file of a portable problem: a zip whose members are stored as they are, each with its digest in the manifest.
 
-Members are neither compressed nor nested, so that what is read is never larger than the file, and tensors are mapped
-from where they lie. Names, sizes and places are checked before anything of a member is read.
+Members are neither compressed nor nested, so that what is read is never larger than the file. Names, sizes and places
+are checked before anything of a member is read. Nothing is mapped: of a file that is made shorter, or whose server is
+gone, a read fails in a sentence, where a map would end the process.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import mmap
+import os
 import re
 import struct
+import weakref
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
 
@@ -50,7 +53,7 @@ def part_of(place: str | Path) -> tuple[Path, str] | None:
 
 
 class Archive:
-    """The members of a file, mapped; each is compared with its digest when it is first read.
+    """The members of a file, which stays open; each is compared with its digest whenever it is read.
 
     Raises:
         NotFoundError: there is no such file.
@@ -63,7 +66,8 @@ class Archive:
         try:
             with open(self.path, "rb") as opened:
                 self._places = _places(opened)
-                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._file = os.dup(opened.fileno())
+                weakref.finalize(self, os.close, self._file)
         except FileNotFoundError:
             raise NotFoundError(
                 f"{self.name} does not exist; `landscape pack JOB -o FILE` writes such a file"
@@ -74,7 +78,6 @@ class Archive:
             raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
         except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, RuntimeError) as error:
             raise JobError(f"{self.name} is no whole portable problem: {message_of(error)}{REMEDY}") from None
-        self._checked: set[str] = set()
         self.manifest = self._manifest()
 
     def __contains__(self, name: str) -> bool:
@@ -85,26 +88,77 @@ class Archive:
         """The names of all members."""
         return list(self._places)
 
-    def bytes_of(self, name: str) -> memoryview:
-        """The bytes of a member, which are those of the file.
+    def size_of(self, name: str) -> int:
+        """The bytes that a member has.
+
+        Raises:
+            JobError: there is no such member.
+        """
+        if name not in self._places:
+            raise self.damaged(f"it has no {shown(name)}")
+        return self._places[name][1]
+
+    def bytes_of(self, name: str) -> bytes:
+        """The bytes of a member, read into memory.
 
         Raises:
             JobError: there is no such member, or it is not what was packed.
         """
-        if name not in self._places:
-            raise self.damaged(f"it has no {shown(name)}")
-        view = self.view(name)
-        if name not in self._checked and name != MANIFEST:
-            recorded = self._recorded.get(name)
-            if not isinstance(recorded, Mapping) or recorded.get("sha256") != _sha256(view):
-                raise self.damaged(f"{shown(name)} is not what was packed, by its digest")
-            self._checked.add(name)
-        return view
+        with self.reading(name) as member:
+            return bytes(member.take(self.size_of(name)))
 
-    def view(self, name: str) -> memoryview:
-        """The bytes of a member that is there, not yet compared with its digest."""
-        start, size = self._places[name]
-        return memoryview(self._map)[start : start + size]
+    @contextmanager
+    def reading(self, name: str) -> Iterator[Member]:
+        """A member to be read from its begin on; at the end of the block it is compared with its digest.
+
+        Raises:
+            JobError: there is no such member, or it is not what was packed.
+        """
+        self.size_of(name)
+        member = Member(self, name, *self._places[name])
+        yield member
+        member.skip()
+        if name != MANIFEST:
+            recorded = self._recorded.get(name)
+            if not isinstance(recorded, Mapping) or recorded.get("sha256") != member.digest:
+                raise self.damaged(f"{shown(name)} is not what was packed, by its digest")
+
+    def part(self, name: str, start: int, size: int) -> bytes:
+        """Bytes of a member that are not compared with its digest; fewer where it ends.
+
+        Raises:
+            JobError: the file does not have them any more.
+        """
+        place, length = self._places[name]
+        content = bytearray(max(0, min(size, length - start)))
+        self.fill(place + start, memoryview(content))
+        return bytes(content)
+
+    def copy(self, name: str, opened: IO[bytes]) -> None:
+        """Write a member to an open file.
+
+        Raises:
+            JobError: there is no such member, or it is not what was packed.
+        """
+        with self.reading(name) as member:
+            while member.left:
+                opened.write(member.take(min(AT_ONCE, member.left)))
+
+    def fill(self, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with bytes of the file.
+
+        Raises:
+            JobError: it does not have them any more, or cannot be read.
+        """
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._file, [buffer[done:]], start + done)
+                if not count:
+                    raise self.damaged("it has become shorter since it was opened")
+                done += count
+        except OSError as error:
+            raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
 
     def json_of(self, name: str) -> Any:
         """A member that holds JSON.
@@ -112,11 +166,11 @@ class Archive:
         Raises:
             JobError: it does not, or is not what was packed.
         """
-        view = self.bytes_of(name)
-        if len(view) > MOST_TEXT:
-            raise self.damaged(f"{shown(name)} has {len(view)} bytes, more than {MOST_TEXT}")
+        if self.size_of(name) > MOST_TEXT:
+            raise self.damaged(f"{shown(name)} has {self.size_of(name)} bytes, more than {MOST_TEXT}")
+        content = self.bytes_of(name)
         try:
-            return json.loads(bytes(view))
+            return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"{shown(name)} holds no JSON: {message_of(error)[:80]}") from None
 
@@ -142,11 +196,56 @@ class Archive:
         return manifest
 
 
-def _sha256(view: memoryview) -> str:
-    hashed = hashlib.sha256()
-    for start in range(0, len(view), AT_ONCE):
-        hashed.update(view[start : start + AT_ONCE])
-    return hashed.hexdigest()
+class Member:
+    """A member that is read from its begin on.
+
+    Attributes:
+        left: bytes that are not read yet.
+    """
+
+    def __init__(self, archive: Archive, name: str, start: int, size: int) -> None:
+        self._archive, self._place, self._hashed = archive, start, hashlib.sha256()
+        self.name, self.left = name, size
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was read, in hexadecimal."""
+        return self._hashed.hexdigest()
+
+    def into(self, buffer: memoryview) -> None:
+        """Fill a buffer with the next bytes.
+
+        Raises:
+            ValueError: it has fewer.
+            JobError: the file does not have them any more.
+        """
+        if len(buffer) > self.left:
+            raise ValueError(f"it has {self.left} bytes where {len(buffer)} should be")
+        for begin in range(0, len(buffer), AT_ONCE):
+            part = buffer[begin : begin + AT_ONCE]
+            self._archive.fill(self._place, part)
+            self._hashed.update(part)
+            self._place += len(part)
+            self.left -= len(part)
+
+    def take(self, count: int) -> bytearray:
+        """The next bytes."""
+        content = bytearray(count)
+        self.into(memoryview(content))
+        return content
+
+    def skip(self, count: int | None = None) -> None:
+        """Pass over the next bytes, or over all that are left.
+
+        Raises:
+            ValueError: what comes next was read before.
+            JobError: the file does not have them any more.
+        """
+        if count is not None and count < 0:
+            raise ValueError("parts of it lie in one another")
+        end = 0 if count is None else max(0, self.left - count)
+        while self.left > end:
+            self.take(min(AT_ONCE, self.left - end))
 
 
 def _read(opened: Any, start: int, size: int) -> bytes:

@@ -12,15 +12,20 @@ import torch
 from torch import Tensor
 
 from landscape.errors import JobError, message_of
+from landscape.memory import host_limit
 from landscape.parameters import ParameterInfo
 from landscape.portable.archive import Archive
 from landscape.portable.model import PortableModel
 from landscape.portable.structure import checked_structure, count_of, filled
-from landscape.portable.tensors import copied_tensors, read_tensors
+from landscape.portable.tensors import read_tensors
 
 JOB, WEIGHTS, CONSTANTS, SAMPLES = (
     "job.yaml", "tensors/weights.safetensors", "tensors/constants.safetensors", "tensors/samples.safetensors",
 )  # fmt: skip
+
+
+# Of samples: rows by the name of their term, of each its index, and whether they are in memory.
+Known = tuple[dict[str, Any], Tensor, bool]
 
 
 class PackedSamples:
@@ -36,14 +41,14 @@ class PackedSamples:
         collate_fn: makes a batch of these; None for rows.
     """
 
-    def __init__(self, said: Mapping[str, Any], name: str, read: Callable[[], tuple[dict[str, Any], Tensor]]) -> None:
+    def __init__(self, said: Mapping[str, Any], name: str, read: Callable[[], Known]) -> None:
         self.num_samples, self.seed = int(said["num_samples"]), int(said["seed"])
         self.name, self._read = name, read
         self.sequences: Mapping[str, Any] | None = said["sequences"]
         self.collate_fn: Any = None
 
     @cached_property
-    def _known(self) -> tuple[dict[str, Any], Tensor]:
+    def _known(self) -> Known:
         return self._read()
 
     @property
@@ -55,6 +60,11 @@ class PackedSamples:
     def indices(self) -> Tensor:
         """Of every sample in the data that it was drawn from."""
         return self._known[1]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether they are in memory; others are mapped, and larger than its limit."""
+        return self._known[2]
 
     @property
     def length(self) -> int:
@@ -91,8 +101,8 @@ class PortableFile:
             JobError: it holds something that no portable model may hold.
         """
         try:
-            tensors = copied_tensors(self.archive, WEIGHTS)
-            constants = copied_tensors(self.archive, CONSTANTS) if CONSTANTS in self.archive else {}
+            tensors = read_tensors(self.archive, WEIGHTS)
+            constants = read_tensors(self.archive, CONSTANTS) if CONSTANTS in self.archive else {}
             graphs = {
                 str(name): {
                     "graph": self.archive.json_of(f"graphs/{said['member']}.json"),
@@ -116,7 +126,7 @@ class PortableFile:
             raise self.archive.damaged(f"its model holds {_words(error)}") from None
 
     def samples(self) -> PackedSamples:
-        """The samples, to be mapped from the file.
+        """The samples, to be read when they are asked for; above the limit of the memory they are mapped from a copy.
 
         Raises:
             JobError: the manifest does not describe them; where they are read, also where they are damaged.
@@ -129,18 +139,19 @@ class PortableFile:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 
-    def _sets(self, said: Any) -> tuple[dict[str, Any], Tensor]:
+    def _sets(self, said: Any) -> Known:
+        limit = host_limit()
         try:
-            tensors = read_tensors(self.archive, SAMPLES)
+            tensors, in_memory = read_tensors(self.archive, SAMPLES, limit), self.archive.size_of(SAMPLES) <= limit
             leaves, sets = 0, dict[str, Any]()
             if said["sequences"] is not None:
-                return {"": _sequences(said["sequences"]["fields"], tensors)}, tensors["indices"].clone()
+                return {"": _sequences(said["sequences"]["fields"], tensors)}, tensors["indices"].clone(), in_memory
             for name, structure in said["sets"]:
                 checked = checked_structure(structure)
                 count = count_of(checked)
                 sets[str(name)] = filled(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
                 leaves += count
-            return sets, tensors["indices"].clone()
+            return sets, tensors["indices"].clone(), in_memory
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 

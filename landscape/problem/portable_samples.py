@@ -39,7 +39,8 @@ def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
         return first if order is None or len(first) != count else first[order]
 
     sets = {name: map_tensors(taken, rows) for name, rows in data.sets.items()}
-    if sum(map(batch_bytes, sets.values())) <= choice.limit:
+    whole = data.in_memory and count == data.length
+    if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
         sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
     indices = taken(data.indices).numpy()
     return Chosen(Rows(sets[""]) if "" in sets else PointSets(sets), indices)

@@ -28,10 +28,10 @@ class PackedSnapshot(Snapshot):
         Raises:
             JobError: the file is damaged.
         """
-        from landscape.portable.tensors import copied_tensors
+        from landscape.portable.tensors import read_tensors
 
         assert self.archive is not None
-        return copied_tensors(self.archive, self.path)
+        return read_tensors(self.archive, self.path)
 
 
 def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
@@ -97,13 +97,13 @@ def bring_snapshots(run: str, problem: object, folder: Path) -> None:
 
 def _write(run: Place, member: str, archive: Archive) -> None:
     with writing(run, member) as temporary, open(temporary, "wb") as opened:
-        opened.write(archive.bytes_of(member))
+        archive.copy(member, opened)
 
 
 def _about(archive: Archive, member: str) -> dict[str, Any]:
-    view = archive.view(member)  # the digest of a snapshot is compared when it is loaded
+    length = int.from_bytes(archive.part(member, 0, 8), "little")  # its digest is compared when it is loaded
     try:
-        header = json.loads(bytes(view[8 : 8 + int.from_bytes(view[:8], "little")]))
+        header = json.loads(archive.part(member, 8, length))
         about = header.get("__metadata__", {})
         return {str(key): str(value) for key, value in about.items()}
     except (ValueError, AttributeError, RecursionError) as error:

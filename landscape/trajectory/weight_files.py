@@ -16,7 +16,7 @@ from torch import Tensor
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.portable.archive import Archive, part_of
-from landscape.portable.tensors import copied_tensors
+from landscape.portable.tensors import read_tensors
 from landscape.trajectory.run_files import SNAPSHOT_FORMAT
 
 log = logging.getLogger("landscape")
@@ -46,7 +46,7 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     if "://" in str(path):
         raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
     if (part := part_of(path)) is not None:
-        return copied_tensors(Archive(part[0]), part[1])
+        return read_tensors(Archive(part[0]), part[1])
     if not file.exists():
         raise NotFoundError(f"weights file {shown(str(path))} does not exist")
     if not file.is_file():

@@ -1,5 +1,8 @@
 """A job that was packed is the job that it was: the same samples, the same identity, the same bits."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -99,9 +102,26 @@ def test_a_file_whose_values_are_others_is_not_left_behind(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_samples_that_are_larger_than_the_memory_stay_in_the_file():
+def test_samples_that_are_larger_than_the_memory_stay_in_a_file(monkeypatch):
+    held = select_samples(load_problem(str(small_file())).data, 20, 0).samples
+    monkeypatch.setenv("LANDSCAPE_HOST_BYTES", "1")
     data = load_problem(str(small_file())).data
     mapped, copied = (select_samples(data, 20, 0, limit=limit).samples for limit in (0, 1 << 30))
-    assert mapped.digest() == copied.digest()
+    assert mapped.digest() == copied.digest() == held.digest()
     assert mapped.rows[0].data_ptr() == data.sets[""][0].data_ptr()
     assert copied.rows[0].data_ptr() != data.sets[""][0].data_ptr()
+
+
+@pytest.mark.parametrize("limit", ["1", "1000000"])
+def test_a_file_that_is_cut_off_while_it_is_read_fails_in_a_sentence_and_takes_nothing_from_what_was(
+    tmp_path, monkeypatch, limit
+):
+    """A map of such a file would end the process by SIGBUS."""
+    monkeypatch.setenv("LANDSCAPE_HOST_BYTES", limit)
+    place = shutil.copy(small_file(), tmp_path / "cut.landscape")
+    early, late = load_problem(str(place)).data, load_problem(str(place)).data
+    samples = select_samples(early, 20, 0, limit=0).samples
+    os.truncate(place, 600)
+    with pytest.raises(JobError, match=r"cut\.landscape' cannot be taken: it has become shorter since it was opened"):
+        select_samples(late, 20, 0)
+    assert samples.digest() == select_samples(load_problem(str(small_file())).data, 20, 0).samples.digest()
