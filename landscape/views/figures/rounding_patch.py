@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 TITLE = "The steps of rounding around the origin"
 PANEL, GAP, LEFT, RIGHT, ABOVE, BELOW = 390, 46, 84, 104, 84, 110  # pixels; of heat maps
-SPACE, SIDE, SPACE_BELOW = 470, 24, 60  # of surfaces
+SPACE, SPACE_HIGH, SIDE, SPACE_BELOW = 470, 400, 24, 60  # of surfaces
 BAR = {"title": {"text": "rise of<br>the loss"}, "exponentformat": "power", "thickness": 14}
-HEIGHT = 0.62  # of a surface, over its sides
-CAMERA = {"eye": {"x": 1.05, "y": -1.32, "z": 0.86}, "center": {"x": 0, "y": 0, "z": -0.12}}
+HEIGHT = 0.5  # of a surface, over its sides
+CAMERA = {"eye": {"x": 1.03, "y": -1.25, "z": 1.1}, "center": {"x": -0.02, "y": 0, "z": -0.11}}
 LIGHT = {"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05}
 
 
@@ -54,7 +54,7 @@ def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
 
 def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
     """Surfaces of both networks side by side, in one scale: every point is a level square, with walls between them."""
-    width, height = SIDE + 2 * SPACE + RIGHT, ABOVE + SPACE + SPACE_BELOW
+    width, height = SIDE + 2 * SPACE + RIGHT, ABOVE + SPACE_HIGH + SPACE_BELOW
     x, y = (_edges_twice(places) for places in patch.at)
     quiet = {"highlight": False}
     traces = [

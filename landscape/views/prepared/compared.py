@@ -55,7 +55,7 @@ def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
 
 
 def drawn_steps(surface: Surface) -> list[DrawnWay]:
-    """Both losses on the short line, less that of the network that is not rounded in its middle.
+    """Both losses on the short line, each less its own in the middle.
 
     That of the rounded network is level around each point, and jumps between two.
     """
@@ -66,9 +66,9 @@ def drawn_steps(surface: Surface) -> list[DrawnWay]:
     last = len(steps.at) - 1
     middles = [(k + 0.5) / last for k in range(last)]
     edges = [0.0, *(edge for middle in middles for edge in (middle, middle)), 1.0]
-    middle_loss = steps.unrounded[last // 2] or 0.0
     plain, rounded = (
-        [None if loss is None else loss - middle_loss for loss in losses] for losses in (steps.unrounded, steps.rounded)
+        [None if loss is None else loss - (losses[last // 2] or 0.0) for loss in losses]
+        for losses in (steps.unrounded, steps.rounded)
     )
     treads = [rise for rise in rounded for _ in (0, 1)]
     return [DrawnWay(PLAIN, [k / last for k in range(last + 1)], plain), DrawnWay(ROUNDED, edges, treads)]

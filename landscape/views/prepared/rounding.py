@@ -36,7 +36,7 @@ class BitCurve(Comparable):
 
 @dataclass(frozen=True, eq=False)
 class StepLine(Comparable):
-    """Both losses on a short line through the origin, as rises over the loss of the first one there."""
+    """Both losses on a short line through the origin, each as the rise over its own loss there."""
 
     title: str
     caption: tuple[str, ...]
@@ -94,12 +94,13 @@ def prepare_steps(axis: str, at: Floats, plain: Floats, rounded: Floats, changes
         changes: about how many weights change their level on it.
         what: what is rounded, in words.
     """
-    start = float(np.interp(0.0, at, plain))
+    first, second = (float(np.interp(0.0, at, losses)) for losses in (plain, rounded))
+    # What rounding costs at the origin may be a hundred times as much as a step, which would then not be seen.
     caption = (
         f"{what[:1].upper()}{what[1:]}; about {changes} weights change their level on this line",
-        "Losses less that of the network that is not rounded, at the origin; computed in float64",
+        f"{_own(first, second)}; computed in float64",
     )
-    return StepLine("The steps of rounding near the origin", caption, axis, at, plain - start, rounded - start)
+    return StepLine("The steps of rounding near the origin", caption, axis, at, plain - first, rounded - second)
 
 
 def prepare_patch(
@@ -120,7 +121,13 @@ def prepare_patch(
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     caption = (
         f"{what[:1].upper()}{what[1:]}; about {changes} weights change their level along each side",
-        f"Each loss less its own at the origin, which is {number(origin[0], 4)} of the network that is not rounded and "
-        f"{number(origin[1], 4)} of the rounded one; one scale for both; computed in {precision}",
+        f"{_own(*origin)}; one scale for both; computed in {precision}",
     )
     return StepPatch(("not rounded", "rounded"), caption, axes, at, rises, low, high if high > low else low + 1)
+
+
+def _own(plain: float, rounded: float) -> str:
+    return (
+        f"Each loss less its own at the origin, which is {number(plain, 4)} of the network that is not rounded and "
+        f"{number(rounded, 4)} of the rounded one"
+    )

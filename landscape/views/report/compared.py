@@ -19,7 +19,9 @@ def compared_section(surface: Surface) -> str:
         label = "Loss at the origin by bits" + (", logarithmic" if log else "")
         parts.append(lines_svg(bits, ends, label, lambda value: number(10**value if log else value, 4)))
     if steps:
-        parts.append(lines_svg(steps, ends_of_steps(surface), "Rise of the loss on a short line through the origin"))
+        parts.append(
+            lines_svg(steps, ends_of_steps(surface), "Rise of each loss over its own at the origin, on a short line")
+        )
     if rows:
         parts.append(rows_table("Loss at the origin by bits", COLUMNS, rows))
     return f'<div class="ways"><h3>Rounding</h3>{"".join(parts)}</div>' if parts else ""

@@ -59,7 +59,7 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
     page = write_report(opened, tmp_path / "report.html").read_text()
     assert page.count("<h3>Rounding</h3>") == 1
     assert compared_section(opened["small"]) in page
-    assert "Rise of the loss on a short line through the origin: not rounded dashed, rounded solid" in page
+    assert "Rise of each loss over its own at the origin, on a short line: not rounded dashed, rounded solid" in page
     for words, message in (
         ((*pair, "--keep", "--steps", "1002"), "steps: must be at most 1001 with --keep, not 1002"),
         ((pair[0], pair[0], "--keep"), "keep: must be of landscapes one of which is quantised, and neither is"),

@@ -239,6 +239,7 @@ def test_the_whole_is_told_as_a_document_as_lines_and_as_figures(runs):
     assert list(figures) == ["difference", "bits", "steps", "patch", "patch-surface"]
     assert figures["bits"].data[1].x == (2, 8)
     assert figures["steps"].data[1].line.shape == "hvh"
+    assert [each.y[2] for each in figures["steps"].data] == [0.0, 0.0]
     assert found.patch is not None
     rises = found.patch.rounded - found.patch.origin[1]
     np.testing.assert_allclose(figures["patch"].data[1].z, rises, rtol=1e-6)
@@ -266,7 +267,7 @@ def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
 def test_what_was_kept_over_other_samples_is_not_shown():
     compared = ComparedRecord(
         samples=7, unrounded={"loss": 0.5}, bits=tuple(BitsRecord(bits=bits, values={"loss": 1.0}) for bits in (2, 4)),
-        steps=StepsRecord(axis="alpha", at=(-1.0, 0.0, 1.0), unrounded=(1.0, 2.0, 3.0), rounded=(4.0, None, 5.0)),
+        steps=StepsRecord(axis="alpha", at=(-1.0, 0.0, 1.0), unrounded=(1.0, 2.0, 3.0), rounded=(4.0, 4.5, None)),
     )  # fmt: skip
     shown, other = (
         cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=compared, num_samples=samples)))
@@ -276,7 +277,7 @@ def test_what_was_kept_over_other_samples_is_not_shown():
     assert compared_rows(other) == drawn_steps(other) == drawn_bits(other)[0] == []
     _, rounded = drawn_steps(shown)
     assert list(rounded.t) == [0.0, 0.25, 0.25, 0.75, 0.75, 1.0]
-    assert list(rounded.values) == [2.0, 2.0, None, None, 3.0, 3.0]
+    assert list(rounded.values) == [-0.5, -0.5, 0.0, 0.0, None, None]
     lines, log = drawn_bits(shown)
     assert ([line.values[0] for line in lines], log) == ([0.5, 1.0], False)
     compared = replace(compared, unrounded={"loss": 0.01})
