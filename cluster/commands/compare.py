@@ -112,6 +112,8 @@ def _whole(name: str, value: int | None, usual: int, most: int | None = None) ->
         raise JobError(f"{name}: must be at least 0, not {value}")
     if value is not None and most is not None and value > most:
         raise JobError(f"{name}: must be at most {most}, not {value}")
+    if name == "steps" and value == 1:
+        raise JobError("steps: must be at least 2, between which the loss can jump, or 0 for none, not 1")
     return usual if value is None else value
 
 

@@ -147,12 +147,15 @@ def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> Prep
 
 
 def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
-    """Places of the grid, evenly spaced with both ends, at most so many, at which both landscapes have values."""
+    """Places at which both landscapes have values: at most so many, evenly spaced with both ends, or the middle."""
     shape = first.store.shape
-    per_axis = max(2, math.floor(most ** (1 / len(shape)) + 1e-9)) if most else 0
+    per_axis = math.floor(most ** (1 / len(shape)) + 1e-9)
     if not per_axis:
         return np.empty((0, len(shape)), np.int64)
-    places = [np.unique(np.linspace(0, n - 1, min(n, per_axis)).round().astype(int)) for n in shape]
+    if per_axis == 1:  # too few for both ends: the middle
+        places = [np.array([n // 2]) for n in shape]
+    else:
+        places = [np.unique(np.linspace(0, n - 1, min(n, per_axis)).round().astype(int)) for n in shape]
     table = np.stack(np.meshgrid(*places, indexing="ij"), -1).reshape(-1, len(shape))
     there = (first.surface.status != NOT_COMPUTED) & (second.surface.status != NOT_COMPUTED)
     return np.asarray(table[there[tuple(table.T)]], np.int64)

@@ -148,14 +148,20 @@ def _of_grid(found: Comparison) -> Iterator[str]:
         f"{axis.name} {axis.coordinates[index]:.3g}" for axis, index in zip(surface.axes, reversed(place), strict=True)
     )
     low, high = (number(float(end)) for end in (np.nanmin(difference), np.nanmax(difference)))
-    yield f"over the grid: difference from {low} to {high}, the largest at {at}"
+    both = int(np.isfinite(difference).sum())
+    where = (
+        "" if both == difference.size else f", at the {both} of {difference.size} points where both have a finite loss"
+    )
+    yield f"over the grid{where}: difference from {low} to {high}, the largest at {at}"
     known = np.isfinite(found.stderr)
     if known.any():
         clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
         where = "all from stored losses" if found.stored else "evaluated; keep_samples: true would store them for all"
+        # Of a landscape beside itself no pair differs, and nothing is so many times as large.
+        ratio = f", and the unpaired error is {number(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
+        points = int(known.sum())
         yield (
-            f"paired errors at {int(known.sum())} points ({where}): {clear} differ by more than 2 s.e., and the "
-            f"unpaired error is {number(found.ratio, 3)} times as large"
+            f"paired errors at {points} point{'s' * (points != 1)} ({where}): {clear} differ by more than 2 s.e.{ratio}"
         )
 
 

@@ -66,6 +66,7 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
         ((tmp_path / "run", tmp_path / "run", "--keep"), "keep: goes with two landscapes"),
         ((*pair, "--bits", "0-4"), "bits: must be from 1 to 16"),
         ((*pair, "--steps", "-1"), "steps: must be at least 0, not -1"),
+        ((*pair, "--steps", "1"), "steps: must be at least 2, between which the loss can jump, or 0 for none, not 1"),
         ((*pair, "--steps", "1000000000"), "steps: must be at most 10000, not 1000000000"),
         ((*pair, "--patch", "1"), "patch: must be at least 2, or 0 for none, not 1"),
         ((*pair, "--patch", "302"), "patch: must be at most 301, not 302"),

@@ -253,6 +253,19 @@ def test_the_whole_is_told_as_a_document_as_lines_and_as_figures(runs):
     np.testing.assert_array_equal(tables["patch"]["beta"][1], found.patch.at[1][1])
 
 
+def test_points_are_as_few_as_asked_for_and_what_is_not_known_is_not_told(runs):
+    asked = Compare(points=1, bits=(), steps=0)
+    found = compare_landscapes(*sides(runs.plain, second="float"), asked, **given())
+    assert np.argwhere(np.isfinite(found.stderr)).tolist() == [[2, 2]]
+    assert "at 1 point (evaluated; keep_samples: true would store them for all): 0 differ by more than 2 s.e.\n" in (
+        "\n".join(lines_of(found))
+    )
+    difference = found.difference.copy()
+    difference[0, :3] = np.nan
+    text = "\n".join(lines_of(replace(found, difference=difference)))
+    assert "over the grid, at the 22 of 25 points where both have a finite loss: difference from 0 to 0" in text
+
+
 def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
     captions = {}
     for place in (runs.plain, runs.kept):
