@@ -83,6 +83,7 @@ def status_text(status: dict[str, Any]) -> str:
             error = each["origin_loss_stderr"]
             within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
             parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
+            parts += [each["guessing"]] if each["guessing"] else []
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             lowest = f"lowest loss {each['minimum']['loss']:.4g} at {place}"

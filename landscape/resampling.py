@@ -149,7 +149,7 @@ def _means(
         at_origin = [float(value) for value in _mean_and_stderr(origin[group], weights[group])]
         record = surface.record.changed(
             name=name, observables=["loss"], derived={}, num_samples=len(group),
-            origin_loss=_or_none(at_origin[0]), origin_loss_stderr=_or_none(at_origin[1]),
+            origin_loss=_or_none(at_origin[0]), origin_loss_stderr=_or_none(at_origin[1]), guessing=None,
         )  # fmt: skip
         index = surface.sample_index  # of whole batches it has a place for each batch
         places = None if index is None or len(index) != losses.shape[-1] else index[group]

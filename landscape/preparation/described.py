@@ -13,6 +13,7 @@ from landscape.preparation.axes import cosines_of
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.provenance import provenance
+from landscape.problem.guessing import guessing_of
 from landscape.problem.observables import Observe
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
@@ -57,6 +58,7 @@ def described(
         random_data=common.randomness,
         **({"snapshots": meant} if (meant := context.meant) else {}),
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
+        **({"guessing": guess} if (guess := guessing_of(common.problem.observe, common.samples)) is not None else {}),
         **({"weighted": True} if common.look.weighted else {}),
         **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
     )

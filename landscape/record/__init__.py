@@ -4,7 +4,7 @@ from landscape.record.checks import MARKS, Check, Checks, CheckState
 from landscape.record.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.record.convexity import EIG_MAX, EIG_MIN, EIGENVALUES, RATIO, ConvexityRecord
-from landscape.record.document import Record, parse, parse_axis, plain
+from landscape.record.document import CHANCE, Record, parse, parse_axis, plain
 from landscape.record.layers import BREAKING, LAYER_STATISTICS, LayersRecord
 from landscape.record.parts import (
     AxisRecord,
@@ -28,6 +28,7 @@ from landscape.record.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 __all__ = [
     "BREAKING",
+    "CHANCE",
     "EIGENVALUES",
     "EIG_MAX",
     "EIG_MIN",

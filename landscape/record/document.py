@@ -45,7 +45,8 @@ from landscape.record.parts import (
 )
 from landscape.record.ranges import FoundRange
 
-NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr")  # entries that may be null
+CHANCE = 0.95  # of the loss of guessing: a network that learned nothing comes within a few percent of it
+NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr", "guessing")  # may be null
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ class Record:
     imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
+    guessing: Real | None = None  # the loss of the best constant guess; none where it is not known
     progress: ProgressRecord = field(default_factory=ProgressRecord)
     checks: Checks | None = None  # what `landscape check` found; no part of the identity
     connection: ConnectionRecord | None = None  # what `landscape connect` found along the line and the curve; likewise
@@ -119,6 +121,16 @@ class Record:
         if unknown or typed & set(malformed):
             raise TypeError(f"Record: has no field {[*unknown, *malformed][0]!r} of this type")
         return replace(self, **values, attributes={**self.attributes, **written})
+
+    @property
+    def guessing_in_words(self) -> str:
+        """That the loss at the origin is no better than that of guessing: ', no better than guessing (2.303)'.
+
+        Empty where it is better, or where one of both is not known.
+        """
+        if self.guessing is None or self.origin_loss is None or self.origin_loss < CHANCE * self.guessing:
+            return ""
+        return f", no better than guessing ({self.guessing:.4g})"
 
     @property
     def surfaces(self) -> tuple[str, ...]:

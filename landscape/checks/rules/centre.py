@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from landscape.batch_norm import BatchNorm
 from landscape.checks.rules.words import check, number
-from landscape.record import Check
+from landscape.record import CHANCE, Check
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
 OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation
 LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
 STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
 CLOSE = 0.02  # relative: a log rounds to two digits
-CHANCE = 0.95  # of the loss of guessing: a network that learned nothing comes within a few percent of it
 
 
 @dataclass(frozen=True)

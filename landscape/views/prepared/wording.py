@@ -229,13 +229,14 @@ def precision_text(surface: Surface) -> str:
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """What a reader must know to judge the figure: sentences without full stops, `notes` being the last of them."""
     place = "there" if origin_name(surface) else "at the origin"
+    at_origin = origin_text(surface) if observable == "loss" else ""
     parts = [
         sampling(surface, observable),
         resolution(surface),
         range_in_words(surface),
         f"origin: {origin_name(surface)}" if origin_name(surface) else "",
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
-        f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
+        f"loss {place}: {at_origin}{surface.record.guessing_in_words}" if at_origin else "",
         f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         constant_in_words(surface.loss, surface.name, surface.record.is_imported) if observable == "loss" else "",
         state_text(surface),

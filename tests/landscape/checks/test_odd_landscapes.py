@@ -11,10 +11,12 @@ import pytest
 import torch
 from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_problem, quadratic_samples
 
+from cluster.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
 from landscape.checks import check_landscape, checks_text, keep_checks
 from landscape.errors import Interrupted, JobError, NotFoundError
 from landscape.store import LandscapeStore, landscape_names
+from landscape.views.prepared.wording import caption
 
 OLD = Path(__file__).resolve().parents[2] / "legacy/runs-0.1.0.tar.gz"
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
@@ -65,6 +67,12 @@ def test_a_centre_that_is_dead_itself_says_nothing_of_the_range(tmp_path):
     found = {check.number: check for check in check_landscape(tmp_path, "a", problem=conv_problem).results}
     assert "no better than guessing" in found["2"].text
     assert found["12"].text.endswith("the centre itself loses as much as guessing")
+    surface = open_run(tmp_path)["a"]
+    said = f", no better than guessing ({surface.record.guessing:.4g})"
+    assert f" (2 s.e.){said}" in status_text(run_status(str(tmp_path)))
+    assert any(part.startswith("Loss there: ") and part.endswith(said) for part in caption(surface, "loss"))
+    assert surface.record.changed(origin_loss=0.9 * surface.record.guessing).guessing_in_words == ""
+    assert surface.record.changed(guessing=None).guessing_in_words == "", "as of an older landscape"
 
 
 @pytest.mark.parametrize("size", [17, 16])  # the second one has no point at the centre

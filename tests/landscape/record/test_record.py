@@ -135,6 +135,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "imported": (ImportRecord(file="a.h5", format="HDF5", digest="00"), 7),
     "origin_loss": (0.5, "0.5"),
     "origin_loss_stderr": (None, []),
+    "guessing": (2.3, "2.3"),
     "progress": (
         ProgressRecord(
             state="partial", tiles_done=1, tiles=2, points_done=3, points=4, seconds=0.5, rate=2.0, workers=1,
