@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
 
-from cluster.process.console import bytes_text, seconds_text
+from cluster.process.console import bytes_text
+from cluster.scheduling.starting import time_in_words, times_of
 from landscape import ranging
 from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.curvature import bytes_of_bases, layout_of
@@ -61,16 +63,18 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
-    missing += sum(each["curvature"]["evaluations"] for each in landscapes if each["curvature"])
-    missing += sum(each["convexity"]["all_evaluations"] for each in landscapes if each["convexity"])
-    missing += sum(each["layers"]["all_evaluations"] for each in landscapes if each["layers"])
+    for part, count_of in (("curvature", ""), ("convexity", "all_"), ("layers", "all_")):
+        missing += sum(each[part][f"{count_of}evaluations"] for each in landscapes if each[part])
     missing += sum(each["range_evaluations"] for each in landscapes)
+    engine = _engine(prepared, evaluator, seconds)
+    asked = workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
+    times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not asked)
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
         "samples": prepared.landscapes[0].record.samples_in_words,
         "plan": prepared.landscapes[0].plan.record(),
-        "engine": _engine(prepared, evaluator, seconds),
+        "engine": engine,
         "seconds_per_point": seconds,
         "measured": measured,
         "precision_error": tuned.precision_error,
@@ -78,7 +82,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "landscapes": landscapes,
         "points": sum(each["points"] for each in landscapes),
         "bytes": sum(each["bytes"] for each in landscapes),
-        "seconds": missing * seconds / count,
+        **times,
         "warnings": list(prepared.warnings),
     }
 
@@ -242,18 +246,15 @@ def plan_text(plan: dict[str, Any]) -> str:
         )
         lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]
         lines += [f"  paths: {', '.join(each['paths'])}"] if each["paths"] else []
-        if each["quantised"]:
-            lines.append(f"  {each['quantised']}: {len(each['rounded'])} tensors")
+        lines += [f"  {each['quantised']}: {len(each['rounded'])} tensors"] if each["quantised"] else []
         if each["curvature"]:
             lines.append(
                 f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "
                 f"{PRODUCT_EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the "
                 "run's folder meanwhile"
             )
-        if each["convexity"]:
-            lines += [f"  {line}" for line in convexity_text(each["convexity"])]
-        if each["layers"]:
-            lines += [f"  {line}" for line in each["layers"]["text"]]
+        of_map = convexity_text(each["convexity"]) if each["convexity"] else []
+        lines += [f"  {line}" for line in [*of_map, *(each["layers"]["text"] if each["layers"] else [])]]
         if each["range_evaluations"]:
             lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")
         if each["refined_points"]:
@@ -266,13 +267,12 @@ def plan_text(plan: dict[str, Any]) -> str:
                 f"  extends {each['extends']}: {each['missing_points']} points are evaluated, on {each['new_samples']} "
                 f"each: {100 * share:.3g} % of what all of it costs at once"
             )
-        if each["origin_remedy"]:
-            lines.append(f"  no point of the grid is at the origin; {each['origin_remedy']}")
+        lines += [f"  no point of the grid is at the origin; {each['origin_remedy']}"] if each["origin_remedy"] else []
     lines.append(
         f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point "
         f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
-        f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
+        f"{time_in_words(plan['seconds'] * plan['workers'], plan['workers'], plan['here'])}"
     )
     lines.append(_engine_text(plan["engine"]))
     lines += [f"warning: {each}" for each in plan["warnings"]]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from cluster.process import supervisor_pipe
+from cluster.scheduling.starting import is_done_sooner_here
 from landscape.choosing import make_evaluator
 from landscape.devices import cores
 from landscape.errors import Interrupted
@@ -20,12 +21,6 @@ from landscape.memory import release_memory
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 
-# From the end of the preparation to the first tile committed by a worker, without the tile itself: 7.1 to 9.4 s on 2
-# idle cores (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3). Ending Ray takes
-# 0.6 s more. On 2 cores that five other people used, Ray cost 18 to 25 s. The value is still that of an idle machine: a
-# busy one also makes the measured point slower, so that the comparison stays about right.
-RAY_SECONDS = 8.0
-LONGEST_HERE = 30.0  # longer jobs get workers even where there is only one: the job outlives a worker that is killed
 MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is a long one
 
 
@@ -72,7 +67,7 @@ def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches
     """Whether workers would save less time than their start costs; the search for an engine counts as work."""
     work = seconds_per_point * points
     search = budget_of(seconds_per_point, points, Limits()) if searches else 0.0
-    return work + search < LONGEST_HERE and work * (1 - 1 / workers) < RAY_SECONDS
+    return is_done_sooner_here(work, search, workers)
 
 
 def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cluster.planning import plan_job, plan_text
+from cluster.scheduling.starting import RAY_SECONDS
 from landscape import Job, Problem, run
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Limits
@@ -30,6 +31,13 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     monkeypatch.setenv("LANDSCAPE_CACHE", str(tmp_path / "cache"))
     short, long = plan_job(job_of(tmp_path, 3)), plan_job(job_of(tmp_path, LONG))
     assert "engine: eager, batches of 256 (too short a job to search)" in plan_text(short)
+    assert (short["here"], short["start_seconds"]) == (True, 0.0)
+    assert " in this process: Ray, of " in plan_text(short)
+    assert (long["here"], long["start_seconds"]) == (False, RAY_SECONDS)
+    assert ", and about 8 s until Ray has started them\n" in plan_text(long)
+    asked = plan_job(job_of(tmp_path, 3), workers=2)
+    assert asked["start_seconds"] == RAY_SECONDS
+    assert " with --serial\n" in plan_text(asked)
     assert long["engine"]["engine"] is None
     assert f"engine: to be searched: up to {long['engine']['search_seconds']:g} s" in plan_text(long)
     assert not (tmp_path / "cache").exists()  # a plan writes nothing

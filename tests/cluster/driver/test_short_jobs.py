@@ -12,8 +12,9 @@ import pytest
 
 import cluster
 from cluster.driver import run as driver
-from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
+from cluster.driver.short_jobs import is_worth_it, may_run_here
 from cluster.process import supervisor_pipe
+from cluster.scheduling.starting import LONGEST_HERE
 from landscape.errors import Interrupted
 from landscape.pipeline import run as run_serially
 from landscape.results import open_run
