@@ -151,12 +151,12 @@ def _keep_to_loopback() -> None:
     """Have the server that Serve starts in this process listen on the loopback alone, as a private Ray does.
 
     Each replica has one, for the handles of other processes, at all addresses; it unpickles what comes, from anybody
-    where Ray asks for no token. Serve has no option for it.
+    where Ray asks for no token. Serve has no option for it. Ray 2.52 has no such server.
     """
     from ray.serve._private import replica
 
-    if is_loopback(ray.util.get_node_ip_address()):
-        add = replica.add_port_to_grpc_server
+    add = getattr(replica, "add_port_to_grpc_server", None)
+    if add is not None and is_loopback(ray.util.get_node_ip_address()):
         replica.add_port_to_grpc_server = lambda server, address: add(server, address.replace("[::]", LOOPBACK))
 
 
