@@ -97,7 +97,10 @@ class Gathering:
         try:
             answers = await computing
         except asyncio.CancelledError:
-            if not all(each.answer.cancelled() for each in batch):
+            for each in batch:
+                each.answer.cancel()  # who still waits would wait for ever
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise  # this gathering is ended, not the batch
             return
         except Exception as error:

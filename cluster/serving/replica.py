@@ -88,27 +88,31 @@ class Replica:
     async def gradient(self, key: str, point: Sequence[float]) -> Gradient | Refusal:
         """The slopes at a point."""
         try:
-            return await self.in_thread((await self.loading(key)).gradient, point)
+            return await self.in_thread((await self._landscape(key)).gradient, point)
         except Exception as error:
             return _refused(error)
 
     async def curvature(self, key: str, point: Sequence[float]) -> Curvature | Refusal:
         """The second derivatives at a point."""
         try:
-            return await self.in_thread((await self.loading(key)).curvature, point)
+            return await self.in_thread((await self._landscape(key)).curvature, point)
         except Exception as error:
             return _refused(error)
 
     async def describe(self, key: str) -> Described | Refusal:
         """What is known of a landscape once it is loaded."""
         try:
-            return (await self.loading(key)).described
+            return (await self._landscape(key)).described
         except Exception as error:
             return _refused(error)
 
+    async def _landscape(self, key: str) -> LoadedLandscape:
+        """A landscape that is ready; it is loaded to the end where nobody waits any more, too, as it takes seconds."""
+        return await asyncio.shield(self.loading(key))
+
     async def _compute(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
         """The values of each request of a batch; where user code raises, each request is computed by itself."""
-        loaded = await asyncio.shield(self.loading(key))  # also where nobody waits any more: it takes seconds
+        loaded = await self._landscape(key)
         try:
             whole = await self.in_thread(loaded.points, np.concatenate(asked))
         except Exception as error:

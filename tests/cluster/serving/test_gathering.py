@@ -132,6 +132,21 @@ def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_one_begins():
     asyncio.run(scene())
 
 
+def test_nobody_waits_for_ever_where_a_batch_is_cancelled_by_others():
+    async def scene():
+        async def cancelled_once(key, asked):
+            if key == "a":
+                raise asyncio.CancelledError
+            return [points.sum() for points in asked]
+
+        gathering = Gathering(cancelled_once)
+        asked = [asyncio.create_task(gathering.add(key, rows(number))) for number, key in enumerate("aab")]
+        done, _ = await asyncio.wait(asked, timeout=60)
+        assert [each.cancelled() for each in asked if each in done] == [True, True, False]
+
+    asyncio.run(scene())
+
+
 def test_where_one_of_several_works_fails_the_others_are_cancelled():
     async def scene():
         ended = []

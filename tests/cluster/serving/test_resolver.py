@@ -214,6 +214,34 @@ def test_a_landscape_that_cannot_be_loaded_is_loaded_once_for_all_who_ask(make_a
     assert len(loads) == len(asker.replicas.asked) <= 2  # the first request by itself, the others by one question
 
 
+@pytest.mark.parametrize("question", ["points", "gradient", "curvature"])
+def test_a_landscape_is_loaded_to_the_end_though_who_asked_has_left(question):
+    replica, loaded = Replica([]), []
+
+    async def scene():
+        gate = asyncio.Event()
+
+        async def loading(key):
+            await gate.wait()
+            loaded.append(key)
+            raise JobError("not needed any more")
+
+        replica.loading = loading
+        asked = asyncio.create_task(getattr(replica, question)("lenet/1/plane", np.zeros((1, 2))))
+        await settled()
+        asked.cancel()
+        await asyncio.wait([asked])
+        gate.set()
+        await settled()
+
+    async def settled():
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    assert loaded == ["lenet/1/plane"]
+
+
 def test_places_have_names_and_versions(copied, tmp_path):
     catalog = catalog_of(["lenet", "mine=job.yaml", "lenet=job.yaml"])
     assert [(each.model, each.number, each.place) for each in catalog] == [
