@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import ray
 from ray import serve
 from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
@@ -132,11 +133,13 @@ class RayReplicas:
                 answer = await _answer(handle.remote(key, *arguments))
             except RayTaskError as error:
                 raise Refusal(FAILED, f"replica: {one_line(error)}") from error
-            except (RayActorError, WorkerCrashedError, BackPressureError) as error:
+            except (RayActorError, WorkerCrashedError, BackPressureError, grpc.aio.AioRpcError) as error:
                 log.info("replica: %s; asking another one", one_line(error))
                 continue
             except (DeploymentUnavailableError, RayError) as error:
                 raise Refusal(UNAVAILABLE, f"replicas: none answers: {one_line(error)}", 5.0) from error
+            except Exception as error:  # of the replica's own, which a call by gRPC hands on as it is
+                raise Refusal(FAILED, f"replica: {one_line(error)}") from error
             if isinstance(answer, Refusal):
                 raise answer
             return answer

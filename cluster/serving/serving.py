@@ -66,6 +66,11 @@ class Serving:
     address: str | None = None
     allow_open: bool = False
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether replicas run on a cluster, and not on a private Ray."""
+        return (self.address or os.environ.get("RAY_ADDRESS") or "local") != "local"
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -110,6 +115,8 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
         opened = stack.enter_context(_listen(serving.host, serving.port))
         # Serve's own threads, which outlive the session by a moment, would start another Ray.
         stack.enter_context(in_environment("RAY_ENABLE_AUTO_CONNECT", "0"))
+        for name, value in handle_settings(serving.is_attached).items():
+            stack.enter_context(in_environment(name, value))
         folders = {run: stack.enter_context(keeping(run)) for run in _runs(catalog)} if serving.keep else {}
         placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
         stopped = stack.enter_context(graceful_stop())
@@ -122,6 +129,21 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
 
         asyncio.run(_Run(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
     raise Interrupted("the service has ended; the same command begins it again")
+
+
+def handle_settings(is_attached: bool) -> dict[str, str]:
+    """How replicas are asked: settings of Serve, which it reads when it is first imported.
+
+    Asked by Serve's gRPC, from the event loop that answers clients, replicas and service take half the processor time
+    that calls of an actor from a loop of their own take. On a cluster the ports of replicas may be closed to this
+    process.
+    """
+    settings = {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
+    if not is_attached:
+        # gRPC would ask a proxy that the environment names for replicas of this machine too.
+        direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112 - as gRPC reads it
+        settings |= {"RAY_SERVE_USE_GRPC_BY_DEFAULT": "1", "no_grpc_proxy": f"127.0.0.1,{direct}".rstrip(",")}
+    return settings
 
 
 @dataclass
@@ -174,7 +196,7 @@ class _Run:
                 await rpc.stop(1.0)
             server.should_exit = True
             await answering
-            if (self.serving.address or os.environ.get("RAY_ADDRESS")) and replicas.those is not None:
+            if self.serving.is_attached and replicas.those is not None:
                 replicas.those.end()  # a private Ray takes them along
             resolver.end()
             self._kept.close()

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.commands.serve import serve
 from cluster.serving.refusing import refuse_open_service
+from cluster.serving.serving import handle_settings
 from landscape.errors import JobError, NotFoundError
 
 
@@ -51,6 +52,15 @@ def test_a_service_without_a_token_is_for_this_machine_alone():
     refuse_open_service("0.0.0.0", None)
     with pytest.raises(JobError, match="token: must be given"):
         refuse_open_service("192.0.2.1", "")
+
+
+def test_replicas_of_a_private_ray_are_asked_past_a_proxy_and_those_of_a_cluster_by_ray_itself(monkeypatch):
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    monkeypatch.setenv("no_proxy", "example.org")
+    assert handle_settings(is_attached=False)["no_grpc_proxy"] == "127.0.0.1,example.org"
+    monkeypatch.delenv("no_proxy")
+    assert handle_settings(is_attached=False)["no_grpc_proxy"] == "127.0.0.1"
+    assert set(handle_settings(is_attached=True)) == {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"}
 
 
 def test_a_packages_absence_is_told_by_its_extra(monkeypatch):
