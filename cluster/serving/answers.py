@@ -13,6 +13,7 @@ from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described
 from cluster.serving.resolver import SOURCES, Found
 from cluster.serving.sources import Version
+from landscape.problem.derived import derive
 from landscape.surface import RISE_STDERR
 from landscape.tasks import Floats
 
@@ -33,14 +34,13 @@ class Named:
             "axes": [axis.name for axis in self.described.axes],
         }  # fmt: skip
 
-    def columns(self, rise: bool) -> list[str]:
-        """The names of the values that are answered."""
-        return [name for name in self.described.columns if rise or name != RISE_STDERR]
-
     def values(self, found: Found, rise: bool) -> dict[str, Floats]:
-        """The values of points by name, [P] each."""
-        named = zip(self.described.columns, found.table.T, strict=True)
-        return {name: column for name, column in named if rise or name != RISE_STDERR}
+        """The values of points by name, [P] each: what is computed, and what is derived from it as in every view."""
+        columns = np.ascontiguousarray(found.table.T)
+        named: dict[str, Floats] = dict(zip(self.described.columns, columns, strict=True))
+        error = named.pop(RISE_STDERR)
+        named |= derive(dict(self.described.derived), named)
+        return {**named, RISE_STDERR: error} if rise else named
 
 
 def points_document(named: Named, points: Floats, found: Found, rise: bool) -> dict[str, Any]:

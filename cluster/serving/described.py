@@ -31,7 +31,9 @@ class Described:
     """A landscape that is served.
 
     Attributes:
+        observables: what is computed and kept.
         identity: the digest of all that decides its values to the bit: what it is computed from, and by which plan.
+        derived: surfaces that follow from observables, each with its formula.
     """
 
     axes: tuple[ServedAxis, ...]
@@ -40,15 +42,23 @@ class Described:
     precision: str
     engine: str
     identity: str
+    derived: tuple[tuple[str, str], ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of a point's values, in their order."""
+        """The names of the values that are computed and kept of a point, in their order."""
         return (*(name for each in self.observables for name in (each, f"{each}_stderr")), RISE_STDERR)
 
     def document(self) -> dict[str, Any]:
         """As the list of models has it."""
-        return {**vars(self), "axes": [axis.document() for axis in self.axes]}
+        derived = [name for name, _ in self.derived if name not in self.observables]
+        document = {
+            **vars(self),
+            "axes": [axis.document() for axis in self.axes],
+            "observables": [*self.observables, *derived],
+        }
+        del document["derived"]  # whose names stand among the observables
+        return document
 
 
 def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> Described:
@@ -61,6 +71,7 @@ def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mappi
         str(record.precision or plan.get("precision", "")),
         str(plan.get("engine", "")),
         digest({"identity": record.digest, "plan": dict(plan)}),
+        tuple(record.derived.items()),
     )
 
 

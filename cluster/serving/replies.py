@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,9 +32,9 @@ def _kind(header: str) -> str:
 
 def raw_reply(named: Named, found: Found, rise: bool) -> Response:
     """float64 [P, values], the least byte first; the names of the values in a header."""
-    names = named.columns(rise)
-    content = found.table[:, : len(names)].astype("<f8").tobytes()
-    return Response(content, media_type=RAW, headers={"x-observables": ",".join(names)})
+    values = named.values(found, rise)
+    content = np.stack(list(values.values()), axis=1).astype("<f8").tobytes()
+    return Response(content, media_type=RAW, headers={"x-observables": ",".join(values)})
 
 
 def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -28,6 +28,8 @@ from landscape.pipeline import run as run_serially
 from landscape.spec import read_job
 
 PROBLEM = """
+from dataclasses import replace
+
 import torch
 
 from landscape import Problem
@@ -40,7 +42,8 @@ def problem():
         for parameter in model.parameters():
             parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
     data = torch.randn(40, 3, generator=generator), torch.randint(0, 4, (40,), generator=generator)
-    return Problem.supervised(model, data, metrics={"accuracy": right})
+    made = Problem.supervised(model, data, metrics={"accuracy": right})
+    return replace(made, derived={"perplexity": "exp(loss)"})
 
 
 def right(outputs, targets):

@@ -135,6 +135,16 @@ def test_gradient_and_curvature_are_those_of_autograd_in_the_coordinates(asker, 
     np.testing.assert_allclose(curvature["eigenvalues"], torch.linalg.eigvalsh(hessian), rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_derived_is_answered_beside_what_is_computed_from_every_source(asker):
+    points = [[0.31, 0.7], [1, 1.5]]
+    for source in ("computed", "cache"):
+        answer = asker.post(f"{PLANE}/points", {"points": points}).json
+        assert answer["source"] == [source, "store"]
+        values = {name: np.array(column) for name, column in answer["values"].items()}
+        assert values["perplexity"].tolist() == np.exp(values["loss"]).tolist()
+        assert values["perplexity_stderr"].tolist() == (values["perplexity"] * values["loss_stderr"]).tolist()
+
+
 def test_many_clients_at_once_get_their_own_answers(asker, reference):
     points = np.random.default_rng(0).uniform(-1, 1, (40, 2)).round(2).tolist()
 
@@ -261,7 +271,9 @@ def test_what_is_served_is_listed_with_its_versions(make_asker):
     assert plane["axes"] == [
         {"name": "alpha", "low": -1.0, "high": 1.0, "size": 5}, {"name": "beta", "low": 0.0, "high": 1.5, "size": 4},
     ]  # fmt: skip
-    assert (plane["observables"], plane["num_samples"], plane["engine"]) == (["loss", "accuracy"], 40, "eager")
+    assert (plane["observables"], plane["num_samples"], plane["engine"]) == (
+        ["loss", "accuracy", "perplexity"], 40, "eager",
+    )  # fmt: skip
     assert asker.post("/v1/models/lenet/versions/1/landscapes/plane/points", {"points": [[0, 0]]}).json["version"] == 1
     assert asker.post(f"{PLANE}/points", {"points": [[0, 0]]}).json["version"] == 2
 
