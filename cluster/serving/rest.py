@@ -26,13 +26,12 @@ from cluster.serving.answers import (
     points_document,
     row_document,
 )
+from cluster.serving.bodies import body_of, ending_unread
 from cluster.serving.openapi import openapi_document, openapi_page
 from cluster.serving.refusals import (
     BAD_REQUEST,
     NOT_ALLOWED,
     NOT_FOUND,
-    TOO_LARGE,
-    TOO_SLOW,
     UNAUTHORIZED,
     Refusal,
     refusal_of,
@@ -83,7 +82,7 @@ def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
     app.router.redirect_slashes = False  # to an address that the client's Host header decides
-    return app
+    return ending_unread(app)
 
 
 class Rest:
@@ -144,7 +143,7 @@ class Rest:
                 raise Refusal(
                     NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
                 )
-            body = await self._body(request, named)
+            body = await body_of(request, self._service.limits, len(named.described.axes))
             response, evaluated = await _unless_gone(request, self._answers[question](request, body, named, served))
         if evaluated is not None:
             response.headers[HEADER] = server_timing(evaluated, time.perf_counter() - begin)
@@ -208,7 +207,7 @@ class Rest:
         found = await self._service.curvature(served, point)
         return json_reply(curvature_document(named, found)), found.evaluated
 
-    # -- who asks, and how much -------------------------------------------------------------------------------
+    # -- who asks --------------------------------------------------------------------------------------------
 
     def _refuse_strangers(self, request: Request) -> None:
         if not self._guard.token:
@@ -221,23 +220,6 @@ class Rest:
                 UNAUTHORIZED,
                 "token: must be sent as the header 'Authorization: Bearer TOKEN'; `landscape serve` has printed it",
             )
-
-    async def _body(self, request: Request, named: Named) -> bytes:
-        """The body, up to the size that a request may have."""
-        most, parts, size = self._service.limits.body(len(named.described.axes)), list[bytes](), 0
-        try:
-            async with asyncio.timeout(self._service.limits.body_seconds):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise Refusal(TOO_LARGE, f"body: must be at most {most} bytes; ask for fewer points at once")
-                    parts.append(part)
-        except TimeoutError:
-            seconds = self._service.limits.body_seconds
-            raise Refusal(
-                TOO_SLOW, f"body: must be whole within {seconds:g} seconds; send fewer points at once"
-            ) from None
-        return b"".join(parts)
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         """The answer that says what is wrong."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.serving.bodies import READ_ON
 from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
@@ -224,9 +225,25 @@ def test_requests_for_too_much_or_nothing_are_refused(asker, question, body, sta
     assert (reply.status, sentence in reply.json["error"]) == (status, True), reply.json
 
 
-def test_a_large_body_is_refused_before_it_is_read(asker):
-    reply = asker.post(f"{PLANE}/points", b"[" * 300_000)
+def test_a_large_body_is_refused_and_the_connection_goes_on_where_it_ends(asker):
+    reply = asker.post(f"{PLANE}/points", b"[" * 300_000, content_length="300000")
     assert (reply.status, reply.json["error"][:24]) == (413, "body: must be at most 12")
+    assert "connection" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [(f"{PLANE}/points", 413), (f"{PLANE}x/points", 404), ("/v1/models", 405), ("/nowhere", 404)]
+)
+def test_what_is_left_of_a_body_without_an_end_ends_the_connection(asker, path, status):
+    content = b"[" * (READ_ON + 1) * asker.service.limits.body(2)
+    reply = asker.run(asker.send("POST", path, content, {"transfer-encoding": "chunked"}, unfinished=True))
+    assert (reply.status, reply.headers["connection"]) == (status, "close")
+    assert "error" in reply.json
+
+
+def test_a_short_body_that_is_not_read_leaves_the_connection(asker):
+    reply = asker.post(f"{PLANE}x/points", {"points": [[0, 0]]}, content_length="20")
+    assert (reply.status, "connection" in reply.headers) == (404, False)
 
 
 def test_raw_points_of_another_length_are_refused(asker):
@@ -349,7 +366,8 @@ def test_a_replica_soon_computes_for_others_once_a_client_has_gone(make_asker, m
 
 def test_a_body_that_does_not_come_is_not_waited_for(asker):
     asker.service.limits = replace(asker.service.limits, body_seconds=0.01)
-    reply = asker.run(asker.send("POST", f"{PLANE}/points", b"", unfinished=True))
+    short = {"content-length": "20"}
+    reply = asker.run(asker.send("POST", f"{PLANE}/points", b"", short, unfinished=True))
     assert (reply.status, reply.headers["connection"]) == (408, "close")
     assert reply.json["error"].startswith("body: must be whole within 0.01 seconds")
     assert asker.service.resolver.under_way == 0
