@@ -39,7 +39,7 @@ from landscape.preparation.looking import look_at, losses_of_few
 from landscape.preparation.path import path_of, states_on
 from landscape.preparation.paths import check_paths, network_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.preparation.quantised import quantisation_of
+from landscape.preparation.quantised import engine_warnings, quantisation_of
 from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.refinement import refinement_of
@@ -118,7 +118,7 @@ def prepare(
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
-    warnings += rounding_warnings(landscapes) + thread_warnings(job)
+    warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     own = read_problem(run) == job.problem  # as a recipe's
     with in_folder(folder):
         losses, guessing = partial(losses_of_few, problem, samples, here), guessing_of(problem.observe, samples)

@@ -1,6 +1,8 @@
-"""What is refused of a landscape that is quantised, before anything is computed."""
+"""What is refused of a landscape that is quantised, before anything is computed, and told of one that is not."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -8,6 +10,8 @@ from landscape.errors import JobError, shown
 from landscape.evaluation.activations import rounded_layers
 from landscape.evaluation.engines.table import refuse_unrounded
 from landscape.evaluation.rounding import rounded_weights
+from landscape.plan import OPTIONS
+from landscape.preparation.prepared import PreparedLandscape
 from landscape.quantisation import Quantisation
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -38,3 +42,14 @@ def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation
         except ValueError as error:
             raise JobError(f"engine: {error}") from None
     return asked
+
+
+def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:
+    """A warning where an option of the job's engine is for quantised landscapes alone, and others are in the job."""
+    engine = job.asked_engine
+    plain = [each.name for each in landscapes if engine is not None and engine.against(each.plan.quantise)]
+    if engine is None or not plain:
+        return []
+    names = engine.against(None)
+    where = "; ".join(f"{name} does nothing {OPTIONS[name].suits.against}" for name in names)
+    return [f"engine: {', '.join(plain)} computed by {engine.suiting(None)} in place of {engine}: {where}"]

@@ -11,7 +11,6 @@ from small_models import conv_problem, make_job, quadratic_problem
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, run
-from landscape.checks import check_landscape
 from landscape.digests import digest
 from landscape.errors import Interrupted
 from landscape.measures.asking import job_of_file, job_of_run
@@ -81,9 +80,6 @@ def test_what_is_rounded_is_recorded_and_told(tmp_path):
     assert words in " ".join(caption(surface, "loss"))
     names = [info.name for info in describe_parameters(conv_problem().model) if info.role == "weight"]
     assert list(surface.record.rounded) == names
-    checks = check_landscape(str(tmp_path / "run"), "float")
-    assert checks.evaluations == 0
-    assert any("before; check the landscape of that" in each.text for each in checks.results)
 
 
 def test_another_rounding_is_another_landscape(tmp_path):
@@ -120,6 +116,16 @@ def test_the_jobs_quantise_is_the_default_of_its_landscapes(tmp_path):
         make_job(tmp_path / "other", conv_problem, [], num_samples=29, quantise={"bits": 2})
     ).landscapes
     assert implied.plan.quantise.bits == 2
+
+
+def test_an_engine_for_rounded_numbers_is_said_to_do_nothing_where_nothing_is_rounded(tmp_path):
+    landscapes = [FLOAT, {"name": "small", "like": "float", "quantise": {"bits": 8, "activations": "calibrated"}}]
+    job = make_job(tmp_path / "run", conv_problem, landscapes, num_samples=9, engine="eager+folded+int8")
+    assert [each for each in prepare(job).warnings if each.startswith("engine")] == [
+        "engine: float computed by eager+folded in place of eager+folded+int8: int8 does nothing where not both "
+        "weights and activations are quantised to 8 bits"
+    ]
+    assert not prepare(job.replace(engine="eager+folded")).warnings
 
 
 def test_layers_are_asked_of_each_landscape_by_itself():
