@@ -57,7 +57,8 @@ def watched_list(history: HistoryData) -> str:
     ]
     where = "one step" if count == 1 else f"{count} steps"
     first = "; the first" if count > MOST_WATCHED else ""
-    return f"<p>× in red: rules that watched the training fired at {where}{first}:</p><ul>{''.join(lines)}</ul>"
+    said = f"<p>× in red: rules that watched the training fired at {where}{first}:</p><ul>{''.join(lines)}</ul>"
+    return f'<div class="watched">{said}</div>'
 
 
 def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) -> str:
