@@ -8,6 +8,7 @@ landscape, plan or network are in another file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -176,5 +177,7 @@ def keeping(run: str) -> Iterator[Path]:
         raise JobError(
             f"keep: another service keeps values of run {shown(run, 300)}; end it, or leave out --keep"
         ) from None
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         raise JobError(f"keep: run {shown(run, 300)} cannot be written: {error.strerror}; leave out --keep") from None

@@ -106,7 +106,7 @@ def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandsc
     """
     refuse_gone(source)
     store = LandscapeStore.find(source.run, source.landscape)
-    prepared = prepare(_job_of(source, store))
+    prepared = prepare(_job_of(source, store), reading=True)
     landscape = prepared.landscapes[0]
     held = next((each for each in beside if _same_samples(each, prepared, landscape)), None)
     if held is not None:

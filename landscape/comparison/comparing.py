@@ -143,7 +143,7 @@ def _refuse_patch(quantise: Quantisation | None, axes: int) -> None:
 
 
 def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
-    return prepare(recorded_job(side.path, side.store, problem, folder))
+    return prepare(recorded_job(side.path, side.store, problem, folder), reading=True)
 
 
 def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:

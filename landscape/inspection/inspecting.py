@@ -102,7 +102,7 @@ def inspect_point(
     store = LandscapeStore.open(path, name)
     axes = tuple(axis.name for axis in open_run(path)[name].axes)
     point, why = (_checked(at, axes), "") if at is not None else _chosen(path, name, len(axes))
-    prepared = prepare(recorded_job(path, store, problem, folder))
+    prepared = prepare(recorded_job(path, store, problem, folder), reading=True)
     landscape = prepared.landscapes[0]
     refuse_too_far("at", point, landscape.plan.precision)
     setting, origin = setting_of(landscape), (0.0,) * len(axes)

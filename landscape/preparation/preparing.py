@@ -67,8 +67,9 @@ log = logging.getLogger("landscape")
 
 
 def prepare(
-    job: Job, workers: Workers = in_this_process, solver: Solver = foreseen, finder: RangeFinder = not_found
-) -> PreparedJob:
+    job: Job, workers: Workers = in_this_process, solver: Solver = foreseen, finder: RangeFinder = not_found,
+    *, reading: bool = False,
+) -> PreparedJob:  # fmt: skip
     """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
@@ -78,12 +79,14 @@ def prepare(
         workers: where directions that are costly to make may run.
         solver: computes the eigenvectors that are axes; default: random vectors stand in, for a look at the job.
         finder: finds ranges that the job leaves to the loss; default: others stand in, likewise.
+        reading: whether nothing will be written to the run, which may then be on a disk that is mounted read-only.
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
     """
     run = job.run_path
-    refuse_unwritable(run)
+    if not reading:
+        refuse_unwritable(run)
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     asked = asked_of(job)
     begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from dataclasses import replace
@@ -148,3 +149,12 @@ def test_one_service_keeps_values_of_a_run_at_a_time(tmp_path):
             keeping(str(tmp_path)).__enter__()
     with keeping(str(tmp_path)), pytest.raises(JobError, match="is a URL"):
         keeping("s3://bucket/run").__enter__()
+
+
+def test_a_run_on_a_disk_that_is_mounted_read_only_keeps_nothing(tmp_path, monkeypatch):
+    def refused(folder):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("cluster.serving.kept.make_folder", refused)
+    with pytest.raises(JobError, match=r"keep: run .* cannot be written: Read-only file system; leave out --keep"):
+        keeping(str(tmp_path)).__enter__()

@@ -273,6 +273,11 @@ def test_what_cannot_be_inspected_is_refused_in_a_line(computed, options, messag
     assert "\n" not in str(caught.value)
 
 
+def test_a_run_on_a_disk_that_is_mounted_read_only_is_inspected(computed, monkeypatch):
+    monkeypatch.setattr("landscape.folders.local.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
+    assert inspect_point(computed, "wide", at=(0, 0), problem=problem).point == (0, 0)
+
+
 def test_a_landscape_that_is_not_there_is_told(computed):
     with pytest.raises(NotFoundError, match="did you mean 'wide'"):
         inspect_point(computed, "wid", problem=problem)
