@@ -45,18 +45,23 @@ class LogMasks:
         """A layer made -Inf of zeros by a logarithm."""
         self._held[_address(tensor)] = _Held(frozenset((layer,)))
 
-    def computed(self, arguments: Sequence[Any], output: Any) -> None:
-        """An operation was carried out."""
+    def computed(self, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
+        """An operation was carried out.
+
+        Args:
+            given: the arguments as they were before it, which may have written into some.
+        """
         if not self._held:
             return
-        given = [each for each in _tensors(arguments) if _address(each) in self._held and _has(torch.isneginf, each)]
-        if not given:
+        pairs = zip(_tensors(arguments), _tensors(given), strict=True)
+        known = [(self._held.get(_address(each)), before) for each, before in pairs]
+        memories = [held for held, before in known if held is not None and _has(torch.isneginf, before)]
+        if not memories:
             return
-        memories = [self._held[_address(each)] for each in given]
         layers = frozenset[str]().union(*(memory.layers for memory in memories))
         for memory in memories:
             memory.used = True
-        wrong = [each for each in _tensors(arguments) if _has(torch.isnan, each) or _has(torch.isposinf, each)]
+        wrong = [each for each in _tensors(given) if _has(torch.isnan, each) or _has(torch.isposinf, each)]
         for tensor in _tensors([output]):
             if not wrong and (_has(torch.isnan, tensor) or _has(torch.isposinf, tensor)):
                 self.guilty |= layers

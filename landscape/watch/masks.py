@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,20 @@ def is_watched(value: Any) -> bool:
     if not isinstance(value, Tensor) or value.is_meta or value._is_zerotensor():
         return False  # reading a derivative that is zero, which has no memory, would end the process
     return value.is_floating_point() or value.is_complex()
+
+
+def values_given(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """What an operation is about to be given: copies of the tensors that it writes into, such as that of `exp_`."""
+    values = [*arguments, *named.values()]
+    if not function._schema.is_mutable:
+        return values
+    all_of_them = function._schema.arguments
+    written = {each.name for each in all_of_them if each.alias_info is not None and each.alias_info.is_write}
+    names = [*(each.name for each in all_of_them[: len(arguments)]), *named]
+    return [
+        value.clone() if name in written and is_watched(value) else value
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def origin_of_infinite(name: str, tensor: Tensor, arguments: Sequence[Any]) -> tuple[bool, bool]:

@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks_of_all
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscape.watch.log_masks import LogMasks, is_log_of_zeros
-from landscape.watch.masks import beside_mask, is_watched, origin_of_infinite
+from landscape.watch.masks import beside_mask, is_watched, origin_of_infinite, values_given
 from landscape.watch.rules import BOUNDS, Tensors
 from landscape.watch.statistics import Statistics, merged, statistics_of
 
@@ -193,13 +193,13 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
 
     # -- operations -------------------------------------------------------------------------------------------
 
-    def computed(self, function: Any, arguments: Sequence[Any], output: Any) -> None:
-        """An operation was carried out."""
+    def computed(self, function: Any, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
+        """An operation was carried out; `given` are its arguments as they were before."""
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
         if not self.on or function.is_view:
             return
         with self._computing():
-            self._log_masks.computed(arguments, output)
+            self._log_masks.computed(arguments, given, output)
         if not is_watched(tensor):
             return
         name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
@@ -207,7 +207,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             return
         with self._computing():
             activation = _activation_of(name, arguments)
-            born, from_infinite = origin_of_infinite(name, tensor, arguments)
+            born, from_infinite = origin_of_infinite(name, tensor, given)
             masks = born and (call is None or not call.whole) and is_log_of_zeros(name, tensor)
             born, from_infinite = born and not masks, from_infinite or masks
             if call is not None:
@@ -261,9 +261,12 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if not self._watcher.busy:
-            self._watcher.computed(func, [*args, *(kwargs or {}).values()], output)
+        named = kwargs or {}
+        if self._watcher.busy:
+            return func(*args, **named)
+        given = values_given(func, args, named)
+        output = func(*args, **named)
+        self._watcher.computed(func, [*args, *named.values()], given, output)
         return output
 
 

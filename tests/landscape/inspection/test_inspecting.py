@@ -241,7 +241,29 @@ def test_a_logarithm_of_zeros_that_nothing_takes_up_is_a_fault(tmp_path, model, 
     assert [each.layer for each in found.findings if each.layer.startswith("log()")] == [layer]
 
 
-@pytest.mark.parametrize("model", [Halved, Logarithm])
+class InPlace(Halved):
+    """The last of its operations overflows, and overwrites what it was given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.linear(x)[:, :3] * 1e30).relu_().mul_(1e30)
+
+
+def test_an_operation_that_overwrites_what_it_was_given_is_a_fault_too(tmp_path):
+    broken = lambda: Problem.supervised(InPlace(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
+    run(make_job(tmp_path, broken, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
+    found = inspect_point(tmp_path, "line", at=[0], problem=broken)
+    assert next(each.layer for each in found.findings if each.rule == "tensor_overflow") == "mul() #2"
+
+
+class InPlaceMask(Halved):
+    """Its mask is made, added and taken up in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(6, 6).tril().log_()[None].expand(len(x), 6, 6)
+        return self.linear(x)[:, :, None].repeat(1, 1, 6).add_(mask).exp_().sum(-1)[:, :3]
+
+
+@pytest.mark.parametrize("model", [Halved, Logarithm, InPlaceMask])
 def test_masks_of_infinities_are_no_fault(tmp_path, model):
     masked = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, masked, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
