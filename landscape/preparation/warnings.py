@@ -18,6 +18,7 @@ from landscape.watch.command import inspect_command
 log = logging.getLogger("landscape")
 
 Losses = Callable[[Sequence[State]], Sequence[float]]
+Guessing = Callable[[], float | None]
 THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
 
@@ -32,7 +33,7 @@ def thread_warnings(job: Job) -> list[str]:
 
 
 def origin_warnings(
-    specs: Sequence[Landscape], weights: Weights, losses: Losses, guessing: float | None, *, implied: bool,
+    specs: Sequence[Landscape], weights: Weights, losses: Losses, guessing: Guessing, *, implied: bool,
     own_callback: bool = False,
 ) -> list[str]:  # fmt: skip
     """A warning where the last weights of the trajectory are taken unasked, though the callback returns trained ones.
@@ -43,7 +44,7 @@ def origin_warnings(
 
     Args:
         losses: the mean losses of some samples at sets of weights.
-        guessing: the loss of the best constant guess; None where it is not known.
+        guessing: gives the loss of the best constant guess, for which all labels are read; None where it is not known.
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
         own_callback: whether the training recorded the callback itself: it makes the network, and not its weights.
     """
@@ -54,7 +55,7 @@ def origin_warnings(
     ]
     if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
         return []
-    if _is_untrained(weights, losses, guessing):
+    if _is_untrained(weights, losses, guessing()):
         return []
     return [
         f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "

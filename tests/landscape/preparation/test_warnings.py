@@ -74,8 +74,8 @@ def test_where_guessing_is_known_its_loss_tells_whether_the_callbacks_weights_ar
 
     weights = Weights(quadratic_problem(), trajectory_of_two(tmp_path), tmp_path)
     specs = [Landscape(name="mine")]
-    assert origin_warnings(specs, weights, losses, 1.1, implied=False) == []
-    assert len(origin_warnings(specs, weights, losses, 2.3, implied=False)) == 1
+    assert origin_warnings(specs, weights, losses, lambda: 1.1, implied=False) == []
+    assert len(origin_warnings(specs, weights, losses, lambda: 2.3, implied=False)) == 1
     assert seen == [2, 2]
 
 
