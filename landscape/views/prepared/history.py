@@ -212,7 +212,7 @@ def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
         fired = [(f"{each.get('layer')}", f"{each.get('rule')}") for each in watched if isinstance(each, Mapping)]
         texts = [f"{layer}: {rule}" for layer, rule in fired]
         if texts and len(marks) < MOST_MARKS:
-            place = next((f"{key} {row[key]:g}" for key in UNITS if finite(row.get(key)) is not None), "")
+            place = next((f"{key} {row[key]:.12g}" for key in UNITS if finite(row.get(key)) is not None), "")
             line = f"{place}: {texts[0]}{others_in_words(fired[1:])}"
             marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number, line))
     return marks

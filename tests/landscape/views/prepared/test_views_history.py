@@ -92,6 +92,13 @@ def test_a_run_without_a_place_on_the_axis_is_told_of(two: list[TrainingRecord])
     assert "epochs has no step" in draw_history(history).layout.meta["caption"]
 
 
+def test_the_step_at_which_a_rule_fired_has_all_of_its_digits() -> None:
+    rows = [{"step": 1_234_567, "loss": 1.0, "watch": [{"layer": "fc", "rule": "relu_zeros"}]}]
+    history = prepare_history([*rows, {"step": 1_300_000, "loss": 0.5}])
+    assert history is not None
+    assert [mark.line for mark in history.marks] == ["step 1234567: fc: relu_zeros"]
+
+
 def test_rules_that_fired_are_marked_on_the_first_curve() -> None:
     rows: list[dict[str, Any]] = [{"step": k, "epoch": 1, "loss": 4.0 - k, "accuracy": 0.5} for k in range(1, 4)]
     rows[1]["watch"] = [
