@@ -43,7 +43,7 @@ def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
 def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
     """The loss without rounding and by bits, and whether it is its logarithm to base 10; none of one width."""
     found = compared_of(surface)
-    if found is None or len(found.bits) < 2:
+    if found is None or len({each.bits for each in found.bits}) < len(found.bits) or len(found.bits) < 2:
         return [], False
     first, last = found.bits[0].bits, found.bits[-1].bits
     t = [(each.bits - first) / (last - first) for each in found.bits]

@@ -297,6 +297,10 @@ def test_what_was_kept_over_other_samples_is_not_shown():
     shown = cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=compared, num_samples=7)))
     lines, log = drawn_bits(shown)
     assert ([line.values[0] for line in lines], log) == ([-2.0, 0.0], True)
+    damaged = replace(compared, bits=(compared.bits[0],) * 2)
+    assert (
+        drawn_bits(cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=damaged, num_samples=7))))[0] == []
+    )
 
 
 def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
