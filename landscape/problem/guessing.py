@@ -25,7 +25,12 @@ def guessing_of(observe: Any, samples: Samples) -> float | None:
 
 def loss_of_guessing(labels: torch.Tensor) -> float | None:
     """The entropy of labels, those below 0 left out; None of a single class, and of few samples for their classes."""
-    counts = torch.unique(labels[labels >= 0], return_counts=True)[1].double()
+    known = labels[labels >= 0].long()
+    if known.numel() and int(known.max()) < known.numel():  # counted without sorting, in no more memory than they take
+        counts = torch.bincount(known)
+    else:
+        counts = torch.unique(known, return_counts=True)[1]
+    counts = counts[counts > 0].double()
     if len(counts) < 2 or counts.sum() < LEAST_PER_CLASS * len(counts):
         return None
     shares = counts / counts.sum()

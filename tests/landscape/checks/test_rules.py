@@ -99,6 +99,7 @@ def test_where_there_is_no_relief_differences_are_told_by_themselves():
 def test_the_loss_of_guessing_is_known_where_there_are_several_labels_of_each_class():
     labels = torch.tensor([0] * 10 + [1] * 5 + [-100] * 5)
     assert loss_of_guessing(labels) == pytest.approx(math.log(3) - 2 / 3 * math.log(2))
+    assert loss_of_guessing(labels * 10**12) == loss_of_guessing(labels)
     assert loss_of_guessing(torch.zeros(20, dtype=torch.long)) is None
     assert loss_of_guessing(torch.arange(20) % 5) is None
 
