@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
 from landscape.evaluation.arithmetic import arithmetic, autocast
+from landscape.evaluation.differentiable import differentiable_operations
 from landscape.plan import Plan
 from landscape.preparation.prepared import PreparedJob
 from landscape.problem.observables import Observe
@@ -123,9 +124,10 @@ def _gradients(model: nn.Module, observe: Observe, batch: object) -> dict[str, T
     for each in trained.values():
         each.requires_grad_(True)
     try:
-        losses = [value for name, value in _observed(observe, model, batch).items() if value.requires_grad]
-        total = torch.stack([value.double().sum() for value in losses]).sum()
-        found = torch.autograd.grad(total, [*trained.values()], allow_unused=True, materialize_grads=True)
+        with differentiable_operations():
+            losses = [value for name, value in _observed(observe, model, batch).items() if value.requires_grad]
+            total = torch.stack([value.double().sum() for value in losses]).sum()
+            found = torch.autograd.grad(total, [*trained.values()], allow_unused=True, materialize_grads=True)
         return dict(zip(trained, found, strict=True))
     finally:
         for each in trained.values():

@@ -17,6 +17,7 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from landscape.errors import JobError
+from landscape.evaluation.differentiable import without_reentrant_checkpoints
 from landscape.packing.described import Exported
 from landscape.packing.refusals import decides, refusal
 from landscape.portable.structure import filled, leaves_of, structure_of
@@ -104,7 +105,7 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Without the kernels of whole attention layers and a look at masks, which do not export, and without warnings."""
+    """Without what does not export, kernels of whole attention layers, a look at masks, checkpoints; and quietly."""
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
@@ -115,7 +116,8 @@ def _settled() -> Iterator[None]:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
-            yield
+            with without_reentrant_checkpoints():
+                yield
     finally:
         logging.disable(disabled)
         transformer._detect_is_causal_mask = detect

@@ -10,6 +10,7 @@ import torch
 from packed_scene import PLANE, images_and_labels, members_of, new_folder, packed, small_file, small_problem
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from landscape import Job, JobError, Problem, run
 from landscape.packing import pack
@@ -173,6 +174,29 @@ def test_it_has_derivatives(name):
         gradients.append({key: each.grad for key, each in model.named_parameters() if each.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
     assert all(torch.allclose(gradients[0][key], gradients[1][key], rtol=1e-5, atol=1e-7) for key in gradients[0])
+
+
+class Checkpointed(nn.Sequential):
+    """One of its layers is computed again in the backward pass."""
+
+    def forward(self, x):
+        first, second, last = self
+        return last(checkpoint(second, first(x).tanh(), use_reentrant=True).tanh())
+
+
+def checkpointed():
+    torch.manual_seed(0)
+    model = Checkpointed(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3))
+    return Problem.supervised(model, (torch.randn(20, 6), torch.randint(3, (20,))), nn.CrossEntropyLoss())
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+def test_what_is_checkpointed_has_derivatives_too():
+    gradients = []
+    for problem in (checkpointed(), load_problem(str(packed(checkpointed, "checkpointed", num_samples=20).path))):
+        problem.observe(problem.model.eval(), (torch.ones(7, 6), torch.arange(7) % 3))["loss"].sum().backward()
+        gradients.append([each.grad for each in problem.model.parameters()])
+    assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-7) for pair in zip(*gradients, strict=True))
 
 
 def test_outputs_and_losses_stay_apart():
