@@ -29,7 +29,8 @@ from landscape.quantisation import Quantisation
 Floats = NDArray[np.float64]
 
 CHANGES = 24  # of single weights on the line
-FLOAT32_ERROR, RESOLVED = 2.0**-24, 8
+FLOAT32_ERROR = 2.0**-24  # of a weight, relative
+RESOLVED = 8  # times that error, so that cuts which are off by it stay between their points
 PATCH_CHANGES = 10  # on each side of the patch: the cuts of both sides cross, and more would leave no tread to be seen
 
 
