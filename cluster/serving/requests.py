@@ -19,6 +19,7 @@ from landscape.tasks import Floats
 
 BYTES_OF_NUMBER = 32  # of JSON, at most
 BYTES_BESIDE = 1 << 16
+LARGEST_MESSAGE = (1 << 31) - 1  # bytes, as gRPC counts them
 ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 

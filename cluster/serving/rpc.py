@@ -24,7 +24,15 @@ from cluster.serving.refusals import (
     Refusal,
     refusal_of,
 )
-from cluster.serving.requests import AskedPatch, AskedPoints, asked_line, asked_patch, asked_place, checked_points
+from cluster.serving.requests import (
+    LARGEST_MESSAGE,
+    AskedPatch,
+    AskedPoints,
+    asked_line,
+    asked_patch,
+    asked_place,
+    checked_points,
+)
 from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
@@ -43,7 +51,6 @@ CODES = {
     BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
-LARGEST_MESSAGE = (1 << 31) - 1  # bytes, as gRPC counts them
 
 Answer = tuple[Any, Sequence[Stretch] | None]  # a message, and when it was evaluated where that is told
 

@@ -20,7 +20,7 @@ from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
 from cluster.serving.kept import KeptFiles, keeping
 from cluster.serving.refusals import UNAVAILABLE, Refusal
-from cluster.serving.requests import Limits
+from cluster.serving.requests import LARGEST_MESSAGE, Limits
 from cluster.serving.resolver import Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.scale import LANDSCAPES, Scale, scale_of
@@ -142,7 +142,12 @@ def handle_settings(is_attached: bool) -> dict[str, str]:
     if not is_attached:
         # gRPC would ask a proxy that the environment names for replicas of this machine too.
         direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112 - as gRPC reads it
-        settings |= {"RAY_SERVE_USE_GRPC_BY_DEFAULT": "1", "no_grpc_proxy": f"127.0.0.1,{direct}".rstrip(",")}
+        settings |= {
+            "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+            # Values of many observables at a batch of points are more than the 4 MB that gRPC allows by itself.
+            "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(LARGEST_MESSAGE),
+            "no_grpc_proxy": f"127.0.0.1,{direct}".rstrip(","),
+        }
     return settings
 
 

@@ -60,6 +60,8 @@ def test_replicas_of_a_private_ray_are_asked_past_a_proxy_and_those_of_a_cluster
     assert handle_settings(is_attached=False)["no_grpc_proxy"] == "127.0.0.1,example.org"
     monkeypatch.delenv("no_proxy")
     assert handle_settings(is_attached=False)["no_grpc_proxy"] == "127.0.0.1"
+    answers = int(handle_settings(is_attached=False)["RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH"])
+    assert answers > 8 * 4096 * 2 * 100, "a hundred observables and their errors at the most points of a batch"
     assert set(handle_settings(is_attached=True)) == {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"}
 
 
