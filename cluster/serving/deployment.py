@@ -138,6 +138,11 @@ class RayReplicas:
                 continue
             except (DeploymentUnavailableError, RayError) as error:
                 raise Refusal(UNAVAILABLE, f"replicas: none answers: {one_line(error)}", 5.0) from error
+            except asyncio.CancelledError:
+                if _is_cancelled_here():
+                    raise
+                log.info("replica: it has ended, and what it computed with it; asking another one")
+                continue
             except Exception as error:  # of the replica's own, which a call by gRPC hands on as it is
                 raise Refusal(FAILED, f"replica: {one_line(error)}") from error
             if isinstance(answer, Refusal):
@@ -168,8 +173,15 @@ async def _answer(response: Any) -> Any:
     try:
         return await response
     except asyncio.CancelledError:
-        response.cancel()
+        if _is_cancelled_here():
+            response.cancel()
         raise
+
+
+def _is_cancelled_here() -> bool:
+    """Whether the task that waits was cancelled; a replica that ends hands on, by gRPC, that its own was."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def deploy(sources: Sequence[Source], placement: Placement, scale: Scale) -> RayReplicas:

@@ -225,6 +225,52 @@ def test_a_client_that_leaves_leaves_the_replicas_to_others(service: Running, fo
     assert service.ask("/v1/health")[2]["computing"] == 0
 
 
+class Ending:
+    """The handle of replicas of which the first one ends while it computes, as Serve hands that on by gRPC."""
+
+    def __init__(self):
+        self.asked, self.told = 0, 0
+
+    def options(self, **_):
+        return self
+
+    def remote(self, *_):
+        self.asked += 1
+        return self
+
+    def cancel(self):
+        self.told += 1
+
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+        if self.asked == 1:
+            raise asyncio.CancelledError
+        yield from asyncio.sleep(3600 if self.asked == 2 else 0).__await__()
+        return "values"
+
+
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`")  # within Ray Serve
+def test_what_a_replica_that_ends_was_asked_for_is_asked_of_another_one(monkeypatch):
+    from cluster.serving import deployment
+
+    monkeypatch.setattr(deployment, "PAUSE_SECONDS", 0.0)
+    handle = Ending()
+    replicas = deployment.RayReplicas("replicas", handle, routed=False)
+
+    async def scene():
+        leaving = asyncio.create_task(replicas.points("key", np.zeros((1, 2))))
+        while handle.asked < 2:
+            await asyncio.sleep(0)
+        assert handle.told == 0
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert leaving.cancelled()
+        assert handle.told == 1
+        assert await replicas.points("key", np.zeros((1, 2))) == "values"
+
+    asyncio.run(scene())
+
+
 def test_locust_finds_no_failure(service: Running, tmp_path):
     if find_spec("locust") is None:  # whose import would patch the sockets of this process
         pytest.skip("locust is not installed: tests/serving/requirements.txt")
