@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -251,8 +252,7 @@ class Ending:
 
 @pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`")  # within Ray Serve
 def test_what_a_replica_that_ends_was_asked_for_is_asked_of_another_one(monkeypatch):
-    from cluster.serving import deployment
-
+    deployment = import_module("cluster.serving.deployment")  # here, as Ray Serve warns where it is imported
     monkeypatch.setattr(deployment, "PAUSE_SECONDS", 0.0)
     handle = Ending()
     replicas = deployment.RayReplicas("replicas", handle, routed=False)
