@@ -239,7 +239,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         done = f", {missing or 'none'} of them still to compute" if missing < each["points"] else ""
         tile = " x ".join(map(str, reversed(each["tile_shape"])))
         origin = "the callback's weights" if each["origin"] == "problem" else each["origin"]
-        path = f" ({each['path_points']} of them beside the grid)" if each["path_points"] else ""
+        path = f" ({each['path_points']} of them on paths, beside the grid)" if each["path_points"] else ""
         lines.append(
             f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"

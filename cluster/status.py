@@ -58,7 +58,8 @@ def status_text(status: dict[str, Any]) -> str:
             continue
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
         if each["path_points"]:
-            where = f"beside the grid{f', on the paths of {listed}' if (listed := ', '.join(each['paths'])) else ''}"
+            of = f"s of {listed}" if (listed := ", ".join(each["paths"])) else ""
+            where = f"on the path{of}, beside the grid"
             parts[0] += f" ({each['path_points']} of them {where})"
         if each["levels"]:
             finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
@@ -83,7 +84,8 @@ def status_text(status: dict[str, Any]) -> str:
             error = each["origin_loss_stderr"]
             within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
             parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
-            parts += [each["guessing"]] if each["guessing"] else []
+            if each["no_better_than_guessing"]:
+                parts.append(f"no better than guessing ({each['guessing']:.4g})")
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             lowest = f"lowest loss {each['minimum']['loss']:.4g} at {place}"

@@ -154,7 +154,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin_loss": record.origin_loss,
         "origin_loss_stderr": record.origin_loss_stderr,
-        "guessing": record.guessing_in_words.removeprefix(", "),
+        "guessing": record.guessing,
+        "no_better_than_guessing": bool(record.guessing_in_words),
         "failures": plain([*record.failures, *(failure for level, _ in levels for failure in level.record.failures)]),
         "problems": [*store.own_problems, *(problem for level, _ in levels for problem in level.own_problems)],
     }

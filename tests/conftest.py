@@ -44,6 +44,8 @@ if (
 ):
     folder = SHARED_MEMORY / f"tests-{os.getuid()}"  # short, as the paths of Ray's sockets may have 107 characters
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of yours")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 settings.register_profile(

@@ -105,6 +105,9 @@ def compare(
     show(document(found), json, "\n".join(lines_of(found)))
     for path in written:
         write_remark(str(path))
+    if keep:
+        patch_left = "; the patch is not, --to csv writes it" if found.patch is not None else ""
+        write_remark(f"kept with the landscape: the losses by bits and the steps on the line{patch_left}")
 
 
 def _whole(name: str, value: int | None, usual: int, most: int | None = None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.comparison.paired import Floats
-from landscape.comparison.steps import Patch
+from landscape.comparison.steps import Patch, Steps
 from landscape.views.prepared.levels import number
 
 SAYING = (
@@ -83,12 +83,7 @@ def lines_of(found: Comparison) -> list[str]:
     if found.bits:
         lines += ["loss at the origin by bits:", *_aligned(found)]
     if found.steps is not None:
-        jumps = np.abs(np.diff(found.steps.rounded - found.steps.plain))
-        lines.append(
-            f"steps along {found.steps.axis}, {len(found.steps.at)} points within ±{found.steps.at[-1]:.3g}: from one "
-            f"point to the next the loss jumps by up to {number(float(np.nanmax(jumps)), 2)}, less what it changes "
-            "where nothing is rounded"
-        )
+        lines.append(line_of_steps(found.steps))
     if found.patch is not None:
         lines.append(_of_patch(found.patch))
     return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
@@ -156,13 +151,27 @@ def _of_grid(found: Comparison) -> Iterator[str]:
     known = np.isfinite(found.stderr)
     if known.any():
         clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
-        where = "all from stored losses" if found.stored else "evaluated; keep_samples: true would store them for all"
+        where = "evaluated; keep_samples: true of the job would store them for all"
+        where = "all from stored losses" if found.stored else where
         # Of a landscape beside itself no pair differs, and nothing is so many times as large.
         ratio = f", and the unpaired error is {number(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
         points = int(known.sum())
         yield (
             f"paired errors at {points} point{'s' * (points != 1)} ({where}): {clear} differ by more than 2 s.e.{ratio}"
         )
+
+
+def line_of_steps(steps: Steps) -> str:
+    """How far the loss of the rounded network jumps on the short line."""
+    jumps = np.abs(np.diff(steps.rounded - steps.plain))
+    jumps = jumps[np.isfinite(jumps)]
+    line = f"steps along {steps.axis}, {len(steps.at)} points within ±{steps.at[-1]:.3g}: "
+    if not len(jumps):
+        return f"{line}no two neighbours have finite losses"
+    return (
+        f"{line}from one point to the next the loss jumps by up to {number(float(jumps.max()), 2)}, less what it "
+        "changes where nothing is rounded"
+    )
 
 
 def _aligned(found: Comparison) -> Iterator[str]:

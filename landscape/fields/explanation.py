@@ -57,6 +57,7 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
         rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
         # Without the quotes of a text: the whole line to move stands in quotes.
         text = shown(value).strip("'") if isinstance(value, str) else shown(value)
+        text = text.lower() if isinstance(value, bool) else text  # as YAML writes it
         return f"{where}: {rule}; move '{words[-1]}: {text}' beside '{words[0]}'"
     if unknown:
         return f"{where}: {place.owner.unknown_key(str(words[-1]))}"

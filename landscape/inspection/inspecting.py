@@ -98,6 +98,8 @@ def inspect_point(
             f"rules: must name rules of weights, outputs or gradients, not {shown(rules)}; a point is no step"
         )
     gradients = gradients or not targets & {"weights", "outputs"}
+    seen_here = {"weights", "outputs", *(["gradients"] if gradients else [])}
+    thresholds = {name: value for name, value in thresholds.items() if RULES[name].target in seen_here}
     path = open_run(run).path
     store = LandscapeStore.open(path, name)
     axes = tuple(axis.name for axis in open_run(path)[name].axes)

@@ -52,4 +52,5 @@ def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[s
         return []
     names = engine.against(None)
     where = "; ".join(f"{name} does nothing {OPTIONS[name].suits.against}" for name in names)
-    return [f"engine: {', '.join(plain)} computed by {engine.suiting(None)} in place of {engine}: {where}"]
+    verb = "is" if len(plain) == 1 else "are"
+    return [f"engine: {', '.join(plain)} {verb} computed by {engine.suiting(None)} in place of {engine}: {where}"]

@@ -31,7 +31,7 @@ def test_plan_status_and_validation_know_the_paths(job: Job):
     run(job)
     status = run_status(job.run_path)
     assert status["landscapes"][0]["paths"] == ["sgd", "THOR"]
-    assert "26/26 points (14 of them beside the grid, on the paths of sgd, THOR)" in status_text(status)
+    assert "26/26 points (14 of them on the paths of sgd, THOR, beside the grid)" in status_text(status)
     assert validate_run(job.run_path)["landscapes"][0]["damaged"] == []
     chunk = Path(job.run_path) / "landscapes.zarr/both/path_run/c/0"
     chunk.write_bytes(chunk.read_bytes()[:-1])

@@ -122,7 +122,7 @@ def test_an_engine_for_rounded_numbers_is_said_to_do_nothing_where_nothing_is_ro
     landscapes = [FLOAT, {"name": "small", "like": "float", "quantise": {"bits": 8, "activations": "calibrated"}}]
     job = make_job(tmp_path / "run", conv_problem, landscapes, num_samples=9, engine="eager+folded+int8")
     assert [each for each in prepare(job).warnings if each.startswith("engine")] == [
-        "engine: float computed by eager+folded in place of eager+folded+int8: int8 does nothing where not both "
+        "engine: float is computed by eager+folded in place of eager+folded+int8: int8 does nothing where not both "
         "weights and activations are quantised to 8 bits"
     ]
     assert not prepare(job.replace(engine="eager+folded")).warnings

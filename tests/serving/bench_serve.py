@@ -69,10 +69,12 @@ def main() -> int:
 def make(folder: Path, model: str, asked: argparse.Namespace):  # type: ignore[no-untyped-def]
     """Compute the run, and return the serial evaluator of its landscape."""
     from landscape.choosing import make_evaluator
+    from landscape.memory import keep_freed_memory
     from landscape.pipeline import run
     from landscape.preparation import prepare
     from landscape.spec import read_job
 
+    keep_freed_memory()  # as `landscape run --serial` does, and a replica
     (folder / "bench_problem.py").write_text(PROBLEM.replace("SAMPLES", str(asked.samples)).replace("MODEL", model))
     (folder / "job.yaml").write_text(JOB.format(samples=asked.samples, engine=asked.engine))
     sys.modules.pop("bench_problem", None)

@@ -126,5 +126,9 @@ def expectation(found: Expectation) -> Check:
     if found.rounding:
         remedy = f"{found.rounding}, of which that knew nothing: landscape compare says by how much the loss differs"
         return check("2", "expectation", "information", text, remedy, difference, numbers=known)
-    remedy = "other samples or preprocessing? batch norm in training mode? weight decay or augmentation in the log?"
+    remedy = (
+        "is dropout, augmentation or weight decay in the first number? other samples? batch norm in training mode?"
+        if expected > loss
+        else "other samples or preprocessing? batch norm in training mode?"
+    )
     return check("2", "expectation", "reservation", text, remedy, difference, numbers=known)

@@ -117,11 +117,12 @@ export class Exact {
 
   /** Shows the derivatives of the loss at the point of the fields. */
   async slope() {
+    if (!this.fields.every(field => field.reportValidity())) return;
     const { asking } = this, place = this.fields.map(field => Number(field.value));
     fill(this.slopes, WORDS.exactAsking);
     try {
       const answer = await ask("slopes", { ...this.asked(), at: place.join(",") }, asking?.signal);
-      if (asking === this.asking) fill(this.slopes, WORDS.exactSlope(this.names, answer));
+      if (asking === this.asking) fill(this.slopes, WORDS.exactSlope(this.names, place, answer));
     } catch (error) {
       if (error.name !== "AbortError") fill(this.slopes, error.message);
     }

@@ -20,7 +20,7 @@ export class History {
     const { run } = this;
     if (!run.history) return fill(this.place, el("p", { class: "quiet" }, WORDS.noHistory));
     this.plot = el("div", { class: "plot" });
-    this.words = el("p", { class: "quiet" }, WORDS.historyHint);
+    this.words = el("p", { class: "quiet" }, run.landscapes.length ? WORDS.historyHint : null);
     this.plot.addEventListener("click", event => this.clicked(event));
     this.watched = el("div", { class: "watched" });
     fill(this.place, el("h2", {}, WORDS.training), el("figure", {}, this.plot, this.words), this.watched, this.options());

@@ -57,7 +57,7 @@ export const WORDS = {
   log: name => `Log ${name}`,
   gone: "This run is gone: its folder was moved or deleted.",
   landscapeGone: (name, other) => `There is no landscape "${name}" in this run${other ? `; this is "${other}"` : ""}.`,
-  noLandscapes: "This run holds no landscape yet.",
+  noLandscapes: "This run holds no landscape yet. A job that names this run makes one: landscape run JOB.",
   unreadable: (name, reason) => `${name}: ${reason}`,
   noValues: done => (done ? "No computed point has a finite value." : "No point is computed yet."),
   noSpace: "This browser has no WebGL, so the picture is flat.",
@@ -165,7 +165,8 @@ export const WORDS = {
     ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? digits(value, 6) : "not finite"}${withinError(stderr)}`),
     ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${digits(rise.value, 4)}${withinError(rise.stderr)}`] : []),
     ...(status === 2 ? ["a value there is not finite"] : []), WORDS.exactSources[source] || source].join("; "),
-  exactSlope: (axes, { gradient, stderr, curvature, eigenvalues }) => [
+  exactSlope: (axes, at, { gradient, stderr, curvature, eigenvalues }) => [
+    at.map((value, k) => `${axes[k]} ${digits(value, 6)}`).join(", "),
     gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${withinError(stderr[k])}`).join(", "),
     `curvature ${axes.flatMap((one, j) => axes.slice(j).map((other, k) => `${one}${k ? `–${other}` : ""} ${digits(curvature[j][j + k], 4)}`)).join(", ")}`,
     ...(axes.length > 1 ? [`its eigenvalues ${eigenvalues.map(value => digits(value, 4)).join(", ")}`] : [])].join("; "),

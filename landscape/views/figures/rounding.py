@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from landscape.views.figures.colours import CURVES, DARK_CURVES
 from landscape.views.figures.layout import sentence, wrapped
 from landscape.views.figures.theme import TEMPLATES
+from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.rounding import BitCurve, StepLine
 
 WIDTH, HEIGHT, ABOVE, BELOW = 720, 440, 54, 118
@@ -41,7 +42,10 @@ def draw_bits(curve: BitCurve, theme: str = "light") -> go.Figure:
     layout["xaxis"] = {"title": {"text": "bits"}, "tickmode": "array", "tickvals": list(curve.bits)}
     layout["yaxis"] = {"title": {"text": "loss"}, "type": "log" if curve.log else "linear"}
     if curve.log:
-        layout["yaxis"]["dtick"] = 1
+        finite = np.log10([value for value in (*curve.loss, curve.plain) if np.isfinite(value) and value > 0])
+        ticks, texts = nice_ticks(float(finite.min()), float(finite.max()), log=True)
+        layout["yaxis"] |= {"tickmode": "array", "tickvals": [10.0**tick for tick in ticks], "ticktext": texts}
+        layout["yaxis"]["title"]["text"] = "loss (logarithmic)"
     return go.Figure(traces, layout)
 
 

@@ -64,11 +64,15 @@ def drawn_steps(surface: Surface) -> list[DrawnWay]:
     if steps is None or not 1 < len(steps.at) == len(steps.unrounded) == len(steps.rounded):
         return []
     last = len(steps.at) - 1
+    middle = last // 2
+    plain_there, rounded_there = steps.unrounded[middle], steps.rounded[middle]
+    if plain_there is None or rounded_there is None:
+        return []  # there is nothing that the others would be over
     middles = [(k + 0.5) / last for k in range(last)]
     edges = [0.0, *(edge for middle in middles for edge in (middle, middle)), 1.0]
     plain, rounded = (
-        [None if loss is None else loss - (losses[last // 2] or 0.0) for loss in losses]
-        for losses in (steps.unrounded, steps.rounded)
+        [None if loss is None else loss - there for loss in losses]
+        for losses, there in ((steps.unrounded, plain_there), (steps.rounded, rounded_there))
     )
     treads = [rise for rise in rounded for _ in (0, 1)]
     return [DrawnWay(PLAIN, [k / last for k in range(last + 1)], plain), DrawnWay(ROUNDED, edges, treads)]

@@ -14,11 +14,13 @@ from landscape.views.prepared.comparison_grid import GridValues, coordinates_agr
 
 Floats = NDArray[np.float64]
 
-EXACT, PAIRED, COMBINED = "exact", "paired", "combined"
+EXACT, PAIRED, COMBINED, UNPAIRED = "exact", "paired", "combined", "unpaired"
 IN_WORDS = {
     EXACT: "of the pairs of the same samples",
     PAIRED: "paired over the same samples, an upper bound",
     COMBINED: "of both combined",
+    UNPAIRED: "of both combined, though the samples are the same (keep_samples: true of the job gives that of the "
+    "pairs, which is smaller)",
 }
 
 
@@ -39,9 +41,10 @@ def error_of(
             return paired / np.abs(a.values) if log else paired, PAIRED if exact is None else EXACT
         if errors[0] is None or errors[1] is None:
             return None, ""
+        kind = UNPAIRED if observable == "loss" and same_samples(one, other) else COMBINED
         if not log:
-            return np.hypot(errors[0], errors[1]), COMBINED
-        return np.abs(b.values / a.values) * np.hypot(errors[0] / a.values, errors[1] / b.values), COMBINED
+            return np.hypot(errors[0], errors[1]), kind
+        return np.abs(b.values / a.values) * np.hypot(errors[0] / a.values, errors[1] / b.values), kind
 
 
 def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:

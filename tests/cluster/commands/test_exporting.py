@@ -86,7 +86,7 @@ def test_points_of_the_path_are_told_apart(place):
     found = {each["name"]: each for each in run_status(str(place))["landscapes"]}
     assert (found["path"]["points"], found["path"]["path_points"], found["plane"]["path_points"]) == (23, 8, 0)
     text = status_text(run_status(str(place)))
-    assert "23/23 points (8 of them beside the grid)" in text
+    assert "23/23 points (8 of them on the path, beside the grid)" in text
     assert "9/9 points," in text
 
 

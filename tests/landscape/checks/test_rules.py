@@ -158,6 +158,13 @@ def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_kno
     assert ("rather" in said or "beside" in said) or text.endswith(said)
 
 
+def test_dropout_and_decay_are_causes_of_a_log_above_the_centre_alone():
+    above = expectation(Expectation(0.14, 0.01, 0.21, 0.0, "your log ended at", 2.3))
+    below = expectation(Expectation(0.21, 0.01, 0.14, 0.0, "your log ended at", 2.3))
+    assert (above.state, "dropout" in above.remedy) == ("reservation", True)
+    assert (below.state, "dropout" in below.remedy) == ("reservation", False)
+
+
 def test_what_rounding_does_is_no_fault_of_samples_or_training():
     rounded = "weights rounded to 2 bits per channel"
     assert "rounding moves the network by steps" in lowest(Lowest(0.2, 0.01, "alpha 1", rounding=rounded)).text

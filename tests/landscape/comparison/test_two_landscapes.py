@@ -18,8 +18,8 @@ from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.comparison import Compare, compare_landscapes, sides_of
 from landscape.comparison.comparing import asked_bits
 from landscape.comparison.pictures import pictures_of
-from landscape.comparison.steps import fine_enough, length_with_changes
-from landscape.comparison.telling import document, lines_of, tables_of
+from landscape.comparison.steps import Steps, fine_enough, length_with_changes
+from landscape.comparison.telling import document, line_of_steps, lines_of, tables_of
 from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
@@ -257,8 +257,9 @@ def test_points_are_as_few_as_asked_for_and_what_is_not_known_is_not_told(runs):
     asked = Compare(points=1, bits=(), steps=0)
     found = compare_landscapes(*sides(runs.plain, second="float"), asked, **given())
     assert np.argwhere(np.isfinite(found.stderr)).tolist() == [[2, 2]]
-    assert "at 1 point (evaluated; keep_samples: true would store them for all): 0 differ by more than 2 s.e.\n" in (
-        "\n".join(lines_of(found))
+    assert (
+        "at 1 point (evaluated; keep_samples: true of the job would store them for all): 0 differ by more than 2 s.e.\n"
+        in ("\n".join(lines_of(found)))
     )
     difference = found.difference.copy()
     difference[0, :3] = np.nan
@@ -301,6 +302,14 @@ def test_what_was_kept_over_other_samples_is_not_shown():
     assert (
         drawn_bits(cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=damaged, num_samples=7))))[0] == []
     )
+
+
+def test_steps_without_finite_losses_are_told_and_not_drawn():
+    lost = StepsRecord(axis="alpha", at=(-1.0, 0.0, 1.0), unrounded=(1.0, 2.0, 3.0), rounded=(4.0, None, 4.0))
+    compared = ComparedRecord(samples=7, unrounded={}, bits=(), steps=lost)
+    assert drawn_steps(cast("Surface", SimpleNamespace(record=SimpleNamespace(compared=compared, num_samples=7)))) == []
+    steps = Steps("alpha", np.array([-1.0, 0.0, 1.0]), np.ones(3), np.array([4.0, np.nan, 4.0]))
+    assert line_of_steps(steps) == "steps along alpha, 3 points within ±1: no two neighbours have finite losses"
 
 
 def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
