@@ -25,7 +25,7 @@ from landscape.views.prepared.path_on_surface import bilinear
 from landscape.views.prepared.uncertainty import CLEAR
 
 DIVERGING = "rdbu"
-WITHIN = "within 2 standard errors of no difference"
+WITHIN = "edge of the faded area, within 2 standard errors of no difference"
 SIGNS = {  # of contour lines: their colour per theme and their line style, by the sign of the difference
     -1: ({"light": "#2166ac", "dark": "#7fb0ef"}, "dash"),
     0: (INK, "solid"),

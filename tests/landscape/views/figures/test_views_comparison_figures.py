@@ -144,7 +144,8 @@ def test_a_difference_has_a_scale_of_two_sides_and_marks_what_is_within_the_erro
     assert figure.layout.title.text == "Loss of adam: minimum less sgd: minimum"
     field = roles(figure, "field")
     assert field[0].zmin == -field[0].zmax
-    assert [trace.name for trace in roles(figure, "uncertainty")] == ["within 2 standard errors of no difference"]
+    (uncertain,) = roles(figure, "uncertainty")
+    assert uncertain.name == "edge of the faded area, within 2 standard errors of no difference"
     assert len(roles(figure, "end")) == 2
     if kind == "contour":
         assert [trace.line.dash for trace in field] == ["dash", "solid", "solid"]

@@ -19,7 +19,7 @@ from landscape.views.prepared.comparison import (
     item_labels,
 )
 from landscape.views.prepared.comparison_difference import prepare_difference, symmetric_scale
-from landscape.views.prepared.comparison_errors import COMBINED, PAIRED
+from landscape.views.prepared.comparison_errors import COMBINED, PAIRED, UNPAIRED
 from landscape.views.prepared.comparison_grid import GridValues, common_grid, coordinates_agree, resampled
 from landscape.views.prepared.comparison_overlay import prepare_overlay, share_scale
 
@@ -148,9 +148,9 @@ def test_the_error_is_paired_only_for_the_same_samples_around_the_same_origin(ma
     data = prepare_difference(*pair(first, other))
     assert data.error_kind == PAIRED
     np.testing.assert_allclose(data.field.error, 0.003)  # type: ignore[arg-type]
-    for change in ("origin", "samples"):
+    for change, kind in (("origin", UNPAIRED), ("samples", COMBINED)):
         elsewhere = make.with_record(other, identity={**identity, change: "x" * 64})
-        assert prepare_difference(*pair(first, elsewhere)).error_kind == COMBINED
+        assert prepare_difference(*pair(first, elsewhere)).error_kind == kind
     ratio = prepare_difference(*pair(first, other), log=True)
     np.testing.assert_allclose(ratio.field.error, 0.003 / first.loss)  # type: ignore[arg-type]
 
