@@ -106,8 +106,9 @@ def compare(
     for path in written:
         write_remark(str(path))
     if keep:
+        kept = ["the losses by bits"] * bool(found.bits) + ["the steps on the line"] * (found.steps is not None)
         patch_left = "; the patch is not, --to csv writes it" if found.patch is not None else ""
-        write_remark(f"kept with the landscape: the losses by bits and the steps on the line{patch_left}")
+        write_remark(f"kept with the landscape: {' and '.join(kept) or 'nothing'}{patch_left}")
 
 
 def _whole(name: str, value: int | None, usual: int, most: int | None = None) -> int:

@@ -20,6 +20,7 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described
+from cluster.serving.gathering import is_cancelled_here
 from cluster.serving.loaded import Computed, LoadedLandscape
 from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
 from cluster.serving.replica import Replica
@@ -139,7 +140,7 @@ class RayReplicas:
             except (DeploymentUnavailableError, RayError) as error:
                 raise Refusal(UNAVAILABLE, f"replicas: none answers: {one_line(error)}", 5.0) from error
             except asyncio.CancelledError:
-                if _is_cancelled_here():
+                if is_cancelled_here():
                     raise
                 log.info("replica: it has ended, and what it computed with it; asking another one")
                 continue
@@ -173,15 +174,9 @@ async def _answer(response: Any) -> Any:
     try:
         return await response
     except asyncio.CancelledError:
-        if _is_cancelled_here():
+        if is_cancelled_here():
             response.cancel()
         raise
-
-
-def _is_cancelled_here() -> bool:
-    """Whether the task that waits was cancelled; a replica that ends hands on, by gRPC, that its own was."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def deploy(sources: Sequence[Source], placement: Placement, scale: Scale) -> RayReplicas:

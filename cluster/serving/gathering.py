@@ -99,8 +99,7 @@ class Gathering:
         except asyncio.CancelledError:
             for each in batch:
                 each.answer.cancel()  # who still waits would wait for ever
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled_here():
                 raise  # this gathering is ended, not the batch
             return
         except Exception as error:
@@ -120,6 +119,12 @@ class Gathering:
         fitting = int(points * BATCH_SECONDS / max(seconds, 1e-6))
         before = self._most.get(key, FEWEST_POINTS)
         self._most[key] = int(np.clip(fitting, FEWEST_POINTS, min(MOST_POINTS, 2 * before)))
+
+
+def is_cancelled_here() -> bool:
+    """Whether the task that waits was cancelled; a replica that ends hands on, by gRPC, that its own was."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def all_of(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -124,10 +124,8 @@ def prepare(
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     own = read_problem(run) == job.problem  # as a recipe's
     with in_folder(folder):
-        losses, guessing = (
-            partial(losses_of_few, problem, samples, here),
-            partial(guessing_of, problem.observe, samples),
-        )
+        losses = partial(losses_of_few, problem, samples, here)
+        guessing = partial(guessing_of, problem.observe, samples)
         warnings += origin_warnings(
             asked.landscapes, weights, losses, guessing, implied=asked.implied, own_callback=own
         )

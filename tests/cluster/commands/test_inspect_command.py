@@ -12,6 +12,7 @@ from cluster.status import run_status, status_text
 from landscape import open_run, run
 from landscape.errors import BAD_USAGE, DONE, NOT_FOUND
 from landscape.spec import read_job
+from landscape.watch.rules import RULES
 
 
 @pytest.fixture
@@ -35,6 +36,9 @@ def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call
         "weight_overflow", "weight_all_zero", "weight_too_large", "weight_too_small", "tensor_overflow",
     }  # fmt: skip
     assert [each["name"] for each in data["gradients"]] == ["x", "y"]
+    code, out, _ = call(place, "plane", "--at=-0.5,1", "--json")  # a point has no step, and no gradients unless asked
+    assert code == DONE
+    assert {RULES[name].target for name in json.loads(out)["thresholds"]} == {"weights", "outputs"}
     assert sorted(place.rglob("*")) == before
     status = run_status(str(place))
     assert "inspect" not in status_text(status)
