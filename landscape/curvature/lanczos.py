@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from landscape.directions.eigen import STEPS
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding
+CHANCE = 1e-6  # that a random start lies so badly that an eigenvalue is below `Krylov.lower_bound`
 
 Product = Callable[[Floats], Floats]
 
@@ -39,6 +42,11 @@ class Ritz:
     residual: float
     vector: Floats
 
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the residual is smaller than the value; else that may have the other sign, or another size."""
+        return self.residual < abs(self.value)
+
 
 @dataclass(frozen=True)
 class Krylov:
@@ -60,9 +68,43 @@ class Krylov:
 
     def ritz_values(self) -> tuple[Floats, Floats, Floats]:
         """θ ascending, the residuals abs(β_m·s_mi), and the eigenvectors s of T as columns."""
+        return self._ritz_values
+
+    @cached_property
+    def _ritz_values(self) -> tuple[Floats, Floats, Floats]:
         matrix = np.diag(self.alphas) + np.diag(self.betas[:-1], 1) + np.diag(self.betas[:-1], -1)
         values, vectors = np.linalg.eigh(matrix)
         return values, np.abs(self.betas[-1] * vectors[-1]), vectors
+
+    def lower_bound(self, chance: float = CHANCE) -> float:
+        """What no eigenvalue is below, except with this probability over the random start q₁, which must be Gaussian.
+
+        The Lanczos polynomial p(λ) = Π(λ − θᵢ)/Πβⱼ maps q₁ to q_{m+1}, which has length 1, so that γ² p(λmin)² ≤ 1 for
+        the component γ of q₁ along the eigenvector of λmin. It is below √(π/2P)·chance in size with less than that
+        probability, and below all θᵢ abs(p) falls with λ: λmin is above the λ where abs(p) = 1/γ (van Dorsselaer,
+        Hochstenbach, van der Vorst 2000, "Computing probabilistic bounds for extreme eigenvalues of symmetric matrices
+        with the Lanczos method"). It holds at all steps together, and up to the rounding of the products.
+        """
+        values, _, _ = self.ritz_values()
+        smallest, scale = float(values[0]), float(np.abs(values).max())
+        if (
+            not (self.betas > 0).all() or scale == 0
+        ):  # an invariant space, which holds an eigenvector of each eigenvalue
+            return smallest
+        needed = math.log(math.sqrt(2 * self.basis.shape[1] / math.pi) / chance) + float(np.log(self.betas).sum())
+
+        def is_far_enough(distance: float) -> bool:
+            return float(np.log(values - smallest + distance).sum()) >= needed
+
+        near, far = 1e-18 * scale, scale
+        if is_far_enough(near):
+            return smallest
+        while not is_far_enough(far):
+            far *= 4
+        while far > 1.001 * near:
+            middle = math.sqrt(near * far)
+            near, far = (near, middle) if is_far_enough(middle) else (middle, far)
+        return smallest - far
 
     def pair(self, rank: int) -> Ritz:
         """The eigenpair of a rank: 1 the largest eigenvalue, 2 the next, -1 the smallest."""
@@ -92,6 +134,8 @@ def lanczos(
     noise: Callable[[], float] = lambda: float(np.finfo(np.float64).eps),
     known: Sequence[Step] = (),
     keep: Callable[[int, Step], None] = lambda number, step: None,
+    is_open: Callable[[Krylov], bool] = lambda krylov: False,
+    most: int = 0,
 ) -> Krylov:
     """The Krylov space in which the eigenpairs of the asked ranks have converged, or of `steps` steps.
 
@@ -106,8 +150,9 @@ def lanczos(
         noise: the error of a product relative to the largest eigenvalue; residuals below ten times that are rounding.
         known: the first steps of an earlier call with the same arguments, which go on to the same bits.
         keep: is called with the number and the content of each new step.
+        is_open: whether a question stays open that more steps may answer: then it goes on, to `most` steps in all.
     """
-    steps = min(steps, size)
+    steps, usual = min(max(steps, most), size), min(steps, size)
     # Steps mostly end early: the array grows as the operating system hands out its pages.
     basis = np.empty((steps + 1, size))
     basis[0] = _normal(size, seed, 0) if start is None else start
@@ -121,7 +166,8 @@ def lanczos(
             keep(j, step)
         alphas[j], betas[j], basis[j + 1] = step.alpha, step.beta, step.following
         krylov = Krylov(basis[: j + 1], alphas[: j + 1], betas[: j + 1])
-        if ranks and _has_converged(krylov, ranks, tolerance, noise()):
+        enough = j + 1 >= usual or (bool(ranks) and _has_converged(krylov, ranks, tolerance, noise()))
+        if enough and not is_open(krylov):
             break
     return krylov
 

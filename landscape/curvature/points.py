@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from landscape.curvature.algebra import Floats
-from landscape.curvature.lanczos import lanczos
+from landscape.curvature.lanczos import Krylov, lanczos
 from landscape.evaluation.differentiation import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.parameters import trainable_matrices
-from landscape.record import EIGENVALUES, ConvexityRecord
+from landscape.record import EIGENVALUES, UNDECIDED, YES, ConvexityRecord, is_negative
 
-# Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding:
-# where the loss is nearly convex λmin is next to zero, in a bulk that no number of steps resolves to a share of it.
+# Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
+# eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
 FLOOR = 1e-4
 
 
@@ -34,7 +34,7 @@ class _NotFiniteError(Exception):
 
 
 def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, convexity: ConvexityRecord) -> Values:
-    """The values of points, and with them λmax, λmin and their residuals ‖Hv − λv‖ at each.
+    """The values of points, and with them λmax, λmin, their residuals ‖Hv − λv‖, and whether λmin is negative at each.
 
     They are NaN where the loss or a product is not finite. Standard errors over the samples are not computed: NaN.
 
@@ -42,30 +42,49 @@ def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, conve
         points: coordinates [points, axes].
         values: the observables there.
     """
-    start, nothing = time.perf_counter(), np.full(len(points), np.nan)
-    table = np.full((len(points), len(EIGENVALUES)), np.nan)
+    start, nothing, names = time.perf_counter(), np.full(len(points), np.nan), convexity.observables
+    table = np.full((len(points), len(names)), np.nan)
     for row, point, loss in zip(table, points.tolist(), values.mean["loss"], strict=True):
         if np.isfinite(loss):
-            row[:] = _ends_at(evaluator, point, convexity)
-    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(EIGENVALUES)}
+            row[:] = _ends_at(evaluator, point, convexity)[: len(names)]
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
     seconds = values.seconds + time.perf_counter() - start
-    errors = {name: nothing.copy() for name in EIGENVALUES}
+    errors = {name: nothing.copy() for name in names}
     return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
 
 
 def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
-    """λmax, its residual, λmin, its residual."""
+    """λmax, its residual, λmin, its residual, what no eigenvalue is below, and whether there is a negative one."""
     names = [info.name for info in trainable_matrices(evaluator.model)]
     with torch.no_grad():
         weights = evaluator.weights.state_at(point)
     how: Products = "autograd" if convexity.second_derivatives == "autograd" else "differences"
     product = _Product(partial(Differentiation.beside, evaluator, weights, among=names), evaluator, how)
     try:
-        krylov = lanczos(product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR)
+        krylov = lanczos(
+            product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
+            is_open=lambda krylov: _is_open(krylov, convexity), most=convexity.most or 0,
+        )  # fmt: skip
     except _NotFiniteError:
         return (np.nan,) * len(EIGENVALUES)
     values, residuals, _ = krylov.ritz_values()
-    return float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
+    ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
+    return (*ends, krylov.lower_bound(), float(_negative(krylov)))
+
+
+def _negative(krylov: Krylov) -> int:
+    values, _, _ = krylov.ritz_values()
+    return int(is_negative(values[-1], values[0], np.float64(krylov.lower_bound())))
+
+
+def _is_open(krylov: Krylov, convexity: ConvexityRecord) -> bool:
+    """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
+    if convexity.most is None:
+        return False
+    values, residuals, _ = krylov.ritz_values()
+    negative = _negative(krylov)
+    unresolved = negative == YES and residuals[0] >= abs(values[0])
+    return negative == UNDECIDED or (unresolved and krylov.steps < convexity.steps)
 
 
 class _Product:

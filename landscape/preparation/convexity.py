@@ -19,12 +19,14 @@ from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.parameters import State, trainable_matrices
 from landscape.plan import Plan
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.preparation.solving import bytes_of_bases, refuse_large_bases
+from landscape.preparation.solving import bytes_of_bases, refuse_large_bases, steps_within_limit
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.record import EIGENVALUES, RATIO, ConvexityRecord
 from landscape.spec.convexity import Convexity
 from landscape.store import LandscapeStore
+
+FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
 
 
 def convexity_of(
@@ -57,10 +59,18 @@ def convexity_of(
         )
     refuse_large_bases(size, asked.steps)
     if stored is not None and stored.record.convexity is not None:
-        how = stored.record.convexity.second_derivatives
-    else:
-        how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
-    return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how)
+        return replace(stored.record.convexity, steps=asked.steps, parameters=size)
+    how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
+    most = max(asked.steps, min(FURTHER * asked.steps, steps_within_limit(size)))
+    return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how, most=most)
+
+
+def eigenvalues_of(asked: Convexity | None, stored: LandscapeStore | None) -> tuple[str, ...]:
+    """The observables of a convexity map: those that it was begun with, if it was."""
+    if asked is None:
+        return ()
+    begun = None if stored is None else stored.record.convexity
+    return EIGENVALUES if begun is None else begun.observables
 
 
 def _second_derivatives(prepared: PreparedJob, origin: State, plan: Plan) -> str:
@@ -112,19 +122,26 @@ def convexity_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any]
         "second_derivatives": record.second_derivatives,
         "precision": "float64" if landscape.plan.precision == "float64" or differs else "float32",
         "products": record.products,
+        "most_products": record.most_products,
         "evaluations": record.products * PRODUCT_EVALUATIONS,
         "all_products": missing * record.products,
         "all_evaluations": missing * record.products * PRODUCT_EVALUATIONS,
-        "bytes": bytes_of_bases(record.parameters, record.steps),
+        "bytes": bytes_of_bases(record.parameters, record.most_products),
     }
 
 
 def convexity_text(cost: Mapping[str, Any]) -> list[str]:
     """That cost in words, a line each."""
     how = "double backward" if cost["second_derivatives"] == "autograd" else "differences of gradients"
+    further = (
+        [f"up to {cost['most_products']} at a point where the sign of the smallest eigenvalue is open after these"]
+        if cost["most_products"] > cost["products"]
+        else []
+    )
     return [
         f"eigenvalues of the Hessian over {cost['parameters']} weights: at each point at most {cost['products']} "
         f"products, about {cost['evaluations']} forward passes' time beside the one of the loss",
+        *further,
         f"{cost['all_products']} products in all, about {cost['all_evaluations']} forward passes' time; by {how} in "
         f"{cost['precision']}, whatever the engine; {cost['bytes'] / 1e6:.3g} MB of memory a worker",
     ]

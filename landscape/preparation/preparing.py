@@ -28,7 +28,7 @@ from landscape.preparation.axes import check_tile, make_axes, make_grid
 from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
-from landscape.preparation.convexity import convexity_of
+from landscape.preparation.convexity import convexity_of, eigenvalues_of
 from landscape.preparation.described import begun_record, described
 from landscape.preparation.extendable import extension_of
 from landscape.preparation.extension import Extension
@@ -54,7 +54,7 @@ from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.record import EIGENVALUES, RATIO, RandomData
+from landscape.record import RATIO, RandomData
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -157,7 +157,7 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
         direction.check(context)
     layers = layers_of(common.bare, spec.layers, context.origin, common.observables, like)
     of_layers = () if layers is None else layers.observables
-    observables = (*common.observables, *(EIGENVALUES if spec.convexity else ()), *of_layers)
+    observables = (*common.observables, *eigenvalues_of(spec.convexity, like), *of_layers)
     identity = identity_of(job, context, common.samples_digest, common.num_samples, observables)
     if level is not None:
         identity["level"] = level.number

@@ -91,6 +91,11 @@ def bytes_of_bases(size: int, steps: int = STEPS) -> int:
     return 8 * size * (min(steps, size) + 1)
 
 
+def steps_within_limit(size: int) -> int:
+    """How many steps over P numbers the limit allows."""
+    return curvature_limit() // (8 * size) - 1
+
+
 def refuse_large_bases(size: int, steps: int) -> None:
     """Refuse bases that take more than the limit.
 
@@ -100,7 +105,7 @@ def refuse_large_bases(size: int, steps: int) -> None:
     needed, limit = bytes_of_bases(size, steps), curvature_limit()
     if needed <= limit:
         return
-    fits = limit // (8 * size) - 1
+    fits = steps_within_limit(size)
     fewer = f"take steps: {fits}, or " if fits >= LEAST_STEPS else ""
     raise JobError(
         f"steps: the vectors of the Lanczos method must take at most {limit} bytes, not {needed} ({min(steps, size)} "

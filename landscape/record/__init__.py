@@ -3,7 +3,19 @@
 from landscape.record.checks import MARKS, Check, Checks, CheckState
 from landscape.record.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
-from landscape.record.convexity import EIG_MAX, EIG_MIN, EIGENVALUES, RATIO, ConvexityRecord
+from landscape.record.convexity import (
+    EIG_MAX,
+    EIG_MIN,
+    EIG_MIN_BOUND,
+    EIG_NEGATIVE,
+    EIGENVALUES,
+    RATIO,
+    UNDECIDED,
+    YES,
+    ZERO,
+    ConvexityRecord,
+    is_negative,
+)
 from landscape.record.document import CHANCE, Record, parse, parse_axis, plain
 from landscape.record.layers import BREAKING, LAYER_STATISTICS, LayersRecord
 from landscape.record.parts import (
@@ -32,9 +44,14 @@ __all__ = [
     "EIGENVALUES",
     "EIG_MAX",
     "EIG_MIN",
+    "EIG_MIN_BOUND",
+    "EIG_NEGATIVE",
     "LAYER_STATISTICS",
     "MARKS",
     "RATIO",
+    "UNDECIDED",
+    "YES",
+    "ZERO",
     "AxisEnd",
     "AxisRecord",
     "BarrierRecord",
@@ -68,6 +85,7 @@ __all__ = [
     "WayRecord",
     "WorkerRecord",
     "finite_or_none",
+    "is_negative",
     "parse",
     "parse_axis",
     "path_records",

@@ -18,7 +18,7 @@ from landscape.quantisation import Quantisation
 from landscape.record.checks import Checks
 from landscape.record.compared import ComparedRecord
 from landscape.record.connection import ConnectionRecord
-from landscape.record.convexity import EIGENVALUES, ConvexityRecord
+from landscape.record.convexity import ConvexityRecord
 from landscape.record.layers import LayersRecord
 from landscape.record.parts import (
     OMITTED,
@@ -141,7 +141,12 @@ class Record:
     def of_points(self) -> tuple[str, ...]:
         """The observables that only the points of the grid have, and no snapshot of the path."""
         of_layers = () if self.layers is None else self.layers.observables
-        return (*(EIGENVALUES if self.convexity is not None else ()), *of_layers)
+        return (*(() if self.convexity is None else self.convexity.observables), *of_layers)
+
+    def categories(self, observable: str) -> tuple[str, ...] | None:
+        """What the values 0, 1, 2, … of an observable stand for; None of one that holds plain numbers."""
+        known = (each.categories(observable) for each in (self.layers, self.convexity) if each is not None)
+        return next(filter(None, known), None)
 
     @property
     def samples_in_words(self) -> str:

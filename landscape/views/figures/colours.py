@@ -45,12 +45,25 @@ COLOUR_TABLE = {
 }
 COLOUR_SCALES = tuple(COLOUR_TABLE)
 DEFAULT_SCALE = "viridis"
+DIVERGING = "rdbu"  # of signed values, unless another scale is asked for: blue below 0, red above, pale at 0
+SIGN_LINES = {  # of contour lines of signed values, by their sign
+    -1: {"light": "#2166ac", "dark": "#7fb0ef"},
+    0: {"light": "#1c2530", "dark": "#e6e9ee"},
+    1: {"light": "#b2182b", "dark": "#f4937c"},
+}
 CURVES = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # told apart by panel first, by colour second
 DARK_CURVES = ("#7fb0ef", "#f0a04b", "#7cc88a", "#c09ae0")
 
 
-def scale_warning(name: str) -> list[str]:
-    """What the caption says of a scale that misleads, such as 'Jet misleads: …'; nothing of a perceptual one."""
+def is_centred(name: str, scale: Scale) -> bool:
+    """Whether the colours of a range have their middle at 0: those of signed values on a scale of two sides."""
+    return scale.signed and name in (DEFAULT_SCALE, DIVERGING)
+
+
+def scale_warning(name: str, scale: Scale) -> list[str]:
+    """What the caption says of the colours: where their middle is 0, or that the scale misleads."""
+    if is_centred(name, scale):
+        return ["colours are pale at 0, blue below and red above"]
     look = COLOUR_TABLE[name]
     return [f"{look.title} misleads: {look.warning}"] if look.warning else []
 
@@ -71,14 +84,30 @@ def check_scale(name: str) -> str:
 LINE_PART = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}
 
 
-def colour_scale(name: str) -> list[list[Any]]:
+def colour_scale(name: str, scale: Scale | None = None) -> list[list[Any]]:
     """The named scale as plotly's [[position, colour], …].
+
+    Args:
+        scale: the range that it is for; default: any of values without a sign.
 
     Raises:
         JobError: there is no colour scale of that name.
     """
     positions = np.linspace(0, 1, 33)
-    return [[float(at), colour] for at, colour in zip(positions, colours_at(name, positions), strict=True)]
+    colours = colours_at(name, positions)
+    if scale is not None and is_centred(name, scale):
+        # As the middle is not at one of even positions, what is next to it needs positions of its own.
+        middle = np.clip(-scale.low / (scale.high - scale.low), 0.0, 1.0)
+        positions = np.unique([*positions, middle])
+        colours = colours_of(name, scale, scale.low + positions * (scale.high - scale.low))
+    return [[float(at), colour] for at, colour in zip(positions, colours, strict=True)]
+
+
+def colours_of(name: str, scale: Scale, drawn: Any) -> list[str]:
+    """The colours of values in drawn units."""
+    if not is_centred(name, scale):
+        return colours_at(name, (drawn - scale.low) / (scale.high - scale.low))
+    return colours_at(DIVERGING, 0.5 + 0.5 * drawn / max(abs(scale.low), abs(scale.high)))
 
 
 def colours_at(name: str, positions: Any) -> list[str]:
@@ -95,19 +124,26 @@ def colours_at(name: str, positions: Any) -> list[str]:
 def band_colours(name: str, scale: Scale) -> list[list[Any]]:
     """A colour per band between two levels, that of its middle, at the places where plotly looks for them."""
     edges = np.array([scale.low, *scale.ticks, scale.high])
-    return _at_even_places(colours_at(name, _share(scale, (edges[1:] + edges[:-1]) / 2)))
+    return _at_even_places(colours_of(name, scale, (edges[1:] + edges[:-1]) / 2))
 
 
 def line_colours(name: str, scale: Scale, theme: str) -> list[list[Any]]:
     """A colour per level, at the places where plotly looks for them, none of them too faint for that theme."""
     start, stop = LINE_PART[theme]
-    colours = colours_at(name, start + (stop - start) * _share(scale, np.array(scale.ticks)))
+    ticks = np.array(scale.ticks)
+    colours = (
+        [SIGN_LINES[sign][theme] for sign in signs_of(scale)]
+        if is_centred(name, scale)
+        else colours_at(name, start + (stop - start) * (ticks - scale.low) / (scale.high - scale.low))
+    )
     return _at_even_places(colours if len(colours) > 1 else colours * 2)
 
 
-def _share(scale: Scale, drawn: Any) -> Any:
-    """Where values in drawn units lie in the range drawn, from 0 to 1."""
-    return (drawn - scale.low) / (scale.high - scale.low)
+def signs_of(scale: Scale) -> list[int]:
+    """The sign of each contour line of a range: −1, 0 or 1."""
+    ticks = np.array(scale.ticks)
+    none = np.abs(ticks) < 1e-9 * max(abs(scale.low), abs(scale.high))
+    return [int(sign) for sign in np.where(none, 0, np.sign(ticks))]
 
 
 def _at_even_places(colours: Sequence[str]) -> list[list[Any]]:

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import line_colours
+from landscape.views.figures.colours import SIGN_LINES, is_centred, line_colours, signs_of
 from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, smoothing
 from landscape.views.prepared.figure_data import FigureData
@@ -19,7 +20,31 @@ LINE_PX = 15  # between two labelled lines at least, were they evenly spread ove
 
 def draw_contour(data: FigureData, style: Style) -> go.Figure:
     """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
-    return draw_plane(with_levels(data), _lines(data, style, bar_length(data)), style)
+    signed = is_centred(style.colour_scale, data.scale)
+    lines = signed_lines(data, style) if signed else _lines(data, style, bar_length(data))
+    return draw_plane(with_levels(data), lines, style)
+
+
+def signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
+    """Contour lines below, at and above 0, which differ by line style as well as colour."""
+    even, signs = even_levels(field.scale.ticks), np.array(signs_of(field.scale))
+    traces = []
+    for sign, colours in SIGN_LINES.items():
+        places = np.flatnonzero(signs == sign)
+        if not places.size:
+            continue
+        which = slice(int(places[0]), int(places[-1]) + 1)
+        start, stop = (even.start + even.step * int(k) for k in (places[0], places[-1]))
+        scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in colours.items()}
+        dash = "dash" if sign < 0 else "solid"
+        look_of_lines: dict[str, Any] = {
+            "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
+            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": smoothing(field)},
+            "colorscale": scales[style.theme],
+            "colorbar": label_carrier(field, even, which),
+        }
+        traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
+    return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
 
 
 def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from landscape.views.figures.colours import DIVERGING
+from landscape.views.figures.contour import signed_lines
 from landscape.views.figures.curve import draw_curve
-from landscape.views.figures.layout import Style, label_carrier, with_levels
+from landscape.views.figures.layout import Style, with_levels
 from landscape.views.figures.overlay_looks import Look, look
 from landscape.views.figures.overlay_marks import add_marks, flat_marks, space_end
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, filled, smoothing
+from landscape.views.figures.plane import bar_length, draw_plane, filled
 from landscape.views.figures.slices import draw_slices
 from landscape.views.figures.surface import draw_surface
-from landscape.views.figures.theme import INK
 from landscape.views.prepared.comparison_difference import DifferenceData
-from landscape.views.prepared.figure_data import FigureData
-from landscape.views.prepared.levels import even_levels
 from landscape.views.prepared.path import DrawnPath
 from landscape.views.prepared.path_on_surface import bilinear
 from landscape.views.prepared.uncertainty import CLEAR
 
-DIVERGING = "rdbu"
 WITHIN = "edge of the faded area, within 2 standard errors of no difference"
-SIGNS = {  # of contour lines: their colour per theme and their line style, by the sign of the difference
-    -1: ({"light": "#2166ac", "dark": "#7fb0ef"}, "dash"),
-    0: (INK, "solid"),
-    1: ({"light": "#b2182b", "dark": "#f4937c"}, "solid"),
-}
 
 
 def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
@@ -47,7 +39,7 @@ def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
         return add_marks(_with_zero(draw_curve(field, style), data), _marks_on_curve(data, style))
     if kind == "surface":
         return add_marks(draw_surface(field, style), _marks_on_surface(data, style))
-    values = _signed_lines(field, style) if kind == "contour" else [filled(field, style, bar_length(field))]
+    values = signed_lines(field, style) if kind == "contour" else [filled(field, style, bar_length(field))]
     marks = [mark for item in _paths(data) for mark in flat_marks(*item, style, joined=False)]
     return _renamed(add_marks(draw_plane(with_levels(field), values, style), marks))
 
@@ -100,28 +92,6 @@ def _renamed(figure: go.Figure) -> go.Figure:
         if (trace.meta or {}).get("role") == "uncertainty":
             trace.update(name=WITHIN)
     return figure
-
-
-def _signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
-    """Contour lines below, at and above no difference, which differ by line style as well as colour."""
-    even, ticks = even_levels(field.scale.ticks), np.array(field.scale.ticks)
-    signs = np.where(np.abs(ticks) < 1e-9 * field.scale.high, 0, np.sign(ticks)).astype(int)
-    traces = []
-    for sign, (colours, dash) in SIGNS.items():
-        places = np.flatnonzero(signs == sign)
-        if not places.size:
-            continue
-        which = slice(int(places[0]), int(places[-1]) + 1)
-        start, stop = (even.start + even.step * int(k) for k in (places[0], places[-1]))
-        scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in colours.items()}
-        look_of_lines: dict[str, Any] = {
-            "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
-            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": smoothing(field)},
-            "colorscale": scales[style.theme],
-            "colorbar": label_carrier(field, even, which),
-        }
-        traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
-    return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
 
 
 def _with_zero(figure: go.Figure, data: DifferenceData) -> go.Figure:

@@ -124,7 +124,7 @@ def figure(
     if isinstance(title, str):
         data = replace(data, title=title)
     if len(data.axes) > 1:
-        data = replace(data, caption=(*data.caption, *scale_warning(style.colour_scale)))
+        data = replace(data, caption=(*data.caption, *scale_warning(style.colour_scale, data.scale)))
     drawn = draw_categories(data, style) if data.categories and len(data.axes) == 2 else chosen.draw(data, style)
     if paper is not None:
         fit_to_paper(drawn, paper)

@@ -59,7 +59,7 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
         **of_heights(data),
         cmin=scale.low,
         cmax=scale.high,
-        colorscale=colour_scale(style.colour_scale),
+        colorscale=colour_scale(style.colour_scale, scale),
         colorbar=colour_bar(data, COLOUR_BAR_PX),
         contours={"x": quiet, "y": quiet, "z": quiet},
         lighting={"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05},

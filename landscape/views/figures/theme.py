@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
-from landscape.views.prepared.scale import NO_LOGARITHM
+from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
@@ -22,14 +22,22 @@ HATCH = {
     NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
     QUARANTINED: {"shape": ".", "fgcolor": "#8a3b00", "bgcolor": "#f6c9a0", "symbol": "diamond", "solid": "#c2570c"},
     NO_LOGARITHM: {"shape": "-", "fgcolor": "#57606a", "bgcolor": "#ffffff", "symbol": "cross", "solid": "#57606a"},
+    NO_SIGN: {"shape": "\\", "fgcolor": "#8c8c5a", "bgcolor": "#f4f1d6", "symbol": "diamond-open", "solid": "#8c8c5a"},
 }
 DARK_HATCH = {
     NOT_COMPUTED: {"fgcolor": "#5b6675", "bgcolor": "#252b35"},
     NOT_FINITE: {"fgcolor": "#14181f", "bgcolor": "#aab2be"},
     QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
     NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
+    NO_SIGN: {"fgcolor": "#d6d19a", "bgcolor": "#3a3820"},
 }
-DARK_SOLID = {NOT_COMPUTED: "#7b8696", NOT_FINITE: "#e3e7ee", QUARANTINED: "#ffb37a", NO_LOGARITHM: "#98a3b3"}
+DARK_SOLID = {
+    NOT_COMPUTED: "#7b8696",
+    NOT_FINITE: "#e3e7ee",
+    QUARANTINED: "#ffb37a",
+    NO_LOGARITHM: "#98a3b3",
+    NO_SIGN: "#d6d19a",
+}
 
 
 def _template(ink: str, muted: str, paper: str, line: str) -> go.layout.Template:

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.figures.colours import colour_scale, colours_at
+from landscape.views.figures.colours import colour_scale, colours_of
 from landscape.views.figures.extrema import space_extrema
 from landscape.views.figures.layout import Style, colour_bar, text
 from landscape.views.figures.missing import symbols
@@ -70,7 +70,7 @@ def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple
         i=i,
         j=j,
         k=k,
-        color=colours_at(style.colour_scale, [share])[0],
+        color=colours_of(style.colour_scale, data.scale, np.array([level]))[0],
         opacity=0.5 - 0.38 * share / 0.6 if share < 0.6 else 0.12,
         lighting={"ambient": 0.65, "diffuse": 0.6, "specular": 0.1, "roughness": 0.8, "fresnel": 0.1},
         name=name,
@@ -86,7 +86,7 @@ def _lone_colour_bar(data: FigureData, style: Style) -> go.Scatter3d:
         "color": [data.scale.low],
         "cmin": data.scale.low,
         "cmax": data.scale.high,
-        "colorscale": colour_scale(style.colour_scale),
+        "colorscale": colour_scale(style.colour_scale, data.scale),
         "colorbar": colour_bar(data, COLOUR_BAR_PX),
         "showscale": True,
     }

@@ -38,7 +38,7 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
 
     scale = data.scale
     span = scale.high - scale.low
-    colours = [(at, rgb(colour)) for at, colour in colour_scale(style.colour_scale)]
+    colours = [(at, rgb(colour)) for at, colour in colour_scale(style.colour_scale, scale)]
     shades, norm = LinearSegmentedColormap.from_list(style.colour_scale, colours), Normalize(scale.low, scale.high)
     x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
     look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
@@ -76,7 +76,7 @@ def _sheets(data: FigureData, ax: Any, x: Any, y: Any) -> None:
 
 
 def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
-    for code, symbol in zip(missing_states(data.states), "sodX", strict=False):
+    for code, symbol in zip(missing_states(data.states), "sodXP", strict=False):
         at = data.states == code
         colour = HATCHES[code]["edgecolor"] if HATCHES[code]["edgecolor"] != "#ffffff" else HATCHES[code]["facecolor"]
         name = legend_name(code, int(at.sum()))

@@ -10,8 +10,7 @@ from landscape.surface import NOT_FINITE, OK, Surface
 
 def categories_of(surface: Surface, observable: str) -> tuple[str, ...] | None:
     """What the values 0, 1, 2, … of an observable stand for; None where they are plain numbers."""
-    layers = surface.record.layers
-    return None if layers is None else layers.categories(observable)
+    return surface.record.categories(observable)
 
 
 def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:

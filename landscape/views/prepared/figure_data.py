@@ -19,6 +19,7 @@ from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
 from landscape.views.prepared.scale import (
     LOG_DECADES,
+    NO_SIGN,
     Scale,
     choose_scale,
     drawn_values,
@@ -26,6 +27,7 @@ from landscape.views.prepared.scale import (
     spanned_decades,
 )
 from landscape.views.prepared.seeds import SeedBand, prepare_seeds
+from landscape.views.prepared.signs import is_signed, sign_notes, without_sign
 from landscape.views.prepared.thinning import MAX_POINTS, thinned, thinning_note
 from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
@@ -197,10 +199,12 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
     states = point_states(values, status_of(surface, observable), log)
+    states[(states == OK) & without_sign(surface, observable)] = NO_SIGN
     drawn = drawn_values(values, states, log)
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
     )
+    scale = replace(scale, signed=not log and is_signed(surface, observable))
     paths = prepare_paths(surface, observable, log) if choice.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
@@ -214,6 +218,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *_interpolation_note(full),
         *scale.notes,
         *_log_note(log, None if choice.log is not None else decades),
+        *sign_notes(full, observable),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
         *path_notes(paths, observable),

@@ -19,11 +19,13 @@ from landscape.views.prepared.levels import checked_count, choose_levels, number
 Floats = NDArray[np.float64]
 
 NO_LOGARITHM = 4  # added to the four states of a point in the store: it has a value, but no logarithm
+NO_SIGN = 5  # likewise: the end of a spectrum whose sign is open
 STATES = {
     NOT_COMPUTED: "not computed",
     NOT_FINITE: "not finite",
     QUARANTINED: "quarantined",
     NO_LOGARITHM: "no logarithm (zero or below)",
+    NO_SIGN: "sign undecided",
 }
 CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies
 CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
@@ -36,7 +38,8 @@ class Scale(Comparable):
     """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
 
     `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and
-    `levels_note` for that of a drawing with contour lines.
+    `levels_note` for that of a drawing with contour lines. `signed` says that the sign of the values is what matters:
+    colours are then centred on 0.
     """
 
     log: bool
@@ -46,6 +49,7 @@ class Scale(Comparable):
     texts: tuple[str, ...]
     notes: tuple[str, ...] = ()
     levels_note: str = ""
+    signed: bool = False
 
     def real(self, drawn: float) -> float:
         """The value that a drawn number stands for."""
