@@ -255,8 +255,8 @@ class Asker:
         self.evaluations += 1 + PRODUCT * len(vectors)
         return np.asarray(np.einsum("kp,kp->k", vectors, operator(vectors)), np.float64)
 
-    def spectrum_ends(self) -> tuple[float, float, int]:
-        """λmax and λmin of the Hessian at the origin, and how many products they took.
+    def spectrum_ends(self) -> tuple[float, float, float, int]:
+        """λmax and λmin of the Hessian at the origin, what no eigenvalue is below, and how many products they took.
 
         Raises:
             JobError: the model has no derivatives, or the basis would not fit the memory.
@@ -267,7 +267,7 @@ class Asker:
             raise JobError(f"the basis of Lanczos would take {needed / 2**30:.1f} GiB, more than is free")
         found = lanczos(operator, operator.size, (1, -1), noise=lambda: operator.noise)
         self.evaluations += 1 + PRODUCT * operator.products
-        return found.pair(1).value, found.pair(-1).value, operator.products
+        return found.pair(1).value, found.pair(-1).value, found.lower_bound(), operator.products
 
     def _hessian(self, setting: Setting) -> HessianOperator:
         return HessianOperator(self.calculator, setting, self.prepared.problem, self.prepared.samples)

@@ -137,10 +137,10 @@ def _centre_cell(scene: Scene) -> Check:
 def _hidden(scene: Scene) -> Check:
     if not scene.deep and scene.quantise is None:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
-    largest, smallest, products = scene.differentiable.spectrum_ends()
+    largest, smallest, bound, products = scene.differentiable.spectrum_ends()
     norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
     axes = [value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]
-    return curvature.hidden(curvature.Hidden(largest, smallest, axes, products))
+    return curvature.hidden(curvature.Hidden(largest, smallest, bound, axes, products))
 
 
 def _batch_norm(scene: Scene) -> Check:

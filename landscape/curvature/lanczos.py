@@ -42,11 +42,6 @@ class Ritz:
     residual: float
     vector: Floats
 
-    @property
-    def is_resolved(self) -> bool:
-        """Whether the residual is smaller than the value; else that may have the other sign, or another size."""
-        return self.residual < abs(self.value)
-
 
 @dataclass(frozen=True)
 class Krylov:
@@ -87,9 +82,8 @@ class Krylov:
         """
         values, _, _ = self.ritz_values()
         smallest, scale = float(values[0]), float(np.abs(values).max())
-        if (
-            not (self.betas > 0).all() or scale == 0
-        ):  # an invariant space, which holds an eigenvector of each eigenvalue
+        # An invariant space holds an eigenvector of each eigenvalue.
+        if scale == 0 or not (np.isfinite(scale) and (self.betas > 0).all()):
             return smallest
         needed = math.log(math.sqrt(2 * self.basis.shape[1] / math.pi) / chance) + float(np.log(self.betas).sum())
 

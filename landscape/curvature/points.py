@@ -27,6 +27,7 @@ from landscape.record import EIGENVALUES, UNDECIDED, YES, ConvexityRecord, is_ne
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
 FLOOR = 1e-4
+RESOLVED = 0.1  # of a negative λmin: what its residual may be, as far as the usual number of steps reaches
 
 
 class _NotFiniteError(Exception):
@@ -83,7 +84,7 @@ def _is_open(krylov: Krylov, convexity: ConvexityRecord) -> bool:
         return False
     values, residuals, _ = krylov.ritz_values()
     negative = _negative(krylov)
-    unresolved = negative == YES and residuals[0] >= abs(values[0])
+    unresolved = negative == YES and residuals[0] > RESOLVED * abs(values[0])
     return negative == UNDECIDED or (unresolved and krylov.steps < convexity.steps)
 
 

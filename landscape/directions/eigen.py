@@ -64,7 +64,8 @@ class EigenDirection(DirectionSpec):
             return f"{name}, computed when the job runs"
         pair = spectrum.pairs[self.rank]
         error = "" if pair.stderr is None else f" ± {2 * pair.stderr:.2g}, 2 s.e."
-        return f"{name} (λ = {pair.value:.4g}{error})"
+        doubt = "" if pair.is_resolved else f", not resolved: residual {pair.residual:.2g}"
+        return f"{name} (λ = {pair.value:.4g}{error}{doubt})"
 
     def attributes(self, context: Context) -> dict[str, Any]:
         """The eigenvalue, how far the vector is from solving its equation, and how far it depends on the samples."""

@@ -25,6 +25,11 @@ class Eigenpair:
     stderr: float | None
     vector: Mapping[str, Tensor]
 
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the residual is smaller than the value; else that may have the other sign, or another size."""
+        return self.residual < abs(self.value)
+
 
 @dataclass(frozen=True)
 class Spectrum:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from landscape.curvature import STEPS, HessianOperator, lanczos, refuse_large_bases, sampled_curvature, trace
+from landscape.curvature import STEPS, HessianOperator, Krylov, lanczos, refuse_large_bases, sampled_curvature, trace
 from landscape.curvature.kept import KeptSteps, kept_lanczos
 from landscape.curvature.trace import PROBES
 from landscape.errors import JobError
@@ -15,6 +15,7 @@ from landscape.evaluation.reduction import terms_of
 from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
+from landscape.record import UNDECIDED, YES, ZERO, is_negative
 
 NAMES = ("lambda max", "lambda min", "trace")
 PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
@@ -61,11 +62,29 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
         if sampled is not None and terms is None:
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
-        finite = math.isfinite(pair.value)
-        doubt = f"residual {max(pair.residual, rounding):.2g}" if finite else "the Hessian is not finite there"
-        rows[name] = row_of(
-            pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))
-        )
+        doubt, known = _doubt(krylov, rank, rounding)
+        note, error = "; ".join(filter(None, (doubt, how))), None if sampled is None else sampled.stderr
+        rows[name] = row_of(pair.value, error, note=note) if known else Row(None, note=note)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
     rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how)
+    if rows[NAMES[1]].value is None:
+        samples.pop(NAMES[1], None)  # nothing to compare
     return Curved(rows, samples | {PROBED: np.array(found.probes)})
+
+
+def _doubt(krylov: Krylov, rank: int, rounding: float) -> tuple[str, bool]:
+    """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
+    pair = krylov.pair(rank)
+    if not math.isfinite(pair.value):
+        return "the Hessian is not finite there", True
+    residual = f"residual {max(pair.residual, rounding):.2g}"
+    if rank > 0 or max(pair.residual, rounding) < abs(pair.value):
+        return residual, True
+    largest, bound = krylov.pair(1).value, krylov.lower_bound()
+    negative = is_negative(np.float64(largest), np.float64(pair.value), np.float64(bound))
+    if negative == UNDECIDED:
+        between = f"between {bound:.2g} and {pair.value:.2g}"
+        return f"sign undecided: {between} after {krylov.steps} products ({residual})", False
+    if negative == YES:
+        return f"negative, and no better known than at most this: {residual}", True
+    return f"{residual}; no eigenvalue is below -{ZERO:.0e} of the largest", True

@@ -111,15 +111,16 @@ def _convolutional() -> nn.Module:
 
 
 def _regression() -> tuple[Tensor, ...]:
-    x = _labelled(2, 4)[0]
-    return x, torch.sin(x[:, :2])
+    """Of inputs of rank 5 among 12: the Hessian has 14 zero eigenvalues, and none below."""
+    x = _labelled(2, 5)[0]
+    return torch.cat([x, x + x.roll(1, 1), torch.zeros(COUNT, 2)], 1), torch.sin(x[:, :2])
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]], Observe]] = {
     "classifier": (lambda: layered((5, 10, 8, 4), nn.Tanh), lambda: _labelled(4, 5), classified),
     "burgers": (lambda: layered((2, 12, 12, 1), nn.Tanh), _points, burgers),
     "convolution": (_convolutional, lambda: _labelled(3, 1, 7, 7), classified),
-    "regression": (lambda: nn.Linear(4, 2), _regression, squared),
+    "regression": (lambda: nn.Linear(12, 2), _regression, squared),
     "attention": (Attention, lambda: (_labelled(7, 6)[1][:, None].repeat(1, 6).cumsum(1) % 7,), next_token),
     "batch norm": (_with_batch_norm, lambda: _labelled(4, 5), classified),
     "dead units": (_with_dead_units, lambda: _labelled(4, 5), classified),
@@ -157,7 +158,10 @@ def dense_hessian(model: nn.Module, data: tuple[Tensor, ...], observe: Observe) 
     flat = torch.cat([each.reshape(-1) for each in slopes])
     rows = [
         torch.cat(
-            [each.reshape(-1) for each in torch.autograd.grad(entry, weights, retain_graph=True, materialize_grads=True)]
+            [
+                each.reshape(-1)
+                for each in torch.autograd.grad(entry, weights, retain_graph=True, materialize_grads=True)
+            ]
         )
         for entry in flat
     ]

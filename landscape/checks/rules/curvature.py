@@ -191,10 +191,16 @@ def of_grid(found: Sequence[OfGrid]) -> Check:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The ends of the Hessian's spectrum at the origin, beside the curvature of each axis per unit of length²."""
+    """The ends of the Hessian's spectrum at the origin, beside the curvature of each axis per unit of length².
+
+    Attributes:
+        smallest: found by Lanczos, so that the smallest eigenvalue is this or less.
+        bound: what no eigenvalue is below.
+    """
 
     largest: float
     smallest: float
+    bound: float
     axes: Sequence[float]
     products: int
 
@@ -202,7 +208,13 @@ class Hidden:
 def hidden(found: Hidden) -> Check:
     """9: information: λmax over the curvature of the axes; λmin < −0.01·λmax is a way down, which an axis may show."""
     mean = sum(found.axes) / len(found.axes)
-    known = {"largest": found.largest, "smallest": found.smallest, "axes": mean, "products": found.products}
+    known = {
+        "largest": found.largest,
+        "smallest": found.smallest,
+        "bound": found.bound,
+        "axes": mean,
+        "products": found.products,
+    }
     times = f"{number(found.largest / mean, 2)} times that of these axes" if mean > 0 else "these axes"
     text = f"the steepest direction has curvature {number(found.largest)}, {times} ({number(mean)})"
     if max(found.axes) < STEEP * found.largest:
@@ -216,4 +228,6 @@ def hidden(found: Hidden) -> Check:
             text = f"{text}, which this plane does not show"
             remedy = "directions: [{kind: eigen, rank: 1}, {kind: eigen, rank: -1}] shows both"
             return check("9", "hidden", "reservation", text, remedy, found.largest, numbers=known)
+    elif found.bound < downhill:
+        text = f"{text}; whether one leads down is undecided: none has a curvature below {number(found.bound)}"
     return check("9", "hidden", "information", text, value=found.largest, numbers=known)

@@ -185,10 +185,11 @@ def test_a_finer_size_is_finer_along_every_axis(size, finer):
 # -- 9 ------------------------------------------------------------------------------------------------------
 
 HIDDEN = {
-    "a minimum": ((1.0, 0.1), (0.3, 0.1), "information", "curvature 1, 5 times that of these axes (0.2): a plane"),
-    "a way down": ((1.0, -0.2), (0.1, 0.1), "reservation", "leads down, which this plane does not show"),
-    "along an axis": ((1.0, -0.2), (1.0, -0.2), "information", "leads down, and so does an axis of this plane"),
-    "a maximum": ((-1.0, -2.0), (-1.5, -1.5), "information", "has curvature -1, these axes (-1.5): a plane"),
+    "a minimum": ((1.0, 0.1, 0.0), (0.3, 0.1), "information", "curvature 1, 5 times that of these axes (0.2): a plane"),
+    "a way down": ((1.0, -0.2, -0.3), (0.1, 0.1), "reservation", "leads down, which this plane does not show"),
+    "along an axis": ((1.0, -0.2, -0.3), (1.0, -0.2), "information", "leads down, and so does an axis of this plane"),
+    "a maximum": ((-1.0, -2.0, -2.0), (-1.5, -1.5), "information", "has curvature -1, these axes (-1.5): a plane"),
+    "open": ((1.0, 0.1, -0.3), (0.3, 0.1), "information", "leads down is undecided: none has a curvature below -0.3"),
 }
 
 

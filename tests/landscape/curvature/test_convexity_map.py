@@ -83,7 +83,10 @@ def test_a_quadratic_has_the_same_ends_everywhere(tmp_path):
     for name in ("eig_max_residual", "eig_min_residual"):
         assert surface[name].max() < 1e-12
     assert np.isnan(surface.stderr("eig_max")).all()
-    assert surface.attributes["convexity"] == {"steps": 60, "parameters": 4, "second_derivatives": "autograd"}
+    found = {"steps": 60, "parameters": 4, "second_derivatives": "autograd", "most": 240}
+    assert surface.attributes["convexity"] == found
+    assert (surface["eig_negative"] == 1).all()
+    np.testing.assert_allclose(surface["eig_min_bound"], -0.25, rtol=1e-12)  # the whole spectrum was found
 
 
 def test_a_saddle_has_the_ratio_of_its_second_derivatives(tmp_path):
