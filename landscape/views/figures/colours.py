@@ -55,6 +55,11 @@ CURVES = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # told apart by panel fir
 DARK_CURVES = ("#7fb0ef", "#f0a04b", "#7cc88a", "#c09ae0")
 
 
+# Lines between bands, and on surfaces: white ones vanish where colours are pale.
+BETWEEN, ON_SURFACE = "rgba(255,255,255,0.55)", "rgba(255,255,255,0.75)"
+BETWEEN_PALE, ON_PALE_SURFACE = "rgba(60,70,85,0.35)", "rgba(60,70,85,0.55)"
+
+
 def is_centred(name: str, scale: Scale) -> bool:
     """Whether the colours of a range have their middle at 0: those of signed values on a scale of two sides."""
     return scale.signed and name in (DEFAULT_SCALE, DIVERGING)
@@ -63,7 +68,7 @@ def is_centred(name: str, scale: Scale) -> bool:
 def scale_warning(name: str, scale: Scale) -> list[str]:
     """What the caption says of the colours: where their middle is 0, or that the scale misleads."""
     if is_centred(name, scale):
-        return ["colours are pale at 0, blue below and red above"]
+        return ["Colours are pale at 0, blue below and red above"]
     look = COLOUR_TABLE[name]
     return [f"{look.title} misleads: {look.warning}"] if look.warning else []
 

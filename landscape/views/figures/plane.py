@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
-from landscape.views.figures.colours import band_colours
+from landscape.views.figures.colours import BETWEEN, BETWEEN_PALE, band_colours, is_centred
 from landscape.views.figures.extrema import extrema_names, flat_extrema
 from landscape.views.figures.finer import finer_names, flat_edges
 from landscape.views.figures.layout import (
@@ -125,13 +125,13 @@ def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
 
 def filled(data: FigureData, style: Style, bar: float) -> go.Contour:
     """Bands of colour with thin lines between them, and a colour bar of `bar` pixels."""
-    even = even_levels(data.scale.ticks)
+    even, pale = even_levels(data.scale.ticks), is_centred(style.colour_scale, data.scale)
     contours = {"start": even.start, "end": even.stop, "size": even.step, "coloring": "fill", "showlines": True}
     return contour_trace(
         data,
         even,
         contours=contours,
-        line={"width": 0.7, "color": "rgba(255,255,255,0.55)", "smoothing": smoothing(data)},
+        line={"width": 0.7, "color": BETWEEN_PALE if pale else BETWEEN, "smoothing": smoothing(data)},
         colorscale=band_colours(style.colour_scale, data.scale),
         colorbar=colour_bar(data, bar, even),
     )

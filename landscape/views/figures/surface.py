@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.colours import ON_PALE_SURFACE, ON_SURFACE, colour_scale, is_centred
 from landscape.views.figures.extrema import space_extrema
 from landscape.views.figures.finer import space_edges
 from landscape.views.figures.layout import Style, colour_bar, text, with_levels
@@ -33,9 +33,13 @@ HEIGHT = 0.72  # of the longer horizontal axis
 def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
-    floor = data.scale.low - 0.06 * span
+    floor, pale = data.scale.low - 0.06 * span, is_centred(style.colour_scale, data.scale)
     aspect = horizontal_aspect(data)
-    traces: list[Any] = [_heights(data, style), level_lines(data, aspect), *error_sheets(data, style)]
+    traces: list[Any] = [
+        _heights(data, style),
+        level_lines(data, aspect, ON_PALE_SURFACE if pale else ON_SURFACE),
+        *error_sheets(data, style),
+    ]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
     traces += space_edges(data, style, LINE_LIFT * span)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
@@ -76,7 +80,7 @@ def horizontal_aspect(data: FigureData) -> list[float]:
     return [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]
 
 
-def level_lines(data: FigureData, aspect: list[float], colour: str = "rgba(255,255,255,0.75)") -> go.Scatter3d:
+def level_lines(data: FigureData, aspect: list[float], colour: str = ON_SURFACE) -> go.Scatter3d:
     """The contour lines, a little above the surface.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
-from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN
+from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
@@ -22,6 +22,7 @@ HATCH = {
     NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
     QUARANTINED: {"shape": ".", "fgcolor": "#8a3b00", "bgcolor": "#f6c9a0", "symbol": "diamond", "solid": "#c2570c"},
     NO_LOGARITHM: {"shape": "-", "fgcolor": "#57606a", "bgcolor": "#ffffff", "symbol": "cross", "solid": "#57606a"},
+    UNRESOLVED: {"shape": "|", "fgcolor": "#7d93ad", "bgcolor": "#e6edf5", "symbol": "square-open", "solid": "#7d93ad"},
     NO_SIGN: {"shape": "\\", "fgcolor": "#8c8c5a", "bgcolor": "#f4f1d6", "symbol": "diamond-open", "solid": "#8c8c5a"},
 }
 DARK_HATCH = {
@@ -29,6 +30,7 @@ DARK_HATCH = {
     NOT_FINITE: {"fgcolor": "#14181f", "bgcolor": "#aab2be"},
     QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
     NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
+    UNRESOLVED: {"fgcolor": "#9fb6d1", "bgcolor": "#22303f"},
     NO_SIGN: {"fgcolor": "#d6d19a", "bgcolor": "#3a3820"},
 }
 DARK_SOLID = {
@@ -36,6 +38,7 @@ DARK_SOLID = {
     NOT_FINITE: "#e3e7ee",
     QUARANTINED: "#ffb37a",
     NO_LOGARITHM: "#98a3b3",
+    UNRESOLVED: "#9fb6d1",
     NO_SIGN: "#d6d19a",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from landscape.views.figures.colours import band_colours, line_colours
+from landscape.views.figures.colours import band_colours, is_centred, line_colours
 from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
 from landscape.views.plots.style import (
@@ -33,13 +33,23 @@ UNCLEAR = "within 2 standard errors of the origin"
 def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
     """Bands of colour between the levels, and a colour bar beside the axes."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
+    pale = is_centred(style.colour_scale, scale)
     hair = 1e-6 * (scale.high - scale.low)  # what lies at the very ends has a colour, too
     edges = [scale.low - hair, *scale.ticks, scale.high + hair]
     colours = [rgb(colour) for _, colour in band_colours(style.colour_scale, scale)]
     x, y = (axis.coordinates for axis in data.axes)
     if values.count():
         bands = ax.contourf(x, y, np.ma.clip(values, scale.low, scale.high), levels=edges, colors=colours)
-        ax.contour(x, y, values, levels=list(scale.ticks), colors=HALO, linewidths=0.4, linestyles="solid", alpha=0.6)
+        ax.contour(
+            x,
+            y,
+            values,
+            levels=list(scale.ticks),
+            colors=INK if pale else HALO,
+            linewidths=0.4,
+            linestyles="solid",
+            alpha=0.6,
+        )
         if style.colour_bar:
             bar = ax.figure.colorbar(bands, cax=ax.inset_axes((1.04, 0.0, 0.05, 1.0)), spacing="uniform")
             every = _every(data, ax)

@@ -76,7 +76,7 @@ def _sheets(data: FigureData, ax: Any, x: Any, y: Any) -> None:
 
 
 def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
-    for code, symbol in zip(missing_states(data.states), "sodXP", strict=False):
+    for code, symbol in zip(missing_states(data.states), "sodXPv", strict=False):
         at = data.states == code
         colour = HATCHES[code]["edgecolor"] if HATCHES[code]["edgecolor"] != "#ffffff" else HATCHES[code]["facecolor"]
         name = legend_name(code, int(at.sum()))

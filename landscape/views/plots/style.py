@@ -15,7 +15,7 @@ from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states, why_empty
 from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath
-from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN
+from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED
 
 Floats = NDArray[np.float64]
 
@@ -24,6 +24,7 @@ HATCHES: dict[int, dict[str, Any]] = {
     NOT_FINITE: {"hatch": "xxx", "facecolor": "#3b3f46", "edgecolor": "#ffffff"},
     QUARANTINED: {"hatch": "...", "facecolor": "#f6c9a0", "edgecolor": "#8a3b00"},
     NO_LOGARITHM: {"hatch": "---", "facecolor": "#ffffff", "edgecolor": "#57606a"},
+    UNRESOLVED: {"hatch": "|||", "facecolor": "#e6edf5", "edgecolor": "#7d93ad"},
     NO_SIGN: {"hatch": "\\\\\\", "facecolor": "#f4f1d6", "edgecolor": "#8c8c5a"},
 }
 INK, HALO = "#1c2530", "#ffffff"

@@ -19,7 +19,6 @@ from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
 from landscape.views.prepared.scale import (
     LOG_DECADES,
-    NO_SIGN,
     Scale,
     choose_scale,
     drawn_values,
@@ -27,7 +26,7 @@ from landscape.views.prepared.scale import (
     spanned_decades,
 )
 from landscape.views.prepared.seeds import SeedBand, prepare_seeds
-from landscape.views.prepared.signs import is_signed, sign_notes, without_sign
+from landscape.views.prepared.signs import is_signed, sign_notes, with_unresolved
 from landscape.views.prepared.thinning import MAX_POINTS, thinned, thinning_note
 from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
@@ -198,8 +197,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     log = decades > LOG_DECADES if choice.log is None or categories else choice.log
     surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
-    states = point_states(values, status_of(surface, observable), log)
-    states[(states == OK) & without_sign(surface, observable)] = NO_SIGN
+    states = with_unresolved(surface, observable, point_states(values, status_of(surface, observable), log))
     drawn = drawn_values(values, states, log)
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip

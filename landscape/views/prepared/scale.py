@@ -19,12 +19,13 @@ from landscape.views.prepared.levels import checked_count, choose_levels, number
 Floats = NDArray[np.float64]
 
 NO_LOGARITHM = 4  # added to the four states of a point in the store: it has a value, but no logarithm
-NO_SIGN = 5  # likewise: the end of a spectrum whose sign is open
+NO_SIGN, UNRESOLVED = 5, 6  # likewise: the end of a spectrum whose sign is open, or whose size alone
 STATES = {
     NOT_COMPUTED: "not computed",
     NOT_FINITE: "not finite",
     QUARANTINED: "quarantined",
     NO_LOGARITHM: "no logarithm (zero or below)",
+    UNRESOLVED: "negative, size unresolved",
     NO_SIGN: "sign undecided",
 }
 CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies

@@ -6,9 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.problem.derived import bases_of
-from landscape.record import EIG_MAX, EIG_MIN, EIG_MIN_BOUND, EIG_NEGATIVE, UNDECIDED, YES, ZERO, is_negative
+from landscape.record import (
+    EIG_MAX,
+    EIG_MIN,
+    EIG_MIN_BOUND,
+    EIG_MIN_RESIDUAL,
+    EIG_NEGATIVE,
+    UNDECIDED,
+    YES,
+    ZERO,
+    is_negative,
+)
 from landscape.surface import OK, Surface
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.scale import NO_SIGN, UNRESOLVED
 
 
 def is_signed(surface: Surface, observable: str) -> bool:
@@ -23,12 +34,16 @@ def is_signed(surface: Surface, observable: str) -> bool:
     return observable != "loss" and bool(finite.size) and bool(finite.min() < 0 < finite.max())
 
 
-def without_sign(surface: Surface, observable: str) -> NDArray[np.bool_]:
-    """Per point whether the value is made of the smallest eigenvalue, and the sign of that is open."""
-    bases = bases_of(surface.record.derived, observable)
-    if surface.record.convexity is None or EIG_MIN not in bases:
-        return np.zeros(surface.status.shape, bool)
-    return np.isfinite(surface[observable]) & (_negative(surface) == UNDECIDED)
+def with_unresolved(surface: Surface, observable: str, states: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The states of the points, with those marked whose value is no number to draw.
+
+    That is one made of a smallest eigenvalue whose sign is open, or whose residual is larger than itself.
+    """
+    if surface.record.convexity is None or EIG_MIN not in bases_of(surface.record.derived, observable):
+        return states
+    negative, known = _negative(surface), states == OK
+    marked = np.where(known & (negative == YES) & _is_loose(surface), UNRESOLVED, states)
+    return np.where(known & (negative == UNDECIDED), NO_SIGN, marked).astype(np.uint8)
 
 
 def sign_notes(surface: Surface, observable: str) -> list[str]:
@@ -45,10 +60,14 @@ def sign_notes(surface: Surface, observable: str) -> list[str]:
     said += f", undecided at {counts[1]}" if counts[1] else ""
     rest = total - sum(counts)
     said += f"; at {rest} none is below -{number(ZERO)} of the largest" if rest else ""
-    loose = np.asarray(surface[f"{EIG_MIN}_residual"])[known] >= np.abs(np.asarray(surface[EIG_MIN])[known])
-    unresolved = int((loose & (negative == YES)).sum())
+    unresolved = int((_is_loose(surface)[known] & (negative == YES)).sum())
     said += f"; at {unresolved} of the negative ones the residual is larger than the value" if unresolved else ""
     return [said]
+
+
+def _is_loose(surface: Surface) -> NDArray[np.bool_]:
+    value, residual = (np.asarray(surface[name], np.float64) for name in (EIG_MIN, EIG_MIN_RESIDUAL))
+    return residual >= np.abs(value)
 
 
 def _negative(surface: Surface) -> NDArray[np.uint8]:

@@ -9,17 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from signed_networks import COUNT, NETWORKS, dense_hessian, network, problem_of
 from small_models import make_job, raw_directions
 
-from landscape import open_run, run
+from landscape import Axis, Problem, extend, open_run, run
 from landscape.curvature import lanczos
+from landscape.preparation import preparing
+from landscape.preparation.convexity import convexity_of
 from landscape.record import UNDECIDED, YES, ZERO
 from landscape.record.convexity import ENDS, NO
-from landscape.surface import Surface
-from landscape.views import figure, plot
+from landscape.surface import OK, Surface
+from landscape.views import figure
+from landscape.views.figures.colours import colour_scale, colours_of
 from landscape.views.prepared.figure_data import prepare_figure
-from landscape.views.prepared.scale import NO_SIGN
+from landscape.views.prepared.scale import NO_SIGN, UNRESOLVED
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 ROUNDED = 3e-7  # of the largest eigenvalue: what the rounding of float32 may move an eigenvalue by
@@ -89,3 +93,196 @@ def test_no_decided_sign_is_wrong(tmp_path, name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_decided_sign_is_wrong_on_larger_maps(tmp_path, name, epochs, precision):
     check(judged(tmp_path, name, epochs, 5, precision), name, epochs)
+
+
+# -- the bound -------------------------------------------------------------------------------------------------------
+
+
+def of_values(values: np.ndarray, steps: int, seed: int):
+    return lanczos(lambda vector: values * vector, len(values), (), steps=steps, seed=seed)
+
+
+@pytest.mark.parametrize("steps", [3, 10, 40, 120])
+def test_no_eigenvalue_is_below_the_bound(steps):
+    bulk = np.random.default_rng(0).normal(0, 1e-3, 300)
+    values = np.concatenate([[-0.01], bulk, [1.0, 3.0, 10.0]])
+    found = [of_values(values, steps, seed) for seed in range(40)]
+    bounds = np.array([each.lower_bound() for each in found])
+    assert (bounds <= values.min() + 1e-12).all()
+    assert all(values.min() <= each.ritz_values()[0][0] + 1e-12 for each in found)
+    assert np.median(bounds) > {3: -1e5, 10: -1e4, 40: -0.05, 120: -0.0101}[steps]  # it says something, too
+
+
+def test_the_bound_is_missed_about_as_often_as_its_chance_says():
+    # With two thirds of chance it must be missed at times, or it would say less than it can.
+    values = np.concatenate([[-1.0], np.linspace(0, 1, 199)])
+    missed = np.mean([of_values(values, 6, seed).lower_bound(chance=0.5) > -1 for seed in range(400)])
+    assert missed <= 0.5
+    assert np.mean([of_values(values, 6, seed).lower_bound(chance=1e-3) > -1 for seed in range(400)]) <= 0.01
+
+
+def test_a_whole_spectrum_has_its_smallest_value_as_the_bound():
+    assert of_values(np.array([-0.5, 0.0, 0.0, 2.0]), 4, 0).lower_bound() == pytest.approx(-0.5, abs=1e-12)
+    assert of_values(np.zeros(5), 3, 0).lower_bound() == 0
+    assert np.isnan(of_values(np.full(5, np.nan), 3, 0).lower_bound())
+
+
+def test_lanczos_goes_on_while_a_question_is_open_and_no_further_than_most():
+    values = np.linspace(1, 2, 100)
+    assert lanczos(lambda vector: values * vector, 100, (1,), is_open=lambda krylov: krylov.steps < 30).steps == 30
+    krylov = lanczos(lambda vector: values * vector, 100, (1,), steps=5, is_open=lambda krylov: True, most=20)
+    assert krylov.steps == 20
+    assert lanczos(lambda vector: values * vector, 100, (), steps=5, most=20).steps == 5
+
+
+# -- what stays open -------------------------------------------------------------------------------------------------
+
+
+class Diagonal(torch.nn.Module):
+    """½·Σ λᵢ·wᵢ² of one matrix: its Hessian has the eigenvalues λ everywhere."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.ones(1, len(values), dtype=torch.float64))
+        self.values = torch.tensor(values)
+
+    def forward(self, batch):
+        return ((self.values * self.weights**2).sum() / 2).expand(len(batch))
+
+
+def diagonal(values: np.ndarray) -> Problem:
+    return Problem(Diagonal(values), torch.zeros(4, 1, dtype=torch.float64), lambda model, x: {"loss": model(x)})
+
+
+# In a bulk around zero, which few steps do not resolve: one eigenvalue is below.
+HARD = np.concatenate([np.linspace(1e-3, 1, 400), [-1e-4, 2.0]])
+
+
+def map_of(folder: Path, values: np.ndarray, convexity=True) -> Surface:
+    options = {"num_samples": 4, "precision": "float64", "engine": "eager"}
+    landscape = {"name": "map", "convexity": convexity, "size": [4, 3]}
+    return run(make_job(folder, lambda: diagonal(values), [landscape], **options))["map"]
+
+
+def test_a_sign_that_is_not_found_is_undecided_and_drawn_so(tmp_path):
+    surface = map_of(tmp_path, HARD, {"steps": 3})
+    assert surface.attributes["convexity"]["most"] == 12
+    assert (surface["eig_min"] > 0).all()  # and the smallest eigenvalue is below 0
+    assert (surface["eig_negative"] == UNDECIDED).all()
+    for name in ("eig_min", "eig_ratio"):
+        data = prepare_figure(surface, name)
+        assert (data.states == NO_SIGN).all()
+        assert np.isnan(data.drawn).all()
+        assert "A negative eigenvalue at 0 of 12 points, undecided at 12" in data.caption
+        drawn = figure(surface, "contour", observable=name)
+        assert next(each.name for each in drawn.data if each.showlegend) == "sign undecided: 12 points"
+    said = " ".join(str(each) for each in figure(surface, observable="eig_negative").data)
+    assert "undecided" in said
+    assert (prepare_figure(surface, "eig_max").states == OK).all()
+
+
+def test_more_steps_decide_what_few_leave_open(tmp_path):
+    surface = map_of(tmp_path, HARD, {"steps": 400})
+    assert (surface["eig_negative"] == YES).all()
+    np.testing.assert_allclose(surface["eig_min"], -1e-4, rtol=0.1)
+    lifted = map_of(tmp_path / "lifted", np.where(HARD < 0, 0.0, HARD), {"steps": 400})
+    assert (lifted["eig_negative"] == NO).all()
+    np.testing.assert_allclose(lifted["eig_min_bound"], 0, atol=2 * ZERO)
+
+
+def test_a_negative_value_within_its_residual_keeps_its_sign_and_loses_its_size():
+    axis = Axis("alpha", np.array([0.0, 1.0, 2.0, 3.0]))
+    observables = {
+        "loss": np.ones(4),
+        "eig_max": np.full(4, 10.0),
+        "eig_max_residual": np.zeros(4),
+        "eig_min": np.array([-0.1, -0.1, 0.1, 0.1]),
+        "eig_min_residual": np.array([0.01, 0.3, 0.3, 0.01]),
+        "eig_min_bound": np.array([-0.2, -0.9, -0.9, -0.9]),
+        "eig_negative": np.array([1.0, 1.0, 2.0, 2.0]),
+    }
+    how = {"convexity": {"steps": 60, "parameters": 9, "second_derivatives": "autograd", "most": 240}}
+    surface = Surface("map", (axis,), observables, np.ones(4, np.uint8), attributes=how)
+    data = prepare_figure(surface, "eig_min")
+    assert data.states.tolist() == [OK, UNRESOLVED, NO_SIGN, NO_SIGN]
+    (said,) = (each for each in data.caption if "negative eigenvalue" in each)
+    assert said.startswith("A negative eigenvalue at 2 of 4 points, undecided at 2; at 1 of the negative ones")
+
+
+def test_maps_of_earlier_versions_open_and_go_on_with_what_they_hold(tmp_path, monkeypatch):
+    def earlier(*args):
+        found = convexity_of(*args)
+        return None if found is None else replace(found, most=None)
+
+    narrow = {"name": "map", "convexity": {"steps": 3}, "size": 3, "range": [[-0.5, 0.5], [-0.5, 0.5]]}
+    options = {"num_samples": 4, "precision": "float64", "engine": "eager"}
+    job = make_job(tmp_path, lambda: diagonal(HARD), [narrow], **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing, "convexity_of", earlier)
+        patched.setattr(preparing, "eigenvalues_of", lambda asked, stored: ENDS)
+        run(job)
+    held = open_run(tmp_path)["map"]
+    assert "eig_negative" not in held.observables
+    assert (prepare_figure(held, "eig_min").states == NO_SIGN).all()  # nothing says that no eigenvalue is below 0
+    run(job)  # finished as it is
+    extend(tmp_path, "map", ranges=[(-1, 0.5), (-0.5, 0.5)], problem=lambda: diagonal(HARD))
+    wider = open_run(tmp_path)["map"]
+    assert wider.loss.shape == (3, 4)
+    assert np.isfinite(wider["eig_min"]).all()
+    assert "eig_negative" not in wider.observables
+
+
+# -- colours ---------------------------------------------------------------------------------------------------------
+
+
+class Bent(torch.nn.Module):
+    """2a² + b³/6: the eigenvalues are 4 and b."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+
+    def forward(self, batch):
+        a, b = self.weights[0]
+        return (2 * a**2 + b**3 / 6).expand(len(batch))
+
+
+@pytest.fixture(scope="module")
+def bent(tmp_path_factory) -> Surface:
+    folder = tmp_path_factory.mktemp("bent")
+    for number, place in enumerate([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0)]):
+        save_file({"weights": torch.tensor([place], dtype=torch.float64)}, folder / f"{number}.safetensors")
+    plane = [str(folder / f"{number}.safetensors") for number in range(3)]
+    landscape = {"name": "map", "plane": plane, "convexity": True, "size": 5, "range": [[-0.5, 0.5], [-0.25, 1]]}
+    problem = Problem(Bent(), torch.zeros(4, 1, dtype=torch.float64), lambda model, x: {"loss": model(x)})
+    options = {"num_samples": 4, "precision": "float64", "engine": "eager"}
+    return run(make_job(folder, lambda: problem, [landscape], **options))["map"]
+
+
+def test_colours_of_signed_values_are_pale_at_0(bent):
+    assert bent["eig_min"].min() < 0 < bent["eig_min"].max()
+    assert ((bent["eig_negative"] == YES) == (bent["eig_min"] < 0)).all()
+    data = prepare_figure(bent, "eig_min")
+    assert data.scale.signed
+    scale = replace(data.scale, low=-1.0, high=3.0)
+    below, zero, above = (np.array(_rgb(each)) for each in colours_of("viridis", scale, np.array([-1.0, 0.0, 1.0])))
+    assert zero.min() > 240  # pale
+    assert below[2] > below[0]  # blue
+    assert above[0] > above[2]  # red
+    table = dict(colour_scale("viridis", scale))
+    assert np.abs(np.array(_rgb(table[0.25])) - zero).max() <= 2  # where 0 lies between −1 and 3
+    assert (
+        "Colours are pale at 0, blue below and red above" in figure(bent, observable="eig_min").layout.meta["caption"]
+    )
+    assert "Colours are pale" not in figure(bent, observable="eig_min", colour_scale="cividis").layout.meta["caption"]
+    assert not prepare_figure(bent, "eig_max").scale.signed
+    for theme in ("light", "dark"):
+        lines = [
+            each for each in figure(bent, "contour", observable="eig_min", theme=theme).data if each.type == "contour"
+        ]
+        assert {each.line.dash for each in lines} == {"dash", "solid"}
+    assert not prepare_figure(bent, "eig_min", log=True).scale.signed
+
+
+def _rgb(text: str) -> tuple[int, ...]:
+    return tuple(int(float(part)) for part in text[4:-1].split(","))
