@@ -133,6 +133,8 @@ def kept_lanczos(
     steps: int = STEPS,
     product: Product | None = None,
     on_step: Callable[[int], None] = lambda done: None,
+    is_open: Callable[[Krylov], bool] = lambda krylov: False,
+    most: int = 0,
 ) -> Krylov:
     """The Krylov space of an operator, gone on with from the steps that an earlier call has kept, to the same bits.
 
@@ -140,6 +142,7 @@ def kept_lanczos(
         loss: at the origin, by which a problem is known again: the steps of another one are not gone on from.
         product: H·v; default: the operator itself.
         on_step: is told how many steps are done after each new one.
+        is_open, most: as for `lanczos`.
     """
     kept.forget_of_another_loss(loss)
     if refusal := kept.refusal():
@@ -155,5 +158,5 @@ def kept_lanczos(
 
     return lanczos(
         product or operator, operator.size, ranks, seed=seed, steps=steps, noise=lambda: operator.noise,
-        known=kept.known(), keep=keep,
+        known=kept.known(), keep=keep, is_open=is_open, most=most,
     )  # fmt: skip

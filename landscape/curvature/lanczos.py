@@ -11,6 +11,7 @@ import numpy as np
 
 from landscape.curvature.algebra import Floats, combination, dot, length, without
 from landscape.directions.eigen import STEPS
+from landscape.record import is_negative
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding
@@ -99,6 +100,12 @@ class Krylov:
             middle = math.sqrt(near * far)
             near, far = (near, middle) if is_far_enough(middle) else (middle, far)
         return smallest - far
+
+    @cached_property
+    def negative(self) -> int:
+        """Whether the operator has a negative eigenvalue: `YES`, `NO` or `UNDECIDED`, see `is_negative`."""
+        values, _, _ = self.ritz_values()
+        return int(is_negative(values[-1], values[0], np.float64(self.lower_bound())))
 
     def pair(self, rank: int) -> Ritz:
         """The eigenpair of a rank: 1 the largest eigenvalue, 2 the next, -1 the smallest."""

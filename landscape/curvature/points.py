@@ -22,7 +22,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.parameters import trainable_matrices
-from landscape.record import EIGENVALUES, UNDECIDED, YES, ConvexityRecord, is_negative
+from landscape.record import EIGENVALUES, UNDECIDED, YES, ConvexityRecord
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
@@ -70,12 +70,7 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
         return (np.nan,) * len(EIGENVALUES)
     values, residuals, _ = krylov.ritz_values()
     ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
-    return (*ends, krylov.lower_bound(), float(_negative(krylov)))
-
-
-def _negative(krylov: Krylov) -> int:
-    values, _, _ = krylov.ritz_values()
-    return int(is_negative(values[-1], values[0], np.float64(krylov.lower_bound())))
+    return (*ends, krylov.lower_bound(), float(krylov.negative))
 
 
 def _is_open(krylov: Krylov, convexity: ConvexityRecord) -> bool:
@@ -83,9 +78,8 @@ def _is_open(krylov: Krylov, convexity: ConvexityRecord) -> bool:
     if convexity.most is None:
         return False
     values, residuals, _ = krylov.ritz_values()
-    negative = _negative(krylov)
-    unresolved = negative == YES and residuals[0] > RESOLVED * abs(values[0])
-    return negative == UNDECIDED or (unresolved and krylov.steps < convexity.steps)
+    unresolved = krylov.negative == YES and residuals[0] > RESOLVED * abs(values[0])
+    return krylov.negative == UNDECIDED or (unresolved and krylov.steps < convexity.steps)
 
 
 class _Product:

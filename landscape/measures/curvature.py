@@ -15,7 +15,8 @@ from landscape.evaluation.reduction import terms_of
 from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
-from landscape.record import UNDECIDED, YES, ZERO, is_negative
+from landscape.preparation.solving import most_steps
+from landscape.record import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")
 PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
@@ -47,11 +48,12 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     except JobError as refusal:  # the other rows are as good without these
         return Curved(dict.fromkeys(NAMES, Row(None, note=str(refusal))), {})
     operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
+    most = most_steps(size, STEPS)
     if kept is None:
-        krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
+        krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise, is_open=_has_no_sign, most=most)
     else:
         steps = replace(kept, size=size)
-        krylov = kept_lanczos(operator, steps, (1, -1), loss)
+        krylov = kept_lanczos(operator, steps, (1, -1), loss, is_open=_has_no_sign, most=most)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
     rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
@@ -72,6 +74,10 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     return Curved(rows, samples | {PROBED: np.array(found.probes)})
 
 
+def _has_no_sign(krylov: Krylov) -> bool:
+    return krylov.negative == UNDECIDED
+
+
 def _doubt(krylov: Krylov, rank: int, rounding: float) -> tuple[str, bool]:
     """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
     pair = krylov.pair(rank)
@@ -80,11 +86,9 @@ def _doubt(krylov: Krylov, rank: int, rounding: float) -> tuple[str, bool]:
     residual = f"residual {max(pair.residual, rounding):.2g}"
     if rank > 0 or max(pair.residual, rounding) < abs(pair.value):
         return residual, True
-    largest, bound = krylov.pair(1).value, krylov.lower_bound()
-    negative = is_negative(np.float64(largest), np.float64(pair.value), np.float64(bound))
-    if negative == UNDECIDED:
-        between = f"between {bound:.2g} and {pair.value:.2g}"
+    if krylov.negative == UNDECIDED:
+        between = f"between {krylov.lower_bound():.2g} and {pair.value:.2g}"
         return f"sign undecided: {between} after {krylov.steps} products ({residual})", False
-    if negative == YES:
+    if krylov.negative == YES:
         return f"negative, and no better known than at most this: {residual}", True
     return f"{residual}; no eigenvalue is below -{ZERO:.0e} of the largest", True

@@ -19,14 +19,12 @@ from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.parameters import State, trainable_matrices
 from landscape.plan import Plan
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.preparation.solving import bytes_of_bases, refuse_large_bases, steps_within_limit
+from landscape.preparation.solving import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.record import EIGENVALUES, RATIO, ConvexityRecord
 from landscape.spec.convexity import Convexity
 from landscape.store import LandscapeStore
-
-FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
 
 
 def convexity_of(
@@ -61,7 +59,7 @@ def convexity_of(
     if stored is not None and stored.record.convexity is not None:
         return replace(stored.record.convexity, steps=asked.steps, parameters=size)
     how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
-    most = max(asked.steps, min(FURTHER * asked.steps, steps_within_limit(size)))
+    most = most_steps(size, asked.steps)
     return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how, most=most)
 
 

@@ -26,6 +26,7 @@ from landscape.preparation.context import SolveHere
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.record import Record
 
+FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
 BASES = "curvature"  # the folder of a run in which Lanczos steps are kept while eigenvectors are computed
 
 
@@ -91,8 +92,12 @@ def bytes_of_bases(size: int, steps: int = STEPS) -> int:
     return 8 * size * (min(steps, size) + 1)
 
 
-def steps_within_limit(size: int) -> int:
-    """How many steps over P numbers the limit allows."""
+def most_steps(size: int, steps: int) -> int:
+    """How many steps over P numbers are taken at most while the sign of the smallest eigenvalue is open."""
+    return max(steps, min(FURTHER * steps, _within_limit(size)))
+
+
+def _within_limit(size: int) -> int:
     return curvature_limit() // (8 * size) - 1
 
 
@@ -105,7 +110,7 @@ def refuse_large_bases(size: int, steps: int) -> None:
     needed, limit = bytes_of_bases(size, steps), curvature_limit()
     if needed <= limit:
         return
-    fits = steps_within_limit(size)
+    fits = _within_limit(size)
     fewer = f"take steps: {fits}, or " if fits >= LEAST_STEPS else ""
     raise JobError(
         f"steps: the vectors of the Lanczos method must take at most {limit} bytes, not {needed} ({min(steps, size)} "

@@ -16,6 +16,7 @@ from landscape.measures.rises import draws_of
 from landscape.measures.rows import Row
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
 from landscape.parameters import describe_parameters
+from landscape.preparation import solving
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
@@ -79,6 +80,25 @@ def test_curvature_of_a_paraboloid(tmp_path):
     assert rows["lambda min"].value == pytest.approx(0.0, abs=1e-9)
     assert rows["trace"].value == pytest.approx(sum(CURVATURES))
     assert rows["lambda max"].stderr == pytest.approx(0.0, abs=1e-2)  # losses of single samples are float32
+
+
+def test_the_smallest_eigenvalue_of_a_flat_bulk_is_computed_on_or_undecided(tmp_path, monkeypatch):
+    bulk = np.linspace(1e-3, 1, 1200).tolist()
+
+    def row(folder, smallest):
+        values = [*bulk, smallest, 2.0]
+        return curvature_rows(scene_of(tmp_path / folder, bowl(values, [0.1] * len(values))).slope, 1.0).rows[
+            "lambda min"
+        ]
+
+    resolved = row("zero", 0.0)  # after more than the usual steps
+    assert resolved.value == pytest.approx(0.0, abs=1e-6)
+    assert "no eigenvalue is below -1e-06 of the largest" in resolved.note
+    assert row("negative", -1e-4).value < 0
+    monkeypatch.setattr(solving, "FURTHER", 1)
+    undecided = row("few", 0.0)
+    assert undecided.value is None
+    assert "sign undecided: between -0.0" in undecided.note
 
 
 def test_all_of_it_is_the_same_in_batches_of_any_size_up_to_rounding(tmp_path):
