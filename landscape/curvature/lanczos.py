@@ -105,7 +105,7 @@ class Krylov:
     def negative(self) -> int:
         """Whether the operator has a negative eigenvalue: `YES`, `NO` or `UNDECIDED`, see `is_negative`."""
         values, _, _ = self.ritz_values()
-        return int(is_negative(values[-1], values[0], np.float64(self.lower_bound())))
+        return int(is_negative(values[-1], values[0], np.array(self.lower_bound())))
 
     def pair(self, rank: int) -> Ritz:
         """The eigenpair of a rank: 1 the largest eigenvalue, 2 the next, -1 the smallest."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from plotly.colors import get_colorscale, sample_colorscale
+from plotly.colors import get_colorscale, hex_to_rgb, sample_colorscale
 
 from landscape.errors import JobError, nearest, shown
 from landscape.views.prepared.scale import Scale
@@ -137,7 +137,7 @@ def line_colours(name: str, scale: Scale, theme: str) -> list[list[Any]]:
     start, stop = LINE_PART[theme]
     ticks = np.array(scale.ticks)
     colours = (
-        [SIGN_LINES[sign][theme] for sign in signs_of(scale)]
+        [f"rgb{hex_to_rgb(SIGN_LINES[sign][theme])}" for sign in signs_of(scale)]
         if is_centred(name, scale)
         else colours_at(name, start + (stop - start) * (ticks - scale.low) / (scale.high - scale.low))
     )

@@ -72,7 +72,9 @@ def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
     colours = [rgb(colour) for _, colour in line_colours(style.colour_scale, scale, "light")][: len(scale.ticks)]
     x, y = (axis.coordinates for axis in data.axes)
     if values.count():
-        lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles="solid", linewidths=1.2)
+        signed = is_centred(style.colour_scale, scale)
+        dashes = ["dashed" if signed and tick < 0 else "solid" for tick in scale.ticks]
+        lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles=dashes, linewidths=1.2)
         ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
     _finish(data, ax, style)
 

@@ -25,7 +25,7 @@ STATES = {
     NOT_FINITE: "not finite",
     QUARANTINED: "quarantined",
     NO_LOGARITHM: "no logarithm (zero or below)",
-    UNRESOLVED: "negative, size unresolved",
+    UNRESOLVED: "negative (size unresolved)",
     NO_SIGN: "sign undecided",
 }
 CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from safetensors.torch import save_file
 from signed_networks import COUNT, NETWORKS, dense_hessian, network, problem_of
 from small_models import make_job, raw_directions
@@ -281,6 +282,9 @@ def test_colours_of_signed_values_are_pale_at_0(bent):
             each for each in figure(bent, "contour", observable="eig_min", theme=theme).data if each.type == "contour"
         ]
         assert {each.line.dash for each in lines} == {"dash", "solid"}
+    for kind in ("topographic", "contour", "surface"):
+        bent.plot(kind=kind, observable="eig_min")  # the same colours on matplotlib's axes
+        pyplot.close()
     assert not prepare_figure(bent, "eig_min", log=True).scale.signed
 
 

@@ -69,6 +69,25 @@ def test_the_axes_are_unit_eigenvectors_and_rise_as_their_eigenvalues_say(tmp_pa
     assert not (tmp_path / "curvature").exists()
 
 
+def test_a_label_says_where_the_residual_is_not_smaller_than_the_eigenvalue(tmp_path):
+    # ½Σaθ² with a from 0 to 1, mostly small: three steps tell nothing of the smallest a.
+    curvature = torch.linspace(0, 1, 300) ** 4
+    model = nn.ParameterDict({"weights": nn.Parameter(torch.ones(300))})
+
+    def problem() -> Problem:
+        return Problem(
+            model, torch.zeros(8, 1), lambda m, x: {"loss": (curvature * m["weights"] ** 2).sum().expand(len(x)) / 2}
+        )
+
+    axes = [{"kind": "eigen", "rank": rank, "steps": 3} for rank in (1, -1)]
+    surface = run(make_job(tmp_path, problem, [{"name": "few", "directions": axes, "size": 3}], num_samples=8))["few"]
+    first, last = (axis.attributes for axis in surface.axes)
+    assert first["eigenvalue_residual"] < first["eigenvalue"]
+    assert "resolved" not in first["label"]
+    assert last["eigenvalue_residual"] >= abs(last["eigenvalue"])
+    assert f"not resolved: residual {last['eigenvalue_residual']:.2g})" in last["label"]
+
+
 @pytest.mark.parametrize("ranks", [(1, 2), (2, -1), (1, 2, -1)])
 def test_as_many_parameters_as_ranks_suffice_and_each_rank_has_a_vector_of_its_own(tmp_path, ranks):
     width = 3 if len({2, -1} & set(ranks)) == 2 else 2
