@@ -11,10 +11,11 @@ import numpy as np
 
 from landscape.curvature.algebra import Floats, combination, dot, length, without
 from landscape.directions.eigen import STEPS
-from landscape.record import is_negative
+from landscape.record import UNDECIDED, ZERO, is_negative
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding
+RESOLVED = 0.1  # of a negative smallest eigenvalue: what its residual may be where its size is asked for
 CHANCE = 1e-6  # that a random start lies so badly that an eigenvalue is below `Krylov.lower_bound`
 
 Product = Callable[[Floats], Floats]
@@ -101,11 +102,16 @@ class Krylov:
             near, far = (near, middle) if is_far_enough(middle) else (middle, far)
         return smallest - far
 
-    @cached_property
-    def negative(self) -> int:
+    def negative(self, in_float32: bool) -> int:
         """Whether the operator has a negative eigenvalue: `YES`, `NO` or `UNDECIDED`, see `is_negative`."""
         values, _, _ = self.ritz_values()
-        return int(is_negative(values[-1], values[0], np.array(self.lower_bound())))
+        return int(is_negative(values[-1], values[0], np.array(self.lower_bound()), in_float32))
+
+    def has_open_sign(self, in_float32: bool) -> bool:
+        """Whether more steps may tell whether there is a negative eigenvalue: not where one is within rounding."""
+        values, residuals, _ = self.ritz_values()
+        within_rounding = values[0] < -ZERO * np.abs(values).max() and residuals[0] < RESOLVED * abs(values[0])
+        return self.negative(in_float32) == UNDECIDED and not within_rounding
 
     def pair(self, rank: int) -> Ritz:
         """The eigenpair of a rank: 1 the largest eigenvalue, 2 the next, -1 the smallest."""

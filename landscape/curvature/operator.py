@@ -110,6 +110,11 @@ class HessianOperator:
         return self.layout.size
 
     @property
+    def in_float32(self) -> bool:
+        """Whether products are computed in float32."""
+        return self.method != "differences" and self.setting.plan.precision != "float64"
+
+    @property
     def noise(self) -> float:
         """About the error of a product relative to the largest eigenvalue."""
         if self.method == "differences":

@@ -15,19 +15,18 @@ import numpy as np
 import torch
 
 from landscape.curvature.algebra import Floats
-from landscape.curvature.lanczos import Krylov, lanczos
+from landscape.curvature.lanczos import RESOLVED, Krylov, lanczos
 from landscape.evaluation.differentiation import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.parameters import trainable_matrices
-from landscape.record import EIGENVALUES, UNDECIDED, YES, ConvexityRecord
+from landscape.record import EIGENVALUES, YES, ConvexityRecord
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
 FLOOR = 1e-4
-RESOLVED = 0.1  # of a negative λmin: what its residual may be, as far as the usual number of steps reaches
 
 
 class _NotFiniteError(Exception):
@@ -64,22 +63,22 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
     try:
         krylov = lanczos(
             product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
-            is_open=lambda krylov: _is_open(krylov, convexity), most=convexity.most or 0,
+            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most or 0,
         )  # fmt: skip
     except _NotFiniteError:
         return (np.nan,) * len(EIGENVALUES)
     values, residuals, _ = krylov.ritz_values()
     ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
-    return (*ends, krylov.lower_bound(), float(krylov.negative))
+    return (*ends, krylov.lower_bound(), float(krylov.negative(product.in_float32)))
 
 
-def _is_open(krylov: Krylov, convexity: ConvexityRecord) -> bool:
+def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
     """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
     if convexity.most is None:
         return False
     values, residuals, _ = krylov.ritz_values()
-    unresolved = krylov.negative == YES and residuals[0] > RESOLVED * abs(values[0])
-    return krylov.negative == UNDECIDED or (unresolved and krylov.steps < convexity.steps)
+    unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
+    return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)
 
 
 class _Product:
@@ -98,6 +97,11 @@ class _Product:
         self._derivatives = self._make(precision="float64" if how == "differences" else None)
         totals = [self._derivatives.totals(block) for block in range(self._derivatives.blocks)]
         self._factors: Mapping[str, float] = loss_factors(totals, self._evaluator.observe)
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether products are computed in float32."""
+        return self._how != "differences" and self._evaluator.plan.precision != "float64"
 
     def __call__(self, vector: Floats) -> Floats:
         self._evaluator.on_point()

@@ -50,10 +50,19 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
     most = most_steps(size, STEPS)
     if kept is None:
-        krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise, is_open=_has_no_sign, most=most)
+        krylov = lanczos(
+            operator,
+            size,
+            (1, -1),
+            noise=lambda: operator.noise,
+            is_open=lambda krylov: krylov.has_open_sign(operator.in_float32),
+            most=most,
+        )
     else:
         steps = replace(kept, size=size)
-        krylov = kept_lanczos(operator, steps, (1, -1), loss, is_open=_has_no_sign, most=most)
+        krylov = kept_lanczos(
+            operator, steps, (1, -1), loss, is_open=lambda krylov: krylov.has_open_sign(operator.in_float32), most=most
+        )
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
     rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
@@ -64,7 +73,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
         if sampled is not None and terms is None:
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
-        doubt, known = _doubt(krylov, rank, rounding)
+        doubt, known = _doubt(krylov, rank, rounding, operator.in_float32)
         note, error = "; ".join(filter(None, (doubt, how))), None if sampled is None else sampled.stderr
         rows[name] = row_of(pair.value, error, note=note) if known else Row(None, note=note)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
@@ -74,11 +83,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     return Curved(rows, samples | {PROBED: np.array(found.probes)})
 
 
-def _has_no_sign(krylov: Krylov) -> bool:
-    return krylov.negative == UNDECIDED
-
-
-def _doubt(krylov: Krylov, rank: int, rounding: float) -> tuple[str, bool]:
+def _doubt(krylov: Krylov, rank: int, rounding: float, in_float32: bool) -> tuple[str, bool]:
     """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
     pair = krylov.pair(rank)
     if not math.isfinite(pair.value):
@@ -86,9 +91,10 @@ def _doubt(krylov: Krylov, rank: int, rounding: float) -> tuple[str, bool]:
     residual = f"residual {max(pair.residual, rounding):.2g}"
     if rank > 0 or max(pair.residual, rounding) < abs(pair.value):
         return residual, True
-    if krylov.negative == UNDECIDED:
+    negative = krylov.negative(in_float32)
+    if negative == UNDECIDED:
         between = f"between {krylov.lower_bound():.2g} and {pair.value:.2g}"
         return f"sign undecided: {between} after {krylov.steps} products ({residual})", False
-    if krylov.negative == YES:
+    if negative == YES:
         return f"negative, and no better known than at most this: {residual}", True
     return f"{residual}; no eigenvalue is below -{ZERO:.0e} of the largest", True

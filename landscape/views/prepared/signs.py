@@ -73,4 +73,7 @@ def _is_loose(surface: Surface) -> NDArray[np.bool_]:
 def _negative(surface: Surface) -> NDArray[np.uint8]:
     """Whether there is a negative eigenvalue at each point; maps of earlier versions have no bound to say no by."""
     bound = surface[EIG_MIN_BOUND] if EIG_MIN_BOUND in surface.observables else np.full(surface.status.shape, np.nan)
-    return is_negative(*(np.asarray(each, np.float64) for each in (surface[EIG_MAX], surface[EIG_MIN], bound)))
+    largest, smallest, least = (np.asarray(each, np.float64) for each in (surface[EIG_MAX], surface[EIG_MIN], bound))
+    record = surface.record
+    differs = record.convexity is not None and record.convexity.second_derivatives == "differences"
+    return is_negative(largest, smallest, least, in_float32=record.precision != "float64" and not differs)
