@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from landscape.checks.grids import at_centre, resolution_of
+from landscape.checks.grids import along_path, at_centre, held_by, resolution_of, ways_between
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
@@ -94,7 +94,7 @@ def _resolution(scene: Scene) -> Check:
     found = resolution_of(scene.evidence)
     if found is None:
         raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
-    return resolution.resolution(found)
+    return resolution.resolution(replace(found, held=held_by(scene.evidence.surface).name))
 
 
 def _other_seeds(scene: Scene) -> Check:
@@ -131,7 +131,7 @@ def _centre_cell(scene: Scene) -> Check:
     known = [each for each in known if each.stands_out(scene.origin_loss, scene.low_precision)]
     if not known:
         raise NotJudged("the cells beside the centre rise by less than the rounding of their losses")
-    return curvature.of_grid(known)
+    return curvature.of_grid(known, held_by(scene.evidence.surface).name)
 
 
 def _hidden(scene: Scene) -> Check:
@@ -147,15 +147,36 @@ def _batch_norm(scene: Scene) -> Check:
     asker, evidence = scene.asked, scene.evidence
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
-    points = [[0.0] * len(evidence.surface.axes), *(evidence.point(each) for each in scene.corners)]
-    other = asker.losses(asker.other_statistics, points)
+    path = [each for each in scene.renewed_on_paths.values() if math.isfinite(each.own)]
+    between, other = _between(scene), np.array(scene.renewed_corners)
     shown = np.array([scene.origin_loss, *(evidence.values[each] for each in scene.corners)])
     trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
     pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
     places = [evidence.place(each) for each in scene.corners]
     corners = dict(zip(places, pairs[1:], strict=True))
     error = evidence.origin_stderr
-    return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm))
+    return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm, path, between))
+
+
+def _between(scene: Scene) -> list[statistics.Between]:
+    """The barriers between the networks that axes run through: half-way, of a line where its loss is highest.
+
+    There the running statistics are mixed from those of both ends, and belong to no network.
+    """
+    ways = ways_between(scene.evidence.surface) if scene.uses_centres_statistics else []
+    if not ways:
+        return []
+    points = [point for way in ways for point in (way.start, way.middle, way.end)]
+    pairs = scene.asked.by_statistics([point.tolist() for point in points])
+    found = []
+    for k, way in enumerate(ways):
+        barriers = [
+            float(losses[1] - (1 - way.share) * losses[0] - way.share * losses[2])
+            for losses in (pairs.first[3 * k : 3 * k + 3], pairs.second[3 * k : 3 * k + 3])
+        ]
+        error = float(pairs.stderr[3 * k + 1])
+        found.append(statistics.Between(way.name, barriers[0], barriers[1], error, scene.evidence.relief))
+    return found
 
 
 def _path(scene: Scene) -> Check:
@@ -165,22 +186,31 @@ def _path(scene: Scene) -> Check:
         raise NotJudged("no path is drawn")
     if gram is None:
         raise NotJudged("the norms of the axes or their cosines are not recorded")
-    return geometry.paths({path.label: _on_plane(evidence.surface, path, gram) for path in evidence.surface.paths})
+    try:
+        renewed = scene.renewed_on_paths
+    except (NotJudged, JobError):  # check 10 says why
+        renewed = {}
+    found = {}
+    for k, path in enumerate(evidence.surface.paths):
+        of_path = {at: place.renewed for (of, at), place in renewed.items() if of == k}
+        shape = _shape(evidence.surface, path, gram)
+        found[path.label] = geometry.OnPlane(along_path(evidence, path), *shape, len(evidence.surface.axes), of_path)
+    return geometry.paths(found)
 
 
-def _on_plane(surface: Surface, path: ProjectedPath, gram: Floats) -> geometry.OnPlane:
-    """A path and its projection; of one of several the variance that counts is its own, about its own mean."""
+def _shape(surface: Surface, path: ProjectedPath, gram: Floats) -> tuple[Floats, float, float]:
+    """How far a path lies off the plane, and the shares of its variance that the axes explain, and would of a walk.
+
+    Of one of several the variance that counts is its own, about its own mean.
+    """
     away = _away(path, gram, [axis.name for axis in surface.axes])
     # The late snapshots of one of several may lie close to the origin, and yet on no axis: its length is what counts.
     off = path.distance[away > 0] / (away[away > 0] if not path.label else away.max(initial=0.0))
-    known = np.isfinite(path.loss) & np.isfinite(path.projected_loss)
-    gaps, losses = np.abs(path.loss - path.projected_loss)[known], path.loss[known]
     if path.label:
-        shares = [path.runs[0].shown, path.runs[0].shown_of_walk]
-        return geometry.OnPlane(off, gaps, losses, *(_total([share]) for share in shares))
+        return off, _total([path.runs[0].shown]), _total([path.runs[0].shown_of_walk])
     axes = [axis.record for axis in surface.axes]
     explained = _total([share.explained_variance for share in axes])
-    return geometry.OnPlane(off, gaps, losses, explained, _total([share.random_walk_variance for share in axes]))
+    return off, explained, _total([share.random_walk_variance for share in axes])
 
 
 def _away(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
@@ -205,8 +235,21 @@ def _range(scene: Scene) -> Check:
     elif chance is not None:
         alive = finite & (evidence.values < chance)
         dead = 1 - float(alive.sum() / finite.sum())
-        found = replace(found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite))
+        held = held_by(evidence.surface)
+        found = replace(
+            found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite), held=held.name,
+            reach=held.reach, renewed=_renewed_corners(scene, chance) if dead > values.DEAD else 0.0,
+        )  # fmt: skip
     return values.range_of_axes(found)
+
+
+def _renewed_corners(scene: Scene, chance: float) -> float:
+    """Of the corners that lose as much as guessing the share that does not with statistics taken anew."""
+    if not scene.uses_centres_statistics:
+        return 0.0
+    shown = np.array([scene.evidence.values[each] for each in scene.corners])
+    dead = shown >= chance
+    return float((np.array(scene.renewed_corners[1:])[dead] < chance).mean()) if dead.any() else 0.0
 
 
 def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
@@ -267,7 +310,8 @@ def _moved(scene: Scene) -> float | None:
 
 
 def _holes(scene: Scene) -> Check:
-    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing))
+    held = held_by(scene.evidence.surface).name
+    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing, held))
 
 
 CHECKS: Mapping[str, tuple[str, Callable[[Scene], Check]]] = {

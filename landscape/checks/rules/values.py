@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from landscape.checks.rules.geometry import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
 
@@ -15,6 +16,7 @@ SURE = 20.0  # relief in standard errors: the band of ± one error is then a ten
 FEW = 30
 VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
+MOSTLY_RENEWED = 0.5  # of the corners
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
 CHANGE = 0.02  # relative: a log rounds to two digits
@@ -77,6 +79,10 @@ class Range:
         within: the distance from the origin, in units of the axes, within which most cells are better than guessing.
         noise: the median standard error of the rise; NaN where it is not known.
         why: `dead` says nothing.
+        held: what the picture is to hold and a smaller range may cut off, such as 'the path'; '' where there is none.
+        reach: how far that lies from the origin, along an axis.
+        renewed: the share of the corners at the loss of guessing that are better with batch norm's statistics taken
+            anew; 0 where they are taken anew already, or it is not known.
     """
 
     relief: float
@@ -85,6 +91,9 @@ class Range:
     chance: float
     within: float = 0.0
     why: str = "the loss of guessing, which a dead network has, is not known"
+    held: str = ""
+    reach: float = 0.0
+    renewed: float = 0.0
 
 
 def range_of_axes(found: Range) -> Check:
@@ -103,10 +112,21 @@ def range_of_axes(found: Range) -> Check:
     text = f"{percent(found.dead)} of the cells lose as much as guessing ({number(found.chance)}) or more"
     if found.dead <= DEAD:
         return check("12", "range", "holds", text, value=found.dead, numbers=known)
-    remedy = "mostly a dead network: take a smaller range"
+    return check("12", "range", "reservation", text, _remedy(found), found.dead, numbers=known)
+
+
+def _remedy(found: Range) -> str:
+    """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
+    if found.renewed > MOSTLY_RENEWED:
+        return f"stale statistics make {percent(found.renewed)} of the corners so: {RECALIBRATE}"
+    if found.held and found.within < found.reach:
+        return (
+            f"mostly a dead network, but a smaller range would cut {found.held} off: a logarithmic scale (--log) shows "
+            "what is low, too"
+        )
     if found.within > 0:
-        remedy = f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
-    return check("12", "range", "reservation", text, remedy, found.dead, numbers=known)
+        return f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
+    return "mostly a dead network: take a smaller range"
 
 
 @dataclass(frozen=True)
@@ -195,6 +215,7 @@ class Holes:
 
     cells: int
     missing: Mapping[str, int]
+    held: str = ""  # what a smaller range would cut off; '' for nothing
 
 
 def holes(found: Holes) -> Check:
@@ -206,6 +227,10 @@ def holes(found: Holes) -> Check:
     parts = ", ".join(f"{count:,} {what}" for what, count in there.items())
     text = f"{percent(share)} of the cells have no finite loss: {parts}"
     infinite = set(there) == {"not finite"}
-    remedy = "take a smaller range" if infinite else "run the job again: it goes on with what is missing"
+    remedy = "run the job again: it goes on with what is missing"
+    if infinite:
+        remedy = (
+            f"a smaller range would cut {found.held} off: leave the holes" if found.held else "take a smaller range"
+        )
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)
