@@ -94,7 +94,7 @@ def _resolution(scene: Scene) -> Check:
     found = resolution_of(scene.evidence)
     if found is None:
         raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
-    return resolution.resolution(replace(found, held=held_by(scene.evidence.surface).name))
+    return resolution.resolution(replace(found, held=_cut_off(scene)))
 
 
 def _other_seeds(scene: Scene) -> Check:
@@ -249,7 +249,10 @@ def _renewed_corners(scene: Scene, chance: float) -> float:
         return 0.0
     shown = np.array([scene.evidence.values[each] for each in scene.corners])
     dead = shown >= chance
-    return float((np.array(scene.renewed_corners[1:])[dead] < chance).mean()) if dead.any() else 0.0
+    try:
+        return float((np.array(scene.renewed_corners[1:])[dead] < chance).mean()) if dead.any() else 0.0
+    except JobError:  # check 10 says why
+        return 0.0
 
 
 def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
@@ -310,8 +313,14 @@ def _moved(scene: Scene) -> float | None:
 
 
 def _holes(scene: Scene) -> Check:
-    held = held_by(scene.evidence.surface).name
-    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing, held))
+    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing, _cut_off(scene)))
+
+
+def _cut_off(scene: Scene) -> str:
+    """What a range of half the size would cut off, such as 'the path'; '' for nothing."""
+    held = held_by(scene.evidence.surface)
+    reach = max(float(np.abs(axis.coordinates).max()) for axis in scene.evidence.surface.axes)
+    return held.name if held.reach > reach / 2 else ""
 
 
 CHECKS: Mapping[str, tuple[str, Callable[[Scene], Check]]] = {

@@ -25,7 +25,7 @@ from landscape.parameters import describe_parameters, immobile, in_first_version
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import check_tile, make_axes, make_grid
-from landscape.preparation.batch_norm import with_batch_norm
+from landscape.preparation.batch_norm import statistics_warnings, with_batch_norm
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.convexity import convexity_of
@@ -120,6 +120,7 @@ def prepare(
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
+    warnings += statistics_warnings(job, problem.model, asked.landscapes, landscapes)
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     own = read_problem(run) == job.problem  # as a recipe's

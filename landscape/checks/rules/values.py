@@ -117,13 +117,11 @@ def range_of_axes(found: Range) -> Check:
 
 def _remedy(found: Range) -> str:
     """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
-    if found.renewed > MOSTLY_RENEWED:
-        return f"stale statistics make {percent(found.renewed)} of the corners so: {RECALIBRATE}"
     if found.held and found.within < found.reach:
-        return (
-            f"mostly a dead network, but a smaller range would cut {found.held} off: a logarithmic scale (--log) shows "
-            "what is low, too"
-        )
+        cut = f"a smaller range would cut {found.held} off"
+        if found.renewed > MOSTLY_RENEWED:
+            return f"stale statistics make most of the corners so: {RECALIBRATE}; {cut}"
+        return f"mostly a dead network, and {cut}: a logarithmic scale (--log) shows what is low, too"
     if found.within > 0:
         return f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
     return "mostly a dead network: take a smaller range"
@@ -229,8 +227,8 @@ def holes(found: Holes) -> Check:
     infinite = set(there) == {"not finite"}
     remedy = "run the job again: it goes on with what is missing"
     if infinite:
-        remedy = (
-            f"a smaller range would cut {found.held} off: leave the holes" if found.held else "take a smaller range"
-        )
+        remedy = "take a smaller range"
+        if found.held:
+            remedy = f"does the loss overflow, as the logarithm of 0 does? a smaller range would cut {found.held} off"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)
