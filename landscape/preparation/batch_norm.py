@@ -54,8 +54,8 @@ def statistics_warnings(
     found = []
     if paths:
         found.append(
-            f"batch_norm: eval keeps the statistics of the origin at every point of {', '.join(paths)}, also below "
-            f"snapshots of the path, which have their own: the picture may show training going uphill; {ANEW}"
+            f"batch_norm: eval keeps the origin's statistics at every point of {', '.join(paths)}, also below "
+            f"snapshots, which have their own: the picture may show training going uphill; {ANEW}"
         )
     if lines:
         found.append(

@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface import NOT_FINITE, RISE_STDERR, ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 
@@ -134,6 +134,45 @@ def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
         for path, count in known
         if count < len(path.numbers)
     ]
+
+
+def statistics_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str) -> list[str]:
+    """That batch norm has statistics of other weights below a path or between networks, where losses may differ by it.
+
+    Of a path where a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
+    the range of the path's losses; of a line where its barrier is beyond its error.
+    """
+    if observable != "loss" or not surface.record.provenance.batch_norm_layers or surface.record.batch_norm != "eval":
+        return []
+    anew = "batch_norm: recalibrate takes them anew at every point"
+    kinds = {axis.record.kind for axis in surface.axes}
+    if kinds & {"towards", "plane"}:  # along which statistics move
+        barrier = surface.find_barrier() if len(surface.axes) == 1 else None
+        if barrier is not None and (barrier.height == 0 or barrier.is_within_error):
+            return []
+        return [f"between the networks batch norm's statistics are mixed from theirs, and may raise the loss; {anew}"]
+    drawn = {path.run for path in paths}
+    if not any(path.label in drawn and _differs(surface, path) for path in surface.paths):
+        return []
+    return [
+        "batch norm has the origin's statistics on the whole plane, and each snapshot its own, by which their losses "
+        f"may differ; {anew}"
+    ]
+
+
+def _differs(surface: Surface, path: ProjectedPath) -> bool:
+    """Whether the plane's loss is clearly another than that of a snapshot."""
+    error = surface.observables.get(RISE_STDERR)
+    noise = np.zeros(len(path.step))
+    if error is not None:
+        axes = reversed(surface.axes)
+        nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in axes]
+        noise = np.nan_to_num(error[tuple(nearest)])
+    known = path.loss[np.isfinite(path.loss)]
+    least = np.maximum(3 * noise, 0.01 * float(np.ptp(known)) if known.size else 0.0)
+    overflows = np.isfinite(path.loss) & (path.status == NOT_FINITE)
+    with np.errstate(invalid="ignore"):
+        return bool((overflows | (np.abs(path.loss - path.projected_loss) > least)).any())
 
 
 def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
