@@ -219,14 +219,16 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
 
 
 def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geometry.OnPlane:
-    return geometry.OnPlane(np.full(3, off), np.zeros(3), np.array([1.0, 2.0, 3.0]), explained, of_walk)
+    losses = np.array([1.0, 2.0, 3.0])
+    along = geometry.Along(["epoch 1", "epoch 2", "epoch 3"], losses, losses, 2.0, np.zeros(3))
+    return geometry.OnPlane(along, np.full(3, off), explained, of_walk)
 
 
 def test_each_path_is_judged_and_the_worst_one_decides() -> None:
     found = geometry.paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
     assert found.state == "fails"
-    assert [part.split(" lies ")[0] for part in found.text.split("; ") if " lies " in part] == [
-        "the path of sgd", "the path of thor", "the path of adam",
+    assert [part.split(":")[0] for part in found.text.split("; ") if ": " in part] == [
+        "path of sgd", "path of thor", "path of adam",
     ]  # fmt: skip
     assert found.numbers["thor, off"] == 0.7
     assert found.remedy.endswith("; the path of adam looks as pure drift would: its shape says nothing of the training")
