@@ -129,15 +129,18 @@ class Scene:
 
     @cached_property
     def uses_centres_statistics(self) -> bool:
-        """Whether batch norm has the running statistics of the origin wherever nothing moves them."""
-        record = self.evidence.record
-        return bool(record.provenance.batch_norm_layers) and record.batch_norm == "eval"
+        """Whether batch norm has the running statistics of the origin wherever nothing moves them.
+
+        Raises:
+            NotJudged: nobody answers questions.
+        """
+        return bool(self.evidence.record.provenance.batch_norm_layers) and self.asked.own.plan.statistics.fixed
 
     @cached_property
     def renewed_corners(self) -> list[float]:
         """The losses at the origin, and at the corners, with the other statistics of batch norm."""
         points = [[0.0] * len(self.evidence.surface.axes), *(self.evidence.point(each) for each in self.corners)]
-        return self.asked.losses(self.asked.other_statistics, points).tolist()
+        return [float(loss) for loss in self.asked.losses(self.asked.other_statistics, points)]
 
     @cached_property
     def renewed_on_paths(self) -> dict[tuple[int, int], OnPath]:

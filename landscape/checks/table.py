@@ -17,7 +17,7 @@ from landscape.errors import JobError
 from landscape.grid import Floats
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface import NOT_FINITE, ProjectedPath, Surface
 from landscape.watch.command import inspect_command
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
@@ -313,7 +313,24 @@ def _moved(scene: Scene) -> float | None:
 
 
 def _holes(scene: Scene) -> Check:
-    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing, _cut_off(scene)))
+    evidence = scene.evidence
+    return values.holes(values.Holes(evidence.values.size, evidence.missing, _cut_off(scene), _renewed_hole(scene)))
+
+
+def _renewed_hole(scene: Scene) -> str:
+    """A cell that is not finite but with batch norm's statistics taken anew; '' where there is none.
+
+    Running variances that move along a line between networks are negative beyond its ends.
+    """
+    holes = np.argwhere(scene.evidence.surface.status == NOT_FINITE)
+    if scene.asker is None or not len(holes) or not scene.uses_centres_statistics:
+        return ""
+    hole = tuple(map(int, holes[0]))
+    try:
+        loss = float(scene.asked.losses(scene.asked.other_statistics, [scene.evidence.point(hole)])[0])
+    except JobError:  # check 10 says why
+        return ""
+    return scene.evidence.place(hole) if math.isfinite(loss) else ""
 
 
 def _cut_off(scene: Scene) -> str:

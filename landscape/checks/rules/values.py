@@ -209,11 +209,17 @@ def _likelier(found: Lowest) -> str:
 
 @dataclass(frozen=True)
 class Holes:
-    """How many of the cells have no finite loss, by what is wrong with them."""
+    """How many of the cells have no finite loss, by what is wrong with them.
+
+    Attributes:
+        held: what a smaller range would cut off; '' for nothing.
+        renewed: one of the cells that are not finite, which is finite with batch norm's statistics taken anew.
+    """
 
     cells: int
     missing: Mapping[str, int]
-    held: str = ""  # what a smaller range would cut off; '' for nothing
+    held: str = ""
+    renewed: str = ""
 
 
 def holes(found: Holes) -> Check:
@@ -228,7 +234,9 @@ def holes(found: Holes) -> Check:
     remedy = "run the job again: it goes on with what is missing"
     if infinite:
         remedy = "take a smaller range"
-        if found.held:
+        if found.renewed:
+            remedy = f"{found.renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
+        elif found.held:
             remedy = f"does the loss overflow, as the logarithm of 0 does? a smaller range would cut {found.held} off"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)

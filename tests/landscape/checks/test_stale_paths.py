@@ -210,7 +210,10 @@ def test_a_barrier_of_mixed_statistics_does_not_hold(line):
     (barrier,) = check.numbers["barriers"].values()
     assert barrier["plane"] > 0.05
     assert barrier["renewed"] == pytest.approx(0, abs=1e-4), "all points of the line are one function"
-    assert line["recalibrate"]["10"].state == "holds"
+    assert line["recalibrate"]["10"].state == line["recalibrate"]["15"].state == "holds"
+    beyond = line["eval"]["15"]  # where the running variances are negative
+    assert beyond.state != "holds"
+    assert "is finite with the statistics of its own weights: batch_norm: recalibrate" in beyond.remedy
     assert "barriers" not in line["recalibrate"]["10"].numbers
 
 
