@@ -152,7 +152,13 @@ class Scene:
         surface = self.evidence.surface
         paths = {k: along_path(self.evidence, path) for k, path in enumerate(surface.paths)}
         ranked = sorted(
-            ((gap, -k, -at) for k, each in paths.items() for at, gap in enumerate(each.gaps.tolist())), reverse=True
+            (
+                (gap, -k, -at)
+                for k, each in paths.items()
+                for at, gap in enumerate(each.gaps.tolist())
+                if math.isfinite(each.losses[at])
+            ),
+            reverse=True,
         )
         if not self.uses_centres_statistics or not ranked:
             return {}

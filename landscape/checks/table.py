@@ -147,7 +147,7 @@ def _batch_norm(scene: Scene) -> Check:
     asker, evidence = scene.asked, scene.evidence
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
-    path = [each for each in scene.renewed_on_paths.values() if math.isfinite(each.own)]
+    path = list(scene.renewed_on_paths.values())
     between, other = _between(scene), np.array(scene.renewed_corners)
     shown = np.array([scene.origin_loss, *(evidence.values[each] for each in scene.corners)])
     trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
