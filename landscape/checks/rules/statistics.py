@@ -108,8 +108,8 @@ def stale(found: Stale) -> Check:
 
     - A path: where statistics taken anew bring the plane nearer to a snapshot's own loss, by more than 3 standard
       errors of the paired difference, this is the stale part. Up to 1 % of the range of the path's losses it is not
-      seen; up to 10 %, the way between two contour lines, it is a reservation; beyond, the picture of the training is
-      not that of the training, and does not hold. What statistics taken anew do not mend is for check 11.
+      seen; beyond, the picture of the training is not that of the training, and does not hold. What statistics taken
+      anew do not mend is for check 11.
     - A barrier: a stale part of more than half of it does not hold, of more than 10 % it is a reservation.
     - The centre: both losses differ by more than 3 standard errors.
     - A corner: share = (L_eval − L_recal) / (L_eval − L₀) beyond 50 %.
@@ -150,7 +150,7 @@ def _path(found: Stale) -> _Finding | None:
         f"{beside(worst.name, worst.own, worst.plane)} with the statistics of the centre, and {number(worst.renewed)} "
         "with statistics taken anew"
     )
-    return _Finding("fails" if worst.share > SMALL_GAP else "reservation", text, RECALIBRATE, worst.share)
+    return _Finding("fails", text, RECALIBRATE, worst.share)
 
 
 def _between(found: Stale) -> _Finding | None:

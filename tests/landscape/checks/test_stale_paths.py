@@ -266,8 +266,8 @@ def on_path(own: float, plane: float, renewed: float, stderr: float = 0.01, heig
 def test_what_statistics_taken_anew_do_not_mend_is_not_stale():
     assert on_path(1.72, 3.55, 1.80) == "fails"
     assert on_path(1.72, math.inf, 1.80) == "fails"
-    assert on_path(1.72, 1.90, 1.75) == "reservation"  # 7.5 % of the path's range of losses
-    assert on_path(1.72, 3.55, 3.50) == "reservation"  # 2.5 %: the rest lies off the plane
+    assert on_path(1.72, 1.90, 1.75) == "fails"  # 7.5 % of the path's range of losses
+    assert on_path(1.72, 3.55, 3.50) == "fails"  # 2.5 %: the rest lies off the plane
     assert on_path(1.72, 1.73, 1.90) == "holds"  # they would make it worse
     assert on_path(1.72, 3.55, 1.80, stderr=0.7) == "holds"  # within the noise
     assert on_path(1.72, 3.55, 1.80, stderr=math.nan) == "fails"  # whose noise is not known
