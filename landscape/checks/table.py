@@ -45,12 +45,13 @@ def _centre(scene: Scene) -> Check:
 def _expectation(scene: Scene) -> Check:
     evidence = scene.evidence
     given = scene.asker.prepared.problem.expected.get("loss") if scene.asker is not None else None
-    logged = None if given is not None else evidence.logged_loss()
-    expected, error = (given, 0.0) if logged is None else logged
-    source = "the problem expects" if logged is None else f"{evidence.log_in_words} ended at"
+    logged = None if given is not None else evidence.logged
+    expected, error = (given, 0.0) if logged is None else (logged.loss, logged.stderr)
+    source = "the problem expects" if logged is None else logged.words
+    went_on = f"the centre's training went on to {evidence.origin_went_on_to}" if evidence.origin_went_on_to else ""
     found = centre.Expectation(
         scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start,
-        evidence.record.rounding_in_words,
+        evidence.record.rounding_in_words, (logged.ended if logged is not None else "") or went_on,
     )  # fmt: skip
     return centre.expectation(found)
 
@@ -272,9 +273,13 @@ def _lowest(scene: Scene) -> Check:
     fall = scene.origin_loss - float(evidence.values[index])
     found = values.Lowest(fall, noise, evidence.place(index), scene.origin_loss, evidence.origin_stderr)
     if noise > 0 and fall > values.CLEARLY * noise:
-        ended, before = evidence.logged_loss(), evidence.logged_loss_before()
-        slope = math.nan if ended is not None else _slope_towards(scene, evidence.point(index))
-        found = replace(found, log=evidence.log_in_words, ended=ended, before=before, slope=slope)
+        logged, stretches = evidence.logged, evidence.last_stretches
+        slope = math.nan if logged is not None else _slope_towards(scene, evidence.point(index))
+        found = replace(found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope)
+        if logged is not None:
+            unit, number = evidence.until
+            where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
+            found = replace(found, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
         found = replace(found, rounding=evidence.record.rounding_in_words)
     return values.lowest(found)
 

@@ -45,7 +45,7 @@ from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of,
 from landscape.preparation.refinement import refinement_of
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.solving import Solver, foreseen, solving_for
-from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
+from landscape.preparation.warnings import data_warnings, end_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
@@ -123,6 +123,7 @@ def prepare(
     warnings += statistics_warnings(job, problem.model, asked.landscapes, landscapes)
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
+    warnings += end_warnings(asked.landscapes, landscapes)
     own = read_problem(run) == job.problem  # as a recipe's
     with in_folder(folder):
         losses = partial(losses_of_few, problem, samples, here)

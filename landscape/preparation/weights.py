@@ -12,8 +12,9 @@ from landscape.fields import OF_RUN
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
-from landscape.trajectory.packed_snapshots import trajectory_at
+from landscape.trajectory.packed_snapshots import PackedSnapshot, trajectory_at
 from landscape.trajectory.snapshots import Trajectory
+from landscape.trajectory.training_state import went_on_to
 from landscape.trajectory.weight_files import load_weights
 
 
@@ -84,6 +85,19 @@ class Weights:
         if key not in self._digests:
             self._digests[key] = state_digest(self.state(key))
         return self._digests[key]
+
+    def went_on_to(self, reference: int | str | RunSnapshot) -> str:
+        """How far the log of a training goes beyond a snapshot, such as `epoch 12`; empty where it ends with it.
+
+        Raises:
+            LandscapeError: the log cannot be read.
+        """
+        key = self.resolve(reference)
+        if isinstance(key, str):
+            return ""
+        trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
+        snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
+        return "" if isinstance(snapshot, PackedSnapshot) else went_on_to(trajectory.run, snapshot)
 
     def label(self, reference: int | str | RunSnapshot) -> str:
         """What figures and errors call the weights of that name, such as `epoch 3`, or `sgd epoch 3` of another run."""

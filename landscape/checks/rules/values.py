@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from landscape.checks.rules.geometry import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
+from landscape.trajectory.history import Stretch
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
 # Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
@@ -137,8 +139,10 @@ class Lowest:
         place: its coordinates in words.
         loss, stderr: L₀ and its standard error.
         log: whose training log the next ones are of, as a subject of sentences.
-        ended: the mean of the log's last losses and its standard error; None where there is no log.
-        before: likewise of the epoch before that.
+        ended: the mean of the losses that it had last by then, and its standard error; None where there is no log.
+        ended_in_words: what stands before that number: `your training log ended at`.
+        stretches: the log's last ones by then, such as epochs, the oldest first.
+        where: they lie: `at its end`, or `at epoch 10` where the log goes on.
         slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
         rounding: how weights and activations are rounded, in words; '' where they are not.
     """
@@ -150,9 +154,11 @@ class Lowest:
     stderr: float = math.nan
     log: str = ""
     ended: Logged | None = None
-    before: Logged | None = None
     slope: float = math.nan
     rounding: str = ""
+    ended_in_words: str = ""
+    stretches: tuple[Stretch, ...] = ()
+    where: str = "at its end"
 
 
 def lowest(found: Lowest) -> Check:
@@ -190,13 +196,16 @@ def _likelier(found: Lowest) -> str:
         ended, error = found.ended
         noise = math.hypot(*(each for each in (error, found.stderr) if math.isfinite(each)))
         if found.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
-            return f"; rather the former: {found.log} ended at {number(ended)}, the centre has {number(found.loss)}"
-    if found.ended is not None and found.before is not None:
-        last, before = found.ended[0], found.before[0]
-        noise = math.hypot(found.ended[1], found.before[1])
-        if before - last > max(2 * noise, CHANGE * abs(before)):
-            return f"; rather the latter: {found.log} still fell at its end, from {number(before)} to {number(last)}"
-        return f"; rather the former: {found.log} no longer fell at its end ({number(before)}, then {number(last)})"
+            words = f"{found.ended_in_words} {number(ended)}, the centre has {number(found.loss)}"
+            return f"; rather the former: {words}"
+    if len(found.stretches) > 1:
+        before, last = (number(each.mean) for each in found.stretches[-2:])
+        match still_fell(found.stretches):
+            case True:
+                return f"; rather the latter: {found.log} still fell {found.where}, from {before} to {last}"
+            case False:
+                return f"; rather the former: {found.log} no longer fell {found.where} ({before}, then {last})"
+        return f"; whether {found.log} still fell {found.where}, its noise does not tell ({before}, then {last})"
     if found.slope > found.fall / 2:
         return (
             "; the gradient at the centre is not zero: rather the latter, where the samples are those of training "
@@ -205,6 +214,23 @@ def _likelier(found: Lowest) -> str:
     if abs(found.slope) < found.fall / 10:
         return "; the gradient at the centre is nearly zero along the way: a minimum, with a lower one beside it"
     return ""
+
+
+def still_fell(stretches: Sequence[Stretch]) -> bool | None:
+    """Whether a loss still fell in the last of at least two stretches of its log; None where they do not tell.
+
+    A fall of more than 2 % counts: of whole epochs, over whose samples there is no noise of sampling, where it goes on
+    through all of them; of other stretches where it is beyond two standard errors.
+    """
+    before, last = stretches[-2:]
+    fall = before.mean - last.mean
+    if fall <= CHANGE * abs(before.mean):
+        return False
+    if last.whole:
+        goes_on = all(one.mean > other.mean for one, other in pairwise(stretches))
+    else:
+        goes_on = fall > 2 * math.hypot(before.stderr, last.stderr)
+    return True if goes_on else None
 
 
 @dataclass(frozen=True)

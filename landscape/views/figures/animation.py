@@ -1,4 +1,4 @@
-"""Trajectories growing from their starts to their convergence points: frames, and the buttons that play them."""
+"""Trajectories growing from their starts to their last snapshots: frames, and the buttons that play them."""
 
 from __future__ import annotations
 

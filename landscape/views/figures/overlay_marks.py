@@ -1,4 +1,4 @@
-"""What an overlay shows of each landscape beside its values: the legend entry, the path, the convergence point."""
+"""What an overlay shows of each landscape beside its values: the legend entry, the path, the last snapshot."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def entry(label: str) -> str:
 
 
 def end_entry(label: str, path: DrawnPath) -> str:
-    """The legend entry of the last snapshot, such as 'sgd: minimum, convergence point (epoch 20)'.
+    """The legend entry of the last snapshot, such as 'sgd: minimum, last snapshot (epoch 20)'.
 
-    Of one of several paths, the run is named: 'both, convergence point of sgd (epoch 20)'.
+    Of one of several paths, the run is named: 'both, last snapshot of sgd (epoch 20)'.
     """
     last = f"{path.end_name} of {text(path.run)} ({path.unit} {path.numbers[-1]})" if path.run else path.end_name
     return f"{entry(label)}, {last}"
 
 
 def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -> list[str]:
-    """All legend entries of the landscapes and their convergence points."""
+    """All legend entries of the landscapes and their last snapshots."""
     ends = [end_entry(label, path) for label, own in zip(labels, paths, strict=True) for path in own]
     return [*(entry(label) for label in labels), *ends]
 
@@ -80,10 +80,10 @@ def space_key(label: str, number: int, look: Look, style: Style) -> go.Scatter3d
 def flat_marks(
     path: DrawnPath, label: str, number: int, look: Look, style: Style, *, joined: bool = True
 ) -> list[go.Scatter]:
-    """The path on a plane in the landscape's own look, and its convergence point.
+    """The path on a plane in the landscape's own look, and its last snapshot.
 
     Args:
-        joined: draw the path, and not the convergence point alone.
+        joined: draw the path, and not the last snapshot alone.
     """
     x, y = path.places[0], path.places[1]
     group = {"legendgroup": f"item {number}"}
@@ -133,7 +133,7 @@ def flat_marks(
 
 
 def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style: Style) -> list[go.Scatter3d]:
-    """The path in space in the landscape's own colour, and its convergence point where its height is known."""
+    """The path in space in the landscape's own colour, and its last snapshot where its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
         return []
@@ -155,7 +155,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
 
 
 def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float) -> list[go.Scatter3d]:
-    """The convergence point in space at that height, where it is known."""
+    """The last snapshot in space at that height, where it is known."""
     if not np.isfinite(height):
         return []
     edge = {"color": INK["light"], "width": 1}

@@ -30,7 +30,7 @@ LINES = "rgba(255,255,255,0.6)"
 
 
 def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.Figure:
-    """The surfaces on one height scale, with contour lines, paths and convergence points; missing points on the floor.
+    """The surfaces on one height scale, with contour lines, paths and last snapshots; missing points on the floor.
 
     Args:
         opacity: of the surfaces, from 0 to 1.

@@ -1,4 +1,4 @@
-"""Trajectories on top of a drawing: lines, snapshots, starts, convergence points, step numbers."""
+"""Trajectories on top of a drawing: lines, snapshots, starts, last snapshots, step numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from landscape.views.figures.layout import Style, text
 from landscape.views.figures.path_looks import KEY, PathLook, are_told_apart, path_look
 from landscape.views.figures.theme import PAPER, PATH_HALO, themed
-from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath, place_labels_of_all
+from landscape.views.prepared.path import LAST, START, DrawnPath, place_labels_of_all
 
 SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
@@ -21,7 +21,7 @@ LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
     """The legend entries that the paths bring."""
     if are_told_apart(paths):
-        return [*(text(path.name) for path in paths), START, CONVERGENCE]
+        return [*(text(path.name) for path in paths), START, LAST]
     return [name for path in paths for name in (path.name, path.start_name, path.end_name)]
 
 
@@ -99,7 +99,7 @@ def _space_keys(style: Style) -> list[go.Scatter3d]:
 def _keys(style: Style, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
     """The names of both entries, and their marks in a grey that no path has."""
     entries = []
-    for (symbol, size), name in zip(symbols, (START, CONVERGENCE), strict=True):
+    for (symbol, size), name in zip(symbols, (START, LAST), strict=True):
         rings = {"line": {"color": KEY, "width": 2}} if name == START else {}
         options: dict[str, Any] = {
             theme: {

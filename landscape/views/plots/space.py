@@ -25,7 +25,7 @@ from landscape.views.plots.style import (
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
-from landscape.views.prepared.path import CONVERGENCE, START
+from landscape.views.prepared.path import LAST, START
 
 FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
@@ -94,6 +94,6 @@ def _paths(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
             colours = {"markerfacecolor": "none" if index == 0 else look.colour, "markeredgecolor": look.colour}
             label = f"_{name}" if path.run else name
             ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
-    for marker, name in (("o", START), ("D", CONVERGENCE)) if are_told_apart([each.path for each in drawn]) else ():
+    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([each.path for each in drawn]) else ():
         colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
         ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)

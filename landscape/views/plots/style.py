@@ -14,7 +14,7 @@ from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states, why_empty
-from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath
+from landscape.views.prepared.path import LAST, START, DrawnPath
 from landscape.views.prepared.scale import NO_LOGARITHM
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ HATCHES: dict[int, dict[str, Any]] = {
 INK, HALO = "#1c2530", "#ffffff"
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
-ENDS = (("o", 4.5, START), ("*", 7, CONVERGENCE))  # the mark, its size in widths of the path, and its name
+ENDS = (("o", 4.5, START), ("*", 7, LAST))  # the mark, its size in widths of the path, and its name
 
 
 @dataclass(frozen=True)

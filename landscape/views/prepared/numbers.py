@@ -77,7 +77,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *([("quantised", record.rounding_in_words)] if record.rounding_in_words else []),
         ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
-        ("origin", wording.origin_name(surface) or "not recorded"),
+        ("origin", surface.record.origin_in_words or "not recorded"),
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]

@@ -47,7 +47,7 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     if known is None and math.isfinite(height) and origin_index(surface) is not None:
         known = 10.0**height if log else height
     what, title = (
-        escape(words, quote=False) for words in (wording.origin_name(surface), wording.observable_title(observable))
+        escape(words, quote=False) for words in (surface.record.origin_in_words, wording.observable_title(observable))
     )
     lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
     lines += [f"{title} {number(known, 5)}"] if known is not None else []

@@ -18,7 +18,7 @@ from landscape.views.prepared.levels import number
 Floats = NDArray[np.float64]
 
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
-START, CONVERGENCE = "start", "convergence point"
+START, LAST = "start", "last snapshot"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class DrawnPath(Comparable):
 
     @property
     def end_name(self) -> str:
-        """The legend entry of the last snapshot, such as 'convergence point (epoch 20)'."""
-        return CONVERGENCE if self.run else f"{CONVERGENCE} ({self.unit} {self.numbers[-1]})"
+        """The legend entry of the last snapshot, such as 'last snapshot (epoch 20)'."""
+        return LAST if self.run else f"{LAST} ({self.unit} {self.numbers[-1]})"
 
     @property
     def start_name(self) -> str:
@@ -192,7 +192,7 @@ def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
 
 
 def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
-    last = f" ({CONVERGENCE})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
+    last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]

@@ -5,7 +5,6 @@ import itertools
 import logging
 import re
 import shutil
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -248,7 +247,7 @@ def test_the_table_has_functions_of_a_training_with_all_options():
     for name, entry in RECIPES.items():
         parameters = inspect.signature(recipe(name)).parameters
         assert next(iter(parameters)) == "run"
-        assert {*asdict(Settings(1, 1, 1.0))} - {"epochs", "collect", "network"} <= {*parameters}
+        assert {*Settings(1, 1, 1.0).plain()} - {"epochs", "collect", "network"} <= {*parameters}
         assert entry.problem.endswith(":problem")
         assert entry.about
     with pytest.raises(JobError, match="recipe: unknown 'lenet'; did you mean 'lenet-"):

@@ -59,7 +59,7 @@ def test_each_run_has_a_path_a_name_and_a_look_of_its_own(surface: Surface) -> N
     assert [len(trace.x) for trace in lines] == [10, 4]
     assert len({trace.line.color for trace in lines}) == len({trace.marker.symbol for trace in lines}) == 2
     entries = [trace.name for trace in drawn.data if trace.showlegend is not False and trace.name]
-    assert entries[-4:] == [lines[0].name, lines[1].name, "start", "convergence point"]
+    assert entries[-4:] == [lines[0].name, lines[1].name, "start", "last snapshot"]
 
 
 @pytest.mark.parametrize("kind", ["contour", "surface"])
@@ -81,9 +81,9 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
         drawn = compare([("a", surface), ("b", make.quadratic(21, 11, path=make.spiral()))], "overlay", kind)
         ends = [trace for trace in drawn.data if (trace.meta or {}).get("role") == "end"]
         assert [trace.name for trace in ends] == [
-            "a, convergence point of sgd (epoch 10)",
-            "a, convergence point of THOR &lt;2&gt; (step 4)",
-            "b, convergence point (epoch 10)",
+            "a, last snapshot of sgd (epoch 10)",
+            "a, last snapshot of THOR &lt;2&gt; (step 4)",
+            "b, last snapshot (epoch 10)",
         ]
         assert ends[0].marker.color == ends[1].marker.color != ends[2].marker.color
         assert ends[0].marker.symbol != ends[1].marker.symbol
@@ -92,7 +92,7 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
 def test_a_single_path_is_called_as_before(make: ModuleType) -> None:
     drawn = figure(make.quadratic(path=make.spiral()), "topographic")
     names = [trace.name for trace in drawn.data if (trace.meta or {}).get("role") in ("path", "end") and trace.name]
-    assert names == ["trajectory", "start (epoch 1)", "convergence point (epoch 10)"]
+    assert names == ["trajectory", "start (epoch 1)", "last snapshot (epoch 10)"]
 
 
 def test_paths_over_one_and_three_axes(make: ModuleType) -> None:
@@ -211,7 +211,7 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
     for kind in ("topographic", "surface"):
         ax = surface.plot(kind=kind)
         entries = [line.get_label() for line in ax.get_lines() if not line.get_label().startswith("_")]
-        assert entries[-4:] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)", "start", "convergence point"]
+        assert entries[-4:] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)", "start", "last snapshot"]
         pyplot.close(ax.figure)
 
 

@@ -161,7 +161,7 @@ def test_svg_holds_the_words_of_the_figure(make: ModuleType, tmp_path: Path, dra
     root = ElementTree.parse(path).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     words = " ".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
-    for part in ("minimum: loss", "quarantined: 16 points", "512 samples", "convergence point (epoch 10)", "0.25"):
+    for part in ("minimum: loss", "quarantined: 16 points", "512 samples", "last snapshot (epoch 10)", "0.25"):
         assert part in words
 
 

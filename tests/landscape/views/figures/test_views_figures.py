@@ -254,7 +254,7 @@ def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
     line = traces(drawn, "path")[-1]
     np.testing.assert_array_equal(line.x, path.coordinates["alpha"])
     np.testing.assert_array_equal(line.y, path.coordinates["beta"])
-    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "convergence point (epoch 10)"]
+    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "last snapshot (epoch 10)"]
     labels = [each.text for each in drawn.layout.annotations if each.name == "step"]
     assert labels[0] == "<b>1</b>"
     assert labels[-1] == "<b>10</b>"

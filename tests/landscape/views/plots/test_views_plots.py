@@ -56,7 +56,7 @@ def test_a_plane_has_the_levels_of_all_figures(make: ModuleType, pyplot: Any, lo
     ax = surface.plot(kind="topographic", log=log)
     (bar,) = ax.child_axes
     assert [text.get_text() for text in bar.get_yticklabels()] == list(scale.texts)
-    assert {"trajectory", "start (epoch 1)", "convergence point (epoch 10)", "origin"} <= set(labels(ax))
+    assert {"trajectory", "start (epoch 1)", "last snapshot (epoch 10)", "origin"} <= set(labels(ax))
     np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
     ax.figure.canvas.draw()
 

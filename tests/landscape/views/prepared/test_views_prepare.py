@@ -167,7 +167,7 @@ def test_the_drawn_path_follows_the_path(make: ModuleType) -> None:
     (drawn,) = prepare_paths(make.quadratic(path=path), "loss", log=True)
     np.testing.assert_allclose(drawn.height, np.log10(path.projected_loss))
     assert drawn.numbers == tuple(range(1, 11))
-    assert "<b>epoch 10</b> (convergence point)" in drawn.hover[-1]
+    assert "<b>epoch 10</b> (last snapshot)" in drawn.hover[-1]
     for word in ("alpha", "beta", "loss ", "loss at its projection", "distance off the plane 0.4"):
         assert word in drawn.hover[0]
     assert {0, 9} <= {label.index for label in drawn.labels}
