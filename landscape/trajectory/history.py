@@ -181,23 +181,22 @@ def last_stretches(run: Place, until: Until | None = None, most: int = 3) -> lis
     epochs: dict[Any, list[dict[str, Any]]] = {}
     for line in lines:
         epochs.setdefault(_count(line, "epoch"), []).append(line)
-    groups = list(epochs.values())
+    groups, of_epochs = list(epochs.values()), True
     if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # an epoch that has only begun says little
         groups.pop()
     if len(groups) < 2 or None in epochs:
+        of_epochs = False
         size = max(LAST_LINES, len(lines) // LAST_LINES)
         ends = range(len(lines), size - 1, -size)
         groups = [lines[end - size : end] for end in ends][::-1]
     groups = groups[-most:]
-    whole = len({len(group) for group in groups}) == 1 and all(map(_is_gapless, groups))
+    whole = of_epochs and len({len(group) for group in groups}) == 1 and all(map(_is_gapless, groups))
     return [_stretch([float(line["loss"]) for line in group], whole) for group in groups]
 
 
 def _is_gapless(lines: list[dict[str, Any]]) -> bool:
     """Whether lines of one epoch are those of successive steps, or one line stands for the epoch."""
-    first, last = (_count(line, "step") for line in (lines[0], lines[-1]))
-    if lines[0].get("epoch") is None:
-        return False
+    first, last = _count(lines[0], "step"), _count(lines[-1], "step")
     return len(lines) == 1 or (first is not None and last is not None and last - first + 1 == len(lines))
 
 
