@@ -19,6 +19,7 @@ from landscape.folders.lock import training_lock
 from landscape.results import open_run
 from landscape.trajectory.launch import DONE, Launch, write_launch
 from landscape.trajectory.training_state import training_state
+from landscape.views.prepared.wording import caption
 
 FUNCTION = """
 import sys
@@ -115,6 +116,7 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
     )
     assert call("logs", "run", "--rank", 0, "--follow").out.count("starts: process") == 2
     assert [line["step"] for line in open_run("run").history if "loss" in line] == list(range(1, 10))
+    assert open_run("run").trajectory.numbers == (0, 1, 2, 3), "the last one is in no interval"
 
     again = call("train", "my_training:train", "--run", "run")
     assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do after 3 epochs, 9 steps\n")
@@ -148,6 +150,43 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     done = json.loads(call("status", run, "--json").out)["training"]
     assert (done["state"], done["steps"], done["checkpoint"]) == ("done", 9, 9)
     assert done["next"] == f"landscape view {run}"
+
+
+def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is_the_origin(call, tmp_path):
+    assert call("train", "my_training:train", "--run", "run", "--epochs", 5, "--fail-at", 3).code == 1
+    assert open_run("run").trajectory.numbers == (0, 1, 2)
+    status = call("status", "run").out
+    assert "trajectory: 3 snapshots, epochs 0-2; training went on to epoch 4, which no snapshot has\n" in status
+    assert json.loads(call("status", "run", "--json").out)["went_on_to"] == "epoch 4"
+    job = {"run": "run", "problem": "my_training:problem", "num_samples": 20}
+    line = {"directions": [{"kind": "random"}], "size": 5}
+    job["landscapes"] = [{"name": "end", "origin": "last", **line}, {"name": "first", "origin": 1, **line}]
+    Path("job.yaml").write_text(json.dumps(job))
+    plan = call("plan", "job.yaml").out
+    assert "end: 5 around epoch 2 (training went on to epoch 4): 5 points" in plan
+    warning = (
+        "origin of end: epoch 2 is the last snapshot, and training went on to epoch 4, whose weights no snapshot has"
+    )
+    assert f"warning: {warning} has; " in plan
+    assert "origin of end, first" not in plan, "a snapshot that the job names is meant"
+    assert warning in call("run", "job.yaml", "--serial").err
+    surface = open_run("run")["end"]
+    assert "Origin: epoch 2 (training went on to epoch 4)" in caption(surface, "loss")
+    checked = " ".join(call("check", "run", "end", "--serial").out.split())
+    assert "at epoch 2 your training log had " in checked
+    assert "; the log ended at " in checked
+    assert "(epoch 4)" in checked
+    assert "training log ended at" not in checked
+
+    assert call("train", "my_training:train", "--run", "run", "--epochs", 5).code == 0
+    assert open_run("run").trajectory.numbers == (0, 1, 2, 5)
+    assert "went on" not in call("status", "run").out
+    job["landscapes"][0]["name"] = "ended"
+    Path("job.yaml").write_text(json.dumps({**job, "landscapes": job["landscapes"][:1]}))
+    assert "ended: 5 around epoch 5: 5 points" in call("plan", "job.yaml").out
+    assert call("run", "job.yaml", "--serial").code == 0
+    assert "Origin: epoch 5" in caption(open_run("run")["ended"], "loss")
+    assert "your training log ended at " in " ".join(call("check", "run", "ended", "--serial").out.split())
 
 
 def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path):
