@@ -101,6 +101,13 @@ class Settings:
         values.pop("default_intervals")  # it decides nothing beside `collect`
         return {name: _named(value) if callable(value) else value for name, value in values.items()}
 
+    def with_default_steps(self, steps_per_epoch: int) -> Settings:
+        """These settings with intervals that nobody gave, which count epochs, in steps where steps are counted."""
+        if not self.default_intervals or self.collect["unit"] == "epoch":
+            return self
+        intervals = [[number * steps_per_epoch for number in interval] for interval in self.collect["intervals"]]
+        return replace(self, collect={**self.collect, "intervals": intervals})
+
     def with_intervals_of(self, begun: Mapping[str, Any]) -> Settings:
         """These settings with the intervals of a training that was begun with others by default."""
         intervals = (begun.get("collect") or {}).get("intervals")

@@ -106,7 +106,7 @@ def fit(
         ranks.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
-        state = SettingsOf(training, settings)
+        state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
         kept = {"settings": state, "model": model, "optimizer": optimizer}
         progress = training.resume(**kept).get("progress", {})
         settings = state.settings

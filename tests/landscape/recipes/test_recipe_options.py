@@ -107,6 +107,14 @@ def test_intervals_that_nobody_gave_stay_those_that_the_training_was_begun_with(
     assert read_trajectory(tmp_path).numbers == (0, 1, 2, 4)
 
 
+def test_default_intervals_are_of_epochs_where_steps_are_counted(tmp_path):
+    trained(tmp_path, epochs=3, collect={"unit": "step", "intervals": [[0, 1, 2]]}, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12), "an epoch has four steps"
+    again = {"unit": "step", "intervals": [[1, 2, 3]]}
+    trained(tmp_path, epochs=3, collect=again, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12)
+
+
 def test_weight_decay_is_l2_and_momentum_none_where_none_is_asked():
     chosen = [make_optimizer(net(), Settings(1, 1, 0.1, weight_decay=0.25, optimizer=name), 1) for name in OPTIMIZERS]
     assert [optimizer.param_groups[0]["weight_decay"] for optimizer in chosen] == [0.25] * 5
