@@ -109,12 +109,12 @@ def fit(
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
         kept = {"settings": state, "model": model, "optimizer": optimizer}
         progress = training.resume(**kept).get("progress", {})
-        settings = state.settings
+        asked, settings = settings, state.settings
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
         if progress and not ranks.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
             return fit(
-                training, build, data, held_out, settings, threads=threads, problem=problem, report=report, told=told
+                training, build, data, held_out, asked, threads=threads, problem=problem, report=report, told=told
             )
         if done < settings.epochs:
             if training.is_first:

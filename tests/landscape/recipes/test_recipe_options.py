@@ -113,6 +113,9 @@ def test_default_intervals_are_of_epochs_where_steps_are_counted(tmp_path):
     again = {"unit": "step", "intervals": [[1, 2, 3]]}
     trained(tmp_path, epochs=3, collect=again, default_intervals=True)
     assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12)
+    shutil.rmtree(tmp_path / "trajectory")
+    trained(tmp_path, epochs=3, collect={"unit": "step", "intervals": [[0, 1, 2]]}, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12), "it begins anew"
 
 
 def test_weight_decay_is_l2_and_momentum_none_where_none_is_asked():
