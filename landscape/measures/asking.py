@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
 from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.training_state import went_on_to
 
+log = logging.getLogger("landscape")
 NAME = "measured"
 NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
 
@@ -113,6 +116,12 @@ def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[Origin]:
             raise JobError(
                 f"origins: {word} needs a trajectory, and the run has none; name problem, or a file of weights"
             )
+        later = went_on_to(trajectory.run, trajectory.snapshots[-1]) if word == "last" else ""
+        if later:
+            log.warning(
+                "origins: %s %d is the last snapshot, and training went on to %s, whose weights no snapshot has",
+                unit, numbers[-1], later,
+            )  # fmt: skip
         chosen = {"all": numbers, "last": numbers[-1:], "first": numbers[:1]}[word]
         return [_snapshot(number, unit) for number in chosen]
     if word == "problem":

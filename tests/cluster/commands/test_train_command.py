@@ -16,6 +16,7 @@ import pytest
 from cluster.commands.entry import main
 from cluster.status import training_lines
 from landscape.folders.lock import training_lock
+from landscape.measures.asking import origins_of
 from landscape.results import open_run
 from landscape.trajectory.launch import DONE, Launch, write_launch
 from landscape.trajectory.training_state import training_state
@@ -152,7 +153,7 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     assert done["next"] == f"landscape view {run}"
 
 
-def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is_the_origin(call, tmp_path):
+def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is_the_origin(call, tmp_path, caplog):
     assert call("train", "my_training:train", "--run", "run", "--epochs", 5, "--fail-at", 3).code == 1
     assert open_run("run").trajectory.numbers == (0, 1, 2)
     status = call("status", "run").out
@@ -167,7 +168,7 @@ def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is
     warning = (
         "origin of end: epoch 2 is the last snapshot, and training went on to epoch 4, whose weights no snapshot has"
     )
-    assert f"warning: {warning} has; " in plan
+    assert f"warning: {warning}; " in plan
     assert "origin of end, first" not in plan, "a snapshot that the job names is meant"
     assert warning in call("run", "job.yaml", "--serial").err
     surface = open_run("run")["end"]
@@ -177,6 +178,9 @@ def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is
     assert "; the log ended at " in checked
     assert "(epoch 4)" in checked
     assert "training log ended at" not in checked
+    trajectory = open_run("run").trajectory
+    assert [each.number for each in origins_of(None, trajectory, tmp_path)] == [2]
+    assert "origins: epoch 2 is the last snapshot, and training went on to epoch 4" in caplog.text
 
     assert call("train", "my_training:train", "--run", "run", "--epochs", 5).code == 0
     assert open_run("run").trajectory.numbers == (0, 1, 2, 5)
