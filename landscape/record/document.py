@@ -134,10 +134,14 @@ class Record:
         return f", no better than guessing ({self.guessing:.4g})"
 
     @property
+    def origin_name(self) -> str:
+        """Which weights the origin is: `epoch 10`, a file, `the callback's weights`; empty where it is not recorded."""
+        return "the callback's weights" if self.origin == "problem" else self.origin or ""
+
+    @property
     def origin_in_words(self) -> str:
-        """Which weights the origin is: `epoch 10 (training went on to epoch 12)`; empty where it is not recorded."""
-        name = "the callback's weights" if self.origin == "problem" else self.origin or ""
-        return f"{name} (training went on to {self.went_on_to})" if name and self.went_on_to else name
+        """The same, and how far its training went on: `epoch 10 (training went on to epoch 12)`."""
+        return f"{self.origin_name} (training went on to {self.went_on_to})" if self.went_on_to else self.origin_name
 
     @property
     def surfaces(self) -> tuple[str, ...]:
