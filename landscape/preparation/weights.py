@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ class Weights:
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
         self._known: dict[int | str | RunSnapshot, dict[str, torch.Tensor]] = {}
         self._digests: dict[int | str | RunSnapshot, str] = {}
+        self._went_on_to: dict[int | RunSnapshot, str] = {}
         self._runs: dict[str, Trajectory] = {trajectory.run: trajectory}
 
     def run(self, place: str) -> Trajectory:
@@ -89,15 +91,19 @@ class Weights:
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
         """How far the log of a training goes beyond a snapshot, such as `epoch 12`; empty where it ends with it.
 
-        Raises:
-            LandscapeError: the log cannot be read.
+        Empty too where the log cannot be read: no value depends on it.
         """
         key = self.resolve(reference)
         if isinstance(key, str):
             return ""
-        trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
-        snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
-        return "" if isinstance(snapshot, PackedSnapshot) else went_on_to(trajectory.run, snapshot)
+        if key not in self._went_on_to:
+            trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
+            snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
+            self._went_on_to[key] = ""
+            if not isinstance(snapshot, PackedSnapshot):
+                with contextlib.suppress(LandscapeError):
+                    self._went_on_to[key] = went_on_to(trajectory.run, snapshot)
+        return self._went_on_to[key]
 
     def label(self, reference: int | str | RunSnapshot) -> str:
         """What figures and errors call the weights of that name, such as `epoch 3`, or `sgd epoch 3` of another run."""
