@@ -128,7 +128,7 @@ class Rest:
     async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
-            return json_reply(self._service.models())
+            return json_reply(await self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
