@@ -17,6 +17,7 @@ from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 
 NAMES = ("lambda max", "lambda min", "trace")
+NOT_FINITE = "the Hessian is not finite there"
 PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
 
 
@@ -59,13 +60,11 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         pair = krylov.pair(rank)
         vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
-        if sampled is not None and terms is None:
+        if sampled is not None and terms is None and np.isfinite(sampled.by_sample).all():
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
-        finite = math.isfinite(pair.value)
-        doubt = f"residual {max(pair.residual, rounding):.2g}" if finite else "the Hessian is not finite there"
-        rows[name] = row_of(
-            pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))
-        )
+        doubt = f"residual {max(pair.residual, rounding):.2g}" if math.isfinite(pair.value) else ""
+        note = "; ".join(filter(None, (doubt, how)))
+        rows[name] = row_of(pair.value, None if sampled is None else sampled.stderr, note=note, missing=NOT_FINITE)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
-    rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how)
+    rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how, missing=NOT_FINITE)
     return Curved(rows, samples | {PROBED: np.array(found.probes)})
