@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from landscape.arguments import is_number
+from landscape.arguments import is_number, parse_json
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import Unit
 from landscape.folders import Folder, Place, open_folder
@@ -77,7 +77,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     """The JSON object on a line; None where the line holds none."""
     try:
         # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
-        value = json.loads(text) if len(text) <= MOST_DIGITS else json.loads(text, parse_int=whole_number)
+        value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=whole_number)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -21,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from landscape.arguments import RepeatedKey, parse_json
 from landscape.errors import LandscapeError, message_of, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.folders.files import PARTIAL
@@ -58,12 +59,14 @@ def read_info(run: Place) -> dict[str, Any]:
     place = shown(folder.place(INFO_FILE))
     try:
         data = folder.read(INFO_FILE)
-        info = {} if data is None else json.loads(data, parse_int=whole_number)
+        info = {} if data is None else parse_json(data, parse_int=whole_number)
         if depth_exceeds(info, DEEPEST):
             raise ValueError
     except OSError as error:
         reason = error.strerror or message_of(error)
         raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
+    except RepeatedKey as error:
+        raise LandscapeError(f"{place} cannot be read: {error}") from None
     except (ValueError, RecursionError):
         raise LandscapeError(
             f"{place} cannot be read: it is empty, no JSON, or nested too deeply, or holds a number of more "

@@ -420,6 +420,9 @@ def test_a_damaged_run_json_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(LandscapeError, match=r"run\.json' cannot be read"):
         read_info(tmp_path)
+    (tmp_path / "run.json").write_text('{"model": "a", "options": {"lr": 1, "lr": 2}}')
+    with pytest.raises(LandscapeError, match=r"run\.json' cannot be read: key 'lr' stands twice; keep one$"):
+        read_info(tmp_path)
 
 
 # What may happen to the training
