@@ -78,8 +78,9 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
 
         before = await until(whole)
         assert before["net"]["points"] == before["away"]["points"] > 0
-        while rows._wanted.is_set():  # it rests then
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while not rows.scanning:  # until it rests
+                await asyncio.sleep(0.01)
         if slow:
             gate.clear()
             monkeypatch.setattr(listing, "FIRST_SECONDS", 0.01)
