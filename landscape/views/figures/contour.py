@@ -8,9 +8,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import line_colours
+from landscape.views.figures.colours import line_colours, line_shades
 from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, smoothing
+from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels, even_levels
 
@@ -19,7 +20,8 @@ LINE_PX = 15  # between two labelled lines at least, were they evenly spread ove
 
 def draw_contour(data: FigureData, style: Style) -> go.Figure:
     """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
-    return draw_plane(with_levels(data), _lines(data, style, bar_length(data)), style)
+    shades = {theme: line_shades(style.colour_scale, data.scale, theme) for theme in TEMPLATES}
+    return draw_plane(with_levels(data), _lines(data, style, bar_length(data)), style, shades=shades)
 
 
 def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:

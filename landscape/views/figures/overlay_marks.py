@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from landscape.errors import capped
 from landscape.views.figures.layout import Style, legend_rows, text
 from landscape.views.figures.overlay_looks import Look
-from landscape.views.figures.scene import PathInSpace
+from landscape.views.figures.path import POINTS_OF_THREAD, PathInSpace, threads
 from landscape.views.figures.theme import INK, PAPER, themed
 from landscape.views.prepared.path import DrawnPath
 
@@ -133,7 +133,7 @@ def flat_marks(
 
 
 def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style: Style) -> list[go.Scatter3d]:
-    """The path in space in the landscape's own colour, and its last snapshot where its height is known."""
+    """The path in space in the landscape's own colour, its snapshots, and the last one where its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
         return []
@@ -151,7 +151,21 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
         **group,
         **themed(colour, style.theme, role="path", item=number),
     )
-    return [joined, *space_end(path, label, number, look, style, float(height[-1]))]
+    meta = {"role": "path", "item": number, "path": path.number}
+    snapshots = go.Scatter3d(
+        x=path.places[0],
+        y=path.places[1],
+        z=height,
+        mode="markers",
+        marker={"size": 3, "color": light, "line": {"color": INK["light"], "width": 1}},
+        hovertext=[f"<b>{entry(label)}</b><br>{line}" for line in path.hover],
+        hoverinfo="text",
+        showlegend=False,
+        meta=meta,
+        **group,
+    )
+    hanging = threads(overlay, light, style.path_width, meta=meta | {"each": POINTS_OF_THREAD}, **group)
+    return [joined, *hanging, snapshots, *space_end(path, label, number, look, style, float(height[-1]))]
 
 
 def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float) -> list[go.Scatter3d]:

@@ -216,7 +216,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
-        *path_notes(paths, observable),
+        *path_notes(paths, observable, scale),
         *statistics_notes(full, paths, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from landscape.surface import NOT_FINITE, RISE_STDERR, ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.scale import Scale
 
 Floats = NDArray[np.float64]
 
+VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
 START, LAST = "start", "last snapshot"
 
@@ -36,8 +38,9 @@ class DrawnPath(Comparable):
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane. `run` is what the run is called, empty where it is that of the landscape; `number` is the
-    place among the paths of several runs, from 0, and `shown` the share of its own variance on the axes, if known.
+    which lie off the plane, and `own` the same in drawn units, NaN as `height` is. `run` is what the run is called,
+    empty where it is that of the landscape; `number` is the place among the paths of several runs, from 0, and `shown`
+    the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -45,6 +48,7 @@ class DrawnPath(Comparable):
     places: tuple[Floats, ...]
     height: Floats
     loss: Floats
+    own: Floats
     hover: tuple[str, ...]
     labels: tuple[Label, ...]
     run: str = ""
@@ -92,9 +96,10 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             unit=path.unit,
             numbers=tuple(int(step) for step in path.step),
             places=places[k],
-            height=_height(path, observable, log),
+            height=_drawn(path.projected_loss, observable, log),
             loss=np.asarray(path.loss, np.float64),
-            hover=tuple(_hover(path, names, place) for place in range(len(path.step))),
+            own=_drawn(path.loss, observable, log),
+            hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
             labels=tuple(labels[k]),
             run=path.label,
             number=k,
@@ -117,13 +122,39 @@ def _flat(places: tuple[Floats, ...]) -> Floats:
     return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
 
 
-def path_notes(paths: Sequence[DrawnPath], observable: str) -> list[str]:
-    """How much of the paths of several runs the axes show, and where the loss is not known at all of their points."""
+def path_notes(paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
+    """How much of the paths of several runs the axes show, how far the loss at the snapshots is from that of the axes.
+
+    And where it is not known at all of their points.
+    """
     shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
     return [
         *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
+        *off_the_axes(paths, scale),
         *(_unknown(paths) if observable == "loss" else ()),
     ]
+
+
+def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
+    """Of each path the largest difference between the loss at a snapshot and at its projection, where it can be seen.
+
+    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades. A loss that is not
+    finite at the snapshot is further off than any other.
+    """
+    found = []
+    for path in paths:
+        with np.errstate(invalid="ignore"):
+            apart = np.where(np.isinf(path.loss) & np.isfinite(path.height), np.inf, np.abs(path.own - path.height))
+        k = int(np.argmax(np.nan_to_num(apart, nan=-1.0, posinf=np.inf)))
+        if not apart[k] > VISIBLE * (scale.high - scale.low):
+            continue
+        plane = ("line", "plane", "volume")[len(path.places) - 1]
+        loss = number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite"
+        found.append(
+            f"the path{f' of {path.run}' if path.run else ''} lies off the {plane}: at {path.unit} {path.numbers[k]} "
+            f"the loss is {loss}, the {plane} has {number(scale.real(float(path.height[k])), 3)} there"
+        )
+    return found
 
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
@@ -181,9 +212,9 @@ def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
     return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
 
 
-def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
-    """The drawn loss at the projections; NaN throughout for other observables, which are not known along the path."""
-    values = np.asarray(path.projected_loss, np.float64)
+def _drawn(loss: Floats, observable: str, log: bool) -> Floats:
+    """The loss in drawn units; NaN throughout for other observables, which are not known along the path."""
+    values = np.asarray(loss, np.float64)
     if observable != "loss":
         return np.full(values.shape, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -191,7 +222,7 @@ def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
     return np.where(np.isfinite(drawn), drawn, np.nan)
 
 
-def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
+def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -> str:
     last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
@@ -203,7 +234,10 @@ def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
     )
     for name, values in facts:
         value = float(values[k])
-        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else 'not known'}")
+        unknown = "not finite" if math.isinf(value) else "not known"
+        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else unknown}")
+    if observable != "loss":
+        lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
     return "<br>".join(lines)
 
 

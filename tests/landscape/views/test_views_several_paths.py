@@ -72,7 +72,28 @@ def test_paths_grow_together_each_to_its_own_end(surface: Surface, kind: str) ->
         for trace, part in zip(moving, frame.data, strict=True):
             count = (10, 4)[trace.meta["path"]]
             share = (min(stop, count) - 1) / (count - 1)
-            assert len(part.x) == round(share * (len(trace.x) - 1)) + 1
+            points = round(share * (len(trace.x) - 1)) + 1
+            if "each" in trace.meta:  # a thread from each snapshot that is shown
+                points = trace.meta["each"] * min(stop, count)
+            assert len(part.x) == points
+
+
+def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says_how_far_off(make: ModuleType) -> None:
+    path = make.spiral()
+    off = replace(path, loss=path.projected_loss + np.where(path.step == 1, 0.5, 0.0))
+    drawn = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay", "surface")
+    caption = drawn.layout.meta["caption"]
+    assert caption.count("lies off the plane") == 1
+    assert (
+        f"b: 21 × 11 points, complete, the path lies off the plane: at epoch 1 the loss is {off.loss[0]:.3g}" in caption
+    )
+    marks = [
+        each for each in drawn.data if (each.meta or {}).get("item") == 1 and getattr(each, "mode", "") == "markers"
+    ]
+    heights = next(trace.z for trace in marks if len(trace.x) == 10)
+    np.testing.assert_allclose(heights - heights[-1], off.loss - off.loss[-1], rtol=1e-9)
+    flat = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay")
+    assert "b: 21 × 11 points, complete, the path lies off the plane" in flat.layout.meta["caption"]
 
 
 def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleType) -> None:
