@@ -106,9 +106,10 @@ def _plot_line(
         dots = {"marker": MARKERS[look.symbol], "markersize": size, "linewidth": 0.6 * width, "linestyle": ":"}
         ax.plot(*places, color=look.colour, path_effects=halo, label=label, **dots)
         return
-    line = {"linewidth": width, "linestyle": LINES[look.dash]}
-    ax.plot(*places, color=look.colour, path_effects=halo, label=label, **line)
     size = (3.6 if len(fills) <= FEW else 2.4) * width
+    line = {"linewidth": width, "linestyle": LINES[look.dash], "path_effects": halo, "label": label}
+    ring = {"marker": MARKERS[look.symbol], "markersize": size, "markerfacecolor": HALO}  # for the legend
+    ax.plot(*places, color=look.colour, **line, **ring)
     edges = {"edgecolors": look.colour, "linewidths": 0.7 * width, "path_effects": halo}
     ax.scatter(*places, s=size**2, marker=MARKERS[look.symbol], c=list(fills), zorder=2.1, label="_snapshots", **edges)
 

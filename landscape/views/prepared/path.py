@@ -141,20 +141,31 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
     It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades. A loss that is not
     finite at the snapshot is further off than any other.
     """
-    found = []
-    for path in paths:
-        with np.errstate(invalid="ignore"):
-            apart = np.where(np.isinf(path.loss) & np.isfinite(path.height), np.inf, np.abs(path.own - path.height))
-        k = int(np.argmax(np.nan_to_num(apart, nan=-1.0, posinf=np.inf)))
-        if not apart[k] > VISIBLE * (scale.high - scale.low):
-            continue
-        plane = ("line", "plane", "volume")[len(path.places) - 1]
-        loss = number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite"
-        found.append(
+    found = [(path, k) for path in paths if (k := _furthest_off(path, scale)) is not None]
+    if not found:
+        return []
+    plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
+    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in found]
+    below = [number(scale.real(float(path.height[k])), 3) for path, k in found]
+    if len(found) == 1:
+        path, k = found[0]
+        return [
             f"the path{f' of {path.run}' if path.run else ''} lies off the {plane}: at {path.unit} {path.numbers[k]} "
-            f"the loss is {loss}, the {plane} has {number(scale.real(float(path.height[k])), 3)} there"
-        )
-    return found
+            f"the loss is {losses[0]}, the {plane} has {below[0]} there"
+        ]
+    each = [
+        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there})"
+        for (path, k), loss, there in zip(found, losses, below, strict=True)
+    ]
+    return [f"the paths lie off the {plane}, most at {', '.join(each)}"]
+
+
+def _furthest_off(path: DrawnPath, scale: Scale) -> int | None:
+    """The snapshot whose own loss differs most from that of its projection; None where no difference can be seen."""
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isinf(path.loss) & np.isfinite(path.height), np.inf, np.abs(path.own - path.height))
+    k = int(np.argmax(np.nan_to_num(apart, nan=-1.0, posinf=np.inf)))
+    return k if apart[k] > VISIBLE * (scale.high - scale.low) else None
 
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:

@@ -96,6 +96,21 @@ def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says
     assert "b: 21 × 11 points, complete, the path lies off the plane" in flat.layout.meta["caption"]
 
 
+def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, surface: Surface) -> None:
+    path = surface.path
+    off = replace(path, loss=path.projected_loss + np.where(np.isin(np.arange(14), (2, 11)), 1.5, 0.0))
+    caption = figure(replace(surface, path=off), "topographic").layout.meta["caption"]
+    first, second = (f"(loss {off.loss[k]:.3g}, plane {off.projected_loss[k]:.3g})" for k in (2, 11))
+    steps = path.step[[2, 11]]
+    assert (
+        f"The paths lie off the plane, most at sgd epoch {steps[0]} {first}, THOR <2> step {steps[1]} {second}."
+        in caption
+    )
+    one = replace(path, loss=path.projected_loss + np.where(np.arange(14) == 11, 1.5, 0.0))
+    caption = figure(replace(surface, path=one), "topographic").layout.meta["caption"]
+    assert f"The path of THOR <2> lies off the plane: at step {steps[1]} the loss is {one.loss[11]:.3g}" in caption
+
+
 def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleType) -> None:
     """In the colour of its landscape, by a mark of its own."""
     for kind in ("contour", "surface"):
