@@ -123,6 +123,7 @@ def _plan_landscape(
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,
+        "origin_in_words": landscape.record.origin_in_words,
         "axes": _axes(landscape),
         "curvature": _curvature(prepared, landscape),
         "convexity": convexity_cost(landscape, missing),
@@ -238,10 +239,9 @@ def plan_text(plan: dict[str, Any]) -> str:
         missing = each["missing_points"]
         done = f", {missing or 'none'} of them still to compute" if missing < each["points"] else ""
         tile = " x ".join(map(str, reversed(each["tile_shape"])))
-        origin = "the callback's weights" if each["origin"] == "problem" else each["origin"]
         path = f" ({each['path_points']} of them on paths, beside the grid)" if each["path_points"] else ""
         lines.append(
-            f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
+            f"{each['name']}: {size} around {each['origin_in_words']}: {each['points']} points{path}{done}, "
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]

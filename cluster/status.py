@@ -11,8 +11,8 @@ from landscape.results import open_run
 from landscape.state import UNREADABLE, each_landscape, finite, landscape_status, or_note, unreadable_status
 from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import read_lines
-from landscape.trajectory.snapshots import ranges
-from landscape.trajectory.training_state import training_state
+from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.training_state import training_state, went_on_to
 from landscape.watch.command import inspect_command
 
 
@@ -32,10 +32,17 @@ def run_status(run: str) -> dict[str, Any]:
         "training": next(iter(or_note(lambda: [training_state(opened.path)], problems)), None),
         "snapshots": [number for each in trajectory for number in each.numbers],
         "unit": trajectory[0].unit if trajectory else None,
+        "went_on_to": next(iter(or_note(lambda: [_went_on_to(trajectory)], problems)), "") or None,
         "landscapes": each_landscape(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
         "problems": list(dict.fromkeys(problems)),  # run.json is read twice
     }
     return dict(finite(found))
+
+
+def _went_on_to(trajectory: list[Trajectory]) -> str:
+    """How far the log of the training goes beyond the last snapshot; empty where it ends with it."""
+    snapshots = trajectory[0].snapshots if trajectory else ()
+    return went_on_to(trajectory[0].run, snapshots[-1]) if snapshots else ""
 
 
 def is_readable(status: dict[str, Any]) -> bool:
@@ -51,6 +58,8 @@ def status_text(status: dict[str, Any]) -> str:
     if status["snapshots"]:
         numbers, plural = status["snapshots"], "s" * (len(status["snapshots"]) > 1)
         lines.append(f"trajectory: {len(numbers)} snapshot{plural}, {status['unit']}{plural} {ranges(numbers)}")
+        if status["went_on_to"]:
+            lines[-1] += f"; training went on to {status['went_on_to']}, which no snapshot has"
     width = max((len(flat(each["name"])) for each in status["landscapes"]), default=0)
     for each in status["landscapes"]:
         if each["state"] == UNREADABLE:
@@ -113,7 +122,7 @@ def training_lines(training: dict[str, Any]) -> list[str]:
     counts = ((training["workers"], "worker"), (training["steps"], "step"), (training["epochs"], "epoch"))
     parts += [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count is not None]
     if training["loss"] is not None:
-        parts.append(f"last finite loss {training['loss']:.4g}")
+        parts.append(f"loss at its log's end {training['loss']:.4g}")
     if training["checkpoint"] is not None:
         parts.append(f"last checkpoint at step {training['checkpoint']}")
     elif training["state"]:

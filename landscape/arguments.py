@@ -1,8 +1,10 @@
-"""Rules of single arguments that a user gives: whole numbers, finite ones, coordinates. A bool is no number."""
+"""Rules of what a user gives: whole numbers, finite ones, coordinates; JSON in which no key stands twice."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -11,6 +13,35 @@ from numpy.typing import ArrayLike
 from landscape.errors import JobError, shown
 
 FARTHEST = float(np.finfo(np.float32).max)
+
+
+class RepeatedKey(ValueError):
+    """A key of JSON that stands twice in one object, of which most readers silently take the last value."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {shown(key)} stands twice; keep one")
+        self.key = key
+
+
+def parse_json(content: str | bytes, **options: Any) -> Any:
+    """The value of a JSON document, as `json.loads` has it, refused where a key stands twice.
+
+    >>> parse_json('{"size": 3, "size": 4}')
+    Traceback (most recent call last):
+    landscape.arguments.RepeatedKey: key 'size' stands twice; keep one
+
+    Raises:
+        ValueError, RecursionError: it is no JSON; `RepeatedKey` where a key stands twice.
+    """
+    return json.loads(content, object_pairs_hook=_without_repeats, **options)
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedKey(next(name for place, name in enumerate(names) if name in names[:place]))
+    return found
 
 
 def check_whole(name: str, value: Any, least: int) -> None:

@@ -38,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class ProjectedPath:
-    """The trajectory projected on the axes: arrays over its snapshots in order, the convergence point last.
+    """The trajectory projected on the axes: arrays over its snapshots in the order of training.
 
     Of a plane through networks: these, in the order in which the plane names them, and `unit` is "network".
     `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the

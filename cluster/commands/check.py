@@ -9,7 +9,7 @@ from cluster.commands.output import Json, show
 from cluster.options import Flag
 from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted
-from landscape.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
+from landscape.errors import DONE, FAILED, PARTIAL, LandscapeError, NotFoundError, shown
 
 if TYPE_CHECKING:
     from landscape.record import Checks
@@ -27,7 +27,8 @@ def check(
     """Judge whether the picture of a landscape can be trusted, by fifteen checks, each with its number and remedy.
 
     The marks: ✓ holds, ! a reservation, ✗ does not hold, – not judged, and why. What is found is kept with the
-    landscape, and the report shows it. Exit code 1 where a check does not hold.
+    landscape, and the report shows it. Exit code 1 where a check does not hold, else 4 where the network of a landscape
+    could not be evaluated, so that it is not judged.
 
     Parameters
     ----------
@@ -48,9 +49,14 @@ def check(
     if not names:
         raise NotFoundError(f"run {shown(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
     found = check_all(opened.path, names, deep=deep, callback=callback, who=who)
-    data = [{"name": each, "verdict": checks.verdict, **plain(checks)} for each, checks in found.items()]
+    data = [
+        {"name": each, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
+        for each, checks in found.items()
+    ]
     show({"run": opened.path, "landscapes": data}, json, texts_of(found))
-    return FAILED if any(checks.fails for checks in found.values()) else DONE
+    if any(checks.fails for checks in found.values()):
+        return FAILED
+    return PARTIAL if any(checks.not_judged for checks in found.values()) else DONE
 
 
 def check_all(

@@ -35,6 +35,7 @@ class Gradient:
         stderr: of each, over the samples: that of the mean of ∂ℓᵢ/∂x, whose samples are those of every point. NaN
             where the losses of single samples are not to be had.
         evaluated: when it was computed.
+        mark: of the landscape that it is of.
     """
 
     point: tuple[float, ...]
@@ -42,6 +43,7 @@ class Gradient:
     gradient: tuple[float, ...]
     stderr: tuple[float, ...]
     evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Curvature:
         eigenvalues: of this matrix, the smallest first.
         method: how the derivatives were computed: `autograd`, or `differences` of gradients in float64.
         evaluated: when it was computed.
+        mark: of the landscape that it is of.
     """
 
     point: tuple[float, ...]
@@ -59,6 +62,7 @@ class Curvature:
     eigenvalues: tuple[float, ...]
     method: str
     evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
 
 
 @dataclass

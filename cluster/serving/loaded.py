@@ -37,11 +37,13 @@ class Computed:
         whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
             answered but not kept.
         evaluated: when they were evaluated, with the other points of their batches.
+        mark: of the landscape that they are of, see `mark_of`.
     """
 
     table: Floats
     whole: bool = True
     evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
 
     def split(self, counts: Sequence[int]) -> list[Computed]:
         """The values of as many requests, of so many points each."""
@@ -53,7 +55,9 @@ def joined(parts: Sequence[Computed]) -> Computed:
     if len(parts) == 1:
         return parts[0]
     evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
-    return Computed(np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated)
+    marks = {each.mark for each in parts}
+    mark = marks.pop() if len(marks) == 1 else ""  # which no landscape has
+    return Computed(np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, mark)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class LoadedLandscape:
     landscape: PreparedLandscape
     evaluator: Evaluator
     described: Described
+    mark: str
 
     def points(self, points: Floats) -> Computed:
         """The values at points [P, axes], those that stand several times computed once.
@@ -79,19 +84,19 @@ class LoadedLandscape:
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
         whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
-        return Computed(table[back.reshape(-1)], whole, (evaluated,))
+        return Computed(table[back.reshape(-1)], whole, (evaluated,), self.mark)
 
     def gradient(self, point: Sequence[float]) -> Gradient:
         """The slope of the loss along each axis at a point."""
         with in_folder(self.prepared.folder):
             found, evaluated = timed(lambda: gradient_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=(evaluated,))
+        return replace(found, evaluated=(evaluated,), mark=self.mark)
 
     def curvature(self, point: Sequence[float]) -> Curvature:
         """The second derivatives of the loss along the axes at a point."""
         with in_folder(self.prepared.folder):
             found, evaluated = timed(lambda: curvature_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=(evaluated,))
+        return replace(found, evaluated=(evaluated,), mark=self.mark)
 
 
 def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
@@ -116,7 +121,17 @@ def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandsc
         with in_folder(prepared.folder):
             refuse_other_values(store, landscape, evaluator)
     described = describe(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
-    return LoadedLandscape(prepared, landscape, evaluator, described)
+    return LoadedLandscape(prepared, landscape, evaluator, described, mark_of(source, described, store))
+
+
+def mark_of(source: Source, described: Described, store: LandscapeStore | None) -> str:
+    """What tells a landscape that is served from another one of its name, computed by other code too.
+
+    A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
+    """
+    if source.job is not None or store is None:
+        return described.identity
+    return f"{described.identity} {store.record.provenance.created}"
 
 
 def refuse_gone(source: Source) -> None:

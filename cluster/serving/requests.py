@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from cluster.serving.described import Described, ServedAxis
 from cluster.serving.refusals import BAD_REQUEST, TOO_LARGE, Refusal
-from landscape.arguments import refuse_too_far
+from landscape.arguments import RepeatedKey, parse_json, refuse_too_far
 from landscape.errors import message_of, nearest, shown
 from landscape.grid import axis_coordinates
 from landscape.tasks import Floats
@@ -87,7 +86,9 @@ def fields_of(body: bytes, known: Sequence[str]) -> Mapping[str, Any]:
         Refusal: it is not JSON, no object, or has a field that is none of the request.
     """
     try:
-        parsed = json.loads(body)
+        parsed = parse_json(body)
+    except RepeatedKey as error:
+        raise Refusal(BAD_REQUEST, f"{shown(error.key)[1:-1]}: must stand once in the body; keep one") from None
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else message_of(error)
         raise Refusal(BAD_REQUEST, f"body: must be JSON, and is not: {what}") from None

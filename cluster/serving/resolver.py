@@ -139,6 +139,7 @@ class Resolver:
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
                 table[missing], evaluated = await self._computed(served, points[missing])
+            await served.look()  # computing takes long, and the run may have gone meanwhile
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
         return Found(table, status, source, evaluated)
 
@@ -146,13 +147,19 @@ class Resolver:
         """The slopes at a point."""
         await served.look()
         with self.queue.place():
-            return await self._replicas.gradient(served.source.key, point)
+            found = await self._replicas.gradient(served.source.key, point)
+        served.refuse_another(found.mark)
+        await served.look()
+        return found
 
     async def curvature(self, served: ServedLandscape, point: Sequence[float]) -> Curvature:
         """The second derivatives at a point."""
         await served.look()
         with self.queue.place():
-            return await self._replicas.curvature(served.source.key, point)
+            found = await self._replicas.curvature(served.source.key, point)
+        served.refuse_another(found.mark)
+        await served.look()
+        return found
 
     def _known(self, served: ServedLandscape, point: bytes) -> bytes | None:
         row = self._cache.get(served.described.identity, point)
@@ -169,6 +176,7 @@ class Resolver:
             async with gate:
                 computed = await self._gathering.add(served.source.key, chunk)
             assert isinstance(computed, Computed)
+            served.refuse_another(computed.mark)
             if computed.whole:
                 await self._hold(served, chunk, computed)
             return computed

@@ -128,7 +128,7 @@ class Rest:
     async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
-            return json_reply(self._service.models())
+            return json_reply(await self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
@@ -143,6 +143,7 @@ class Rest:
                 raise Refusal(
                     NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
                 )
+            _refuse_parameters(request, ("rise",) if question == "points" and sends_raw(request) else ())
             body = await body_of(request, self._service.limits, len(named.described.axes))
             response, evaluated = await _unless_gone(request, self._answers[question](request, body, named, served))
         if evaluated is not None:
@@ -234,6 +235,23 @@ class Rest:
                 # What user code raised has its sentence; where it lies says nothing of the service.
                 log.warning("%s", refusal, exc_info=None if refusal is error else error)
         return json_reply({"error": refusal.sentence}, refusal.status, refusal.headers)
+
+
+def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
+    """Refuse parameters of an address that are not known there, or stand twice; each is true or false.
+
+    Raises:
+        Refusal: names one.
+    """
+    pairs = request.query_params.multi_items()
+    for place, (name, value) in enumerate(pairs):
+        if name not in known:
+            rule = nearest(name, known) if known else "what is asked stands in the body"
+            raise Refusal(BAD_REQUEST, f"{shown(name)[1:-1]}: is no parameter of this address; {rule}")
+        if name in [earlier for earlier, _ in pairs[:place]]:
+            raise Refusal(BAD_REQUEST, f"{name}: must stand once in the address; keep one")
+        if value not in ("true", "false"):
+            raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {shown(value)}")
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -182,7 +182,7 @@ class Rpc:
     @_refusing
     async def Models(self, request: Any, context: Any) -> Answer:
         """All that is served."""
-        return ParseDict(self.service.models(), messages.ModelsAnswer()), None
+        return ParseDict(await self.service.models(), messages.ModelsAnswer()), None
 
     async def Health(self, request: Any, context: Any) -> Any:
         """Whether requests are answered."""

@@ -13,7 +13,7 @@ import numpy as np
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described, describe_stored
 from cluster.serving.kept import KeptPoints
-from cluster.serving.loaded import Computed, refuse_gone
+from cluster.serving.loaded import Computed, mark_of, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
@@ -21,8 +21,8 @@ from landscape.errors import JobError, shown
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats
 
-LOOK_SECONDS = 2.0  # between two looks at the disk, for which a request does not wait
-STALE_SECONDS = 10.0  # after which it does
+PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it
+EARLY_SECONDS = 1.0  # after which the disk is looked at beside the answers, so that under load no request waits for it
 
 
 class Replicas(Protocol):
@@ -47,6 +47,7 @@ class ServedLandscape:
 
     Attributes:
         described: what it was when the service began; another one is not answered for.
+        mark: tells what is answered for from another landscape of that name; empty until the first look.
         stored: the values on disk, as of the last look.
         kept: its served values on disk; None where they are not kept.
     """
@@ -56,26 +57,47 @@ class ServedLandscape:
     stored: StoredPoints | None = None
     kept: KeptPoints | None = None
     clock: Callable[[], float] = time.monotonic
-    _looked: float = field(default=-1e9, init=False)
+    mark: str = field(default="", init=False)
+    _looked: float = field(default=-1e9, init=False)  # when the last look that has ended began
     _state: Sequence[object] = field(default=(), init=False)
     _looking: asyncio.Task[None] | None = field(default=None, init=False)
     _failure: Exception | None = field(default=None, init=False)
 
     async def look(self) -> None:
-        """Have the disk looked at where the last look was some seconds ago; wait for it where that was long ago.
+        """See to it that what is known of the disk is at most two seconds old.
 
         Raises:
             NotFoundError: the run is gone.
             Refusal: the landscape is gone, or another one has its name.
         """
-        age = self.clock() - self._looked
-        if age >= LOOK_SECONDS or self._failure is not None:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(asyncio.to_thread(self._try_to_look))
-            if age >= STALE_SECONDS or self._failure is not None:
-                await asyncio.shield(self._looking)
+        asked = self.clock()
+        if self._failure is not None or self._looked < asked - PROMISED_SECONDS:
+            await asyncio.shield(self._looks())
+        if self._looked < asked - PROMISED_SECONDS:  # that look was under way already, and takes long
+            await asyncio.shield(self._looks())
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+        if asked - self._looked >= EARLY_SECONDS:
+            self._looks()
+
+    def _looks(self) -> asyncio.Task[None]:
+        """The look that is under way; where there is none, one begins."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(asyncio.to_thread(self._try_to_look))
+        return self._looking
+
+    def refuse_another(self, mark: str) -> None:
+        """Refuse what a replica has computed of another landscape, which has this one's name by now.
+
+        Raises:
+            Refusal: it has.
+        """
+        if mark != self.mark:
+            raise self._anew()
+
+    def _anew(self) -> Refusal:
+        name = shown(self.source.landscape)
+        return Refusal(NOT_FOUND, f"landscape: {name} was computed anew since this service began; start it again")
 
     def _try_to_look(self) -> None:
         try:
@@ -86,15 +108,27 @@ class ServedLandscape:
 
     def look_now(self) -> None:
         """Take in what the disk has by now."""
-        refuse_gone(self.source)
-        store = LandscapeStore.find(self.source.run, self.source.landscape)
-        if store is None:
-            if self.source.job is None:
+        began = self.clock()
+        try:
+            refuse_gone(self.source)
+            store = LandscapeStore.find(self.source.run, self.source.landscape)
+            if store is None and self.source.job is None:
                 raise Refusal(NOT_FOUND, f"landscape: {shown(self.source.landscape)} is gone from its run; put it back")
-        elif (state := state_of(store)) != self._state:
-            self.stored = None if self._is_another(store) else read_stored(store, self.described.columns)
-            self._state = state
-        self._looked = self.clock()
+            self.mark = self.mark or mark_of(self.source, self.described, store)
+            state = () if store is None else state_of(store)
+            if state != self._state:
+                self.stored, self._state = self._read(store), state
+        finally:
+            self._looked = began
+
+    def _read(self, store: LandscapeStore | None) -> StoredPoints | None:
+        """The values on disk; None where there are none of what is served."""
+        if store is None or self._is_another(store):
+            return None
+        values = read_stored(store, self.described.columns)
+        after = LandscapeStore.find(self.source.run, self.source.landscape)
+        # Another landscape that has taken the place meanwhile may have given some of the values.
+        return None if after is None or self._is_another(after) else values
 
     def _is_another(self, store: LandscapeStore) -> bool:
         """Whether the landscape on disk is of something else, or by another plan: a job's values are not taken from it.
@@ -103,20 +137,17 @@ class ServedLandscape:
             Refusal: it is what is served.
         """
         now = describe_stored(store)
-        if now is None or now.identity == self.described.identity:
+        if now is None or mark_of(self.source, now, store) == self.mark:
             return False
         if self.source.job is None:
-            raise Refusal(
-                NOT_FOUND,
-                f"landscape: {shown(self.source.landscape)} was computed anew since this service began; start it again",
-            )
+            raise self._anew()
         return True
 
 
 async def refuse_other_kept(kept: KeptPoints, key: str, replicas: Replicas) -> None:
-    """Refuse kept values of a landscape without a grid on disk, where a replica computes others.
+    """Refuse kept values where a replica computes others.
 
-    Its identity has weights and samples, and not the code that computes with them; a record on disk has a witness.
+    The identity by which they are kept has weights and samples, and not the code that computes with them.
 
     Raises:
         JobError: they are of other code, or of another machine.

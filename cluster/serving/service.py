@@ -48,11 +48,21 @@ class LandscapeService:
             "computing": self.resolver.queue.waiting,
         }
 
-    def models(self) -> dict[str, Any]:
-        """All that is served."""
+    async def models(self) -> dict[str, Any]:
+        """All that is answered for; what is gone, or was computed anew, is left out."""
+        keys = list(self.served)
+        looks = await asyncio.gather(*(self.served[key].look() for key in keys), return_exceptions=True)
+        answered = {key for key, failure in zip(keys, looks, strict=True) if failure is None}
         known: Mapping[str, Any] = {
             name: [
-                (version, {each: self.served[source.key].described for each, source in version.landscapes.items()})
+                (
+                    version,
+                    {
+                        each: self.served[source.key].described
+                        for each, source in version.landscapes.items()
+                        if source.key in answered
+                    },
+                )
                 for version in versions
             ]
             for name, versions in self.catalog.models.items()

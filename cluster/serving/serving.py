@@ -244,7 +244,7 @@ class _Run:
             described = await replicas.describe(source.key)
         folder = self.folders.get(source.run)
         kept = None if folder is None else self._kept.points_of(folder, source.landscape, described)
-        if kept is not None and store is None:
+        if kept is not None:
             await refuse_other_kept(kept, source.key, replicas)
         served = ServedLandscape(source, described, kept=kept)
         await asyncio.to_thread(served.look_now)

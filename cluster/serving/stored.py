@@ -58,5 +58,6 @@ def read_stored(store: LandscapeStore, columns: tuple[str, ...]) -> StoredPoints
 
 
 def state_of(store: LandscapeStore) -> Sequence[object]:
-    """What changes when the store gets values: the progress of the landscape, and that of each level."""
-    return [(each.record.digest, each.record.progress) for each in (store, *store.levels())]
+    """What changes when the store gets values, or is another one: of the landscape, and of each level."""
+    records = [each.record for each in (store, *store.levels())]
+    return [(each.digest, each.provenance.created, each.progress) for each in records]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
-import yaml
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from cluster.training.defaults import default_words, table_of
 from cluster.training.function import NamedFunction, TrainFunction, parameters_of
 from landscape.errors import JobError, nearest, shown
+from landscape.spec.strict_yaml import parse_yaml
 
 WORDS = {
     int: "a whole number",
@@ -155,7 +155,7 @@ def _of_default(parameter: inspect.Parameter | None) -> Any:
 
 def _checked(name: str, value: Any, kind: Any, texts: bool) -> Any:
     if texts:
-        value = _read(value, kind)
+        value = _read(name, value, kind)
     elif isinstance(value, np.generic):
         value = value.item()
     if kind is Any:
@@ -175,8 +175,12 @@ def _checked(name: str, value: Any, kind: Any, texts: bool) -> Any:
         raise JobError(f"{name}: must be {_words(kind)}, not {shown(value)}") from None
 
 
-def _read(text: str, kind: Any) -> Any:
-    """A word of a command line as a value that may be of this type."""
+def _read(name: str, text: str, kind: Any) -> Any:
+    """A word of a command line as a value that may be of this type.
+
+    Raises:
+        JobError: it holds what YAML would read otherwise than it looks, such as a key twice.
+    """
     kinds = _alternatives(kind)
     if bool in kinds and text.lower() in (*TRUE, *FALSE):
         return text.lower() in TRUE
@@ -196,9 +200,11 @@ def _read(text: str, kind: Any) -> Any:
     if any(get_origin(each) in LISTS for each in kinds) and not text.startswith("["):
         text = f"[{text}]"
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+        return parse_yaml(text.encode())
+    except ValueError as error:
+        if "is not YAML" in str(error):
+            return text
+        raise JobError(f"{name}: {str(error).partition(': ')[2]}") from None
 
 
 def _alternatives(kind: Any) -> list[Any]:

@@ -89,6 +89,7 @@ def run_rank(
             tell(STARTED, {"rank": rank, "world": world})
             with contextlib.suppress(Enough):
                 plan.what.load()(training, **plan.options)
+                training.end()
             summary = training.summary()
         tell(SUMMARY, summary)
         return summary

@@ -112,7 +112,7 @@ def result_text(result: TrainingResult) -> str:
     whole = _done(result.total_epochs, result.total_steps)
     if not result.steps:
         return f"{shown(result.run)}: nothing was left to do" + (f" after {whole}" if result.total_steps else "")
-    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    loss = "" if result.loss is None else f", loss {result.loss:.4f} over its last epoch"
     pace = result.samples_per_second
     text = f"{shown(result.run)}: {_done(result.epochs, result.steps)}{loss}; {_counted(result.workers, 'worker')}"
     if pace is not None:

@@ -19,6 +19,7 @@ from landscape.calculation import (
     Shared,
     TotalsOfBlocks,
 )
+from landscape.calculation.paired import Pairs, evaluated
 from landscape.checks.plain import PlainLoss
 from landscape.checks.rules.curvature import AlongAxis, Differences
 from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
@@ -112,6 +113,12 @@ class Asker:
             for each in answers
         ]
         return np.concatenate([each.mean["loss"] for each in answers]), np.concatenate(errors)
+
+    def by_statistics(self, points: Points) -> Pairs:
+        """The mean losses at points with the landscape's statistics of batch norm, and with the other ones."""
+        settings = (self.own, self.other_statistics)
+        self.evaluations += sum(2 if each.plan.statistics.recalibrated else 1 for each in settings) * (len(points) + 1)
+        return evaluated(self.calculator, settings, np.array(points, np.float64), self.prepared.problem.observe)
 
     def own_loss(self) -> float:
         """The loss at the origin by the model's own forward pass, as it is used: in eval mode."""

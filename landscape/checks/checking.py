@@ -21,6 +21,7 @@ from landscape.results import open_run
 from landscape.tidying import keep_with_landscape
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
+CHECK_AGAIN = "mend that and check again; --problem and --folder name the callback where it is another one now"
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
 HERE = here()
@@ -37,7 +38,8 @@ def check_landscape(
 ) -> Checks:
     """Check a landscape of a run; `keep_checks` then keeps what was found with it.
 
-    Where its job cannot be made anew, as that of an imported one, the checks that evaluate are not judged, and say why.
+    Where its job cannot be made anew, the checks that evaluate are not judged and say why, and neither is the landscape
+    (`Checks.not_judged`). Of an imported one the values are all that is judged.
 
     Args:
         deep: look for the steepest direction too, by Lanczos: about 60 Hessian products.
@@ -73,6 +75,7 @@ def check_landscape(
         evaluations=0 if scene.asker is None else scene.asker.evaluations,
         seconds=round(time.monotonic() - begin, 3),
         deep=deep,
+        imported=evidence.record.is_imported,
         results=tuple(results),
     )
 
@@ -83,7 +86,8 @@ def _carried_out(scene: Scene) -> list[Check]:
         try:
             results.append(carry_out(scene))
         except NotJudged as reason:
-            results.append(check(number, name, "unjudged", f"{name}: {reason}"))
+            remedy = CHECK_AGAIN if str(reason) == scene.why_not and not scene.evidence.record.is_imported else ""
+            results.append(check(number, name, "unjudged", f"{name}: {reason}", remedy))
         except (Interrupted, ClusterUnreachableError):
             raise
         except LandscapeError as error:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
-from landscape.arguments import is_number
+from landscape.checks.rules.words import number as brief
 from landscape.fields import OF_RUN
 from landscape.folders.places import locate, run_labels
 from landscape.grid import Floats, Index
@@ -20,10 +18,24 @@ from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
-from landscape.trajectory.history import read_history
+from landscape.trajectory.history import LogEnd, Stretch, Until, last_stretches, log_end
 from landscape.trajectory.snapshots import read_trajectory
+from landscape.trajectory.training_state import went_on_to
 
-LAST_LINES = 20  # of a log: the loss of a single step is that of a single batch
+
+@dataclass(frozen=True)
+class Logged:
+    """A loss that a training logged, its standard error, and the words that stand before and behind its number.
+
+    Attributes:
+        words: such as `your training log ended at`, or `at epoch 10 your training log had`.
+        ended: where and with what the log ended, if not there: `the log ended at 0.00105 (epoch 12)`; else empty.
+    """
+
+    loss: float
+    stderr: float
+    words: str
+    ended: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,36 +159,53 @@ class Evidence:
 
     # -- training -------------------------------------------------------------------------------------------
 
-    def logged_loss(self) -> tuple[float, float] | None:
-        """The mean of the last losses that the training recorded before the origin, and its standard error.
+    @cached_property
+    def log_at_origin(self) -> LogEnd | None:
+        """What the log of the training had last when the origin was kept; None where there is no such log.
 
-        None where the origin is no snapshot, or the run that it is of has no log. Of a log with one line per epoch the
-        last one counts alone, with an error of 0; the loss of a single step is that of a single batch, so that up to
-        20 of the last epoch are averaged.
+        None too where the origin is no snapshot, or the beginning of the training.
         """
-        last, _ = self._logged
-        return _mean_and_error(last) if last else None
-
-    def logged_loss_before(self) -> tuple[float, float] | None:
-        """The same of the lines before: of the epoch before, or of a log without epochs of as many lines."""
-        last, before = self._logged
-        epochs = [line.get("epoch") for line in before[-1:]]
-        if epochs and epochs != [last[-1].get("epoch")]:
-            before = [line for line in before if line.get("epoch") == epochs[0]]
-        return _mean_and_error(before[-LAST_LINES:]) if before else None
+        if self.origin_snapshot is None or self.origin_is_start:
+            return None
+        return log_end(self.origin_snapshot[0], self.until)
 
     @cached_property
-    def _logged(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-        """The last lines with a loss before the origin, and those before them."""
+    def logged(self) -> Logged | None:
+        """The loss that it had, in words that say where the log ended; None where it has none."""
+        at_origin = self.log_at_origin
+        if at_origin is None or at_origin.loss is None:
+            return None
+        if not self.origin_went_on_to:
+            return Logged(at_origin.loss, at_origin.stderr, f"{self.log_in_words} ended at")
+        assert self.origin_snapshot is not None
+        end, (unit, number) = log_end(self.origin_snapshot[0]), self.until
+        ended = f"the log ended at {brief(end.loss)} ({self.origin_went_on_to})" if end is not None and end.loss else ""
+        return Logged(at_origin.loss, at_origin.stderr, f"at {unit} {number} {self.log_in_words} had", ended)
+
+    @cached_property
+    def origin_went_on_to(self) -> str:
+        """How far the training of the origin goes beyond it by its log, such as `epoch 12`; empty where it does not."""
         if self.origin_snapshot is None:
-            return [], []
+            return ""
         run, number = self.origin_snapshot
-        unit = read_trajectory(run).unit
-        lines: list[Mapping[str, Any]] = [line for line in read_history(run) if _number(line, "loss") is not None]
-        lines = [line for line in lines if (_number(line, unit) or 0) <= number]
-        last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")]
-        before = lines[: len(lines) - len(last)] or last[:-LAST_LINES]
-        return last[-LAST_LINES:], before
+        kept = [each for each in read_trajectory(run).snapshots if each.number == number]
+        return went_on_to(run, kept[0]) if kept else ""
+
+    @cached_property
+    def last_stretches(self) -> list[Stretch]:
+        """The last stretches of the log up to the origin, by which it is judged whether the loss still fell there."""
+        return (
+            []
+            if self.log_at_origin is None or self.origin_snapshot is None
+            else (last_stretches(self.origin_snapshot[0], self.until))
+        )
+
+    @cached_property
+    def until(self) -> Until:
+        """The unit and the number of the snapshot that is the origin."""
+        assert self.origin_snapshot is not None
+        run, number = self.origin_snapshot
+        return read_trajectory(run).unit, number
 
     @property
     def origin_is_start(self) -> bool:
@@ -185,7 +214,7 @@ class Evidence:
 
     @property
     def log_in_words(self) -> str:
-        """Whose log `logged_loss` reads, as a subject of sentences."""
+        """Whose log it is, as a subject of sentences."""
         run = self.run if self.origin_snapshot is None else self.origin_snapshot[0]
         return "your training log" if run == self.run else f"the training log of {run_labels([run])[0]}"
 
@@ -203,14 +232,3 @@ class Evidence:
             return self.run if named.own else locate(named.run, folder), int(path.step[-1])
         match = OF_RUN.fullmatch(origin) if isinstance(origin, str) else None
         return (locate(match[1], folder), int(match[2])) if match is not None and match[2].isdecimal() else None
-
-
-def _mean_and_error(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    losses = np.array([_number(line, "loss") for line in lines], np.float64)
-    error = float(losses.std(ddof=1) / math.sqrt(losses.size)) if losses.size > 1 else 0.0
-    return float(losses.mean()), error
-
-
-def _number(line: Mapping[str, Any], name: str) -> float | None:
-    value = line.get(name)
-    return float(value) if is_number(value) else None

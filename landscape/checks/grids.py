@@ -1,17 +1,20 @@
-"""Numbers of the grid that the checks judge: how well it predicts its own points, and its parabola at the centre."""
+"""Numbers of the grid that the checks judge: how well it predicts its own points, its centre, and what it holds."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
+from landscape.checks.rules.geometry import Along
 from landscape.checks.rules.resolution import Resolution
 from landscape.grid import Floats
 from landscape.refinement.merging import spread
-from landscape.surface import NOT_COMPUTED, OK, Surface
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, ProjectedPath, Surface
 from landscape.topology.descent import corner_steps
 from landscape.topology.features import noise_threshold
 from landscape.topology.persistence import minimum_pairs
@@ -142,3 +145,79 @@ def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
         if math.isfinite(difference) and math.isclose(step, other, rel_tol=1e-6):
             return OfGrid(axis, difference, curvature, float(step))
     return None
+
+
+def along_path(evidence: Evidence, path: ProjectedPath) -> Along:
+    """The losses along a path, and those of the plane below it."""
+    names = [f"{path.unit} {int(step)}" for step in path.step]
+    found = (
+        np.where((path.status == NOT_FINITE) & ~np.isfinite(each), np.inf, each)
+        for each in (path.loss, path.projected_loss)
+    )
+    noise = np.full(len(names), np.nan)
+    if evidence.rise_errors is not None:
+        axes = evidence.surface.axes
+        nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in reversed(axes)]
+        noise = evidence.rise_errors[tuple(nearest)]
+    losses, plane = found
+    return Along(names, losses, plane, evidence.relief, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """The straight way between two networks that the axes of a landscape run through.
+
+    Attributes:
+        start, middle, end: places on the axes; the middle is where its barrier is looked for.
+        share: of the way, where the middle is.
+    """
+
+    name: str
+    start: Floats
+    middle: Floats
+    end: Floats
+    share: float
+
+
+def ways_between(surface: Surface) -> list[Way]:
+    """The ways between the networks of a landscape: from the origin along `towards` axes, the sides of a plane.
+
+    The middle of a line is where its loss is furthest above the straight line between its ends.
+    """
+    origin, sides = np.zeros(len(surface.axes)), list[tuple[str, Floats, Floats]]()
+    for k, axis in enumerate(surface.axes):
+        if axis.record.kind == "towards":
+            far = axis.record.label.removeprefix("towards ").removesuffix(" (at 1)")
+            sides.append((f"the origin and {far}", origin, np.eye(len(surface.axes))[k]))
+    known = [axis.record.networks for axis in surface.axes]
+    if known and all(known):
+        names = [network.name for network in known[0] or ()]
+        corners = np.array([[network.at for network in of_axis or ()] for of_axis in known]).T
+        sides += [(f"{names[i]} and {names[j]}", corners[i], corners[j]) for i, j in combinations(range(len(names)), 2)]
+    barrier = surface.find_barrier() if len(surface.axes) == 1 else None
+    share = barrier.alpha if barrier is not None and 0 < barrier.alpha < 1 else 0.5
+    return [Way(name, start, (1 - share) * start + share * end, end, share) for name, start, end in sides]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a landscape is drawn to show, and a smaller range would cut off.
+
+    Attributes:
+        name: such as 'the path'; '' where there is nothing but the surroundings of the origin.
+        reach: how far from the origin it lies, along an axis.
+    """
+
+    name: str = ""
+    reach: float = 0.0
+
+
+def held_by(surface: Surface) -> Held:
+    """The paths of a landscape and the networks that its axes run through, whichever reaches further."""
+    ends = [end for way in ways_between(surface) for end in (way.start, way.end)]
+    paths = [places for path in surface.paths for places in path.coordinates.values() if len(places)]
+    found = [Held("the other network" if len(ends) == 2 else "the networks", float(np.abs(ends).max()))] if ends else []
+    if paths:
+        reach = max(float(np.nanmax(np.abs(places), initial=0.0)) for places in paths)
+        found.append(Held("the path" if len(surface.paths) == 1 else "the paths", reach))
+    return max(found, key=lambda each: each.reach, default=Held())

@@ -11,7 +11,9 @@ import numpy as np
 
 from landscape.checks.asking import Asker
 from landscape.checks.evidence import Evidence
+from landscape.checks.grids import along_path
 from landscape.checks.rules.curvature import AlongAxis
+from landscape.checks.rules.statistics import OnPath
 from landscape.checks.rules.words import NotJudged
 from landscape.grid import Index
 from landscape.problem.guessing import guessing_of
@@ -21,6 +23,7 @@ from landscape.quantisation import Quantisation
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
 STEPS = (1e-4, 1e-6, 1e-7)
 SPOTS = 8
+FURTHEST = 6  # snapshots at whose projections statistics are taken anew, beside the ends of a path
 ROUNDED = (
     "the loss of rounded weights has steps, between which gradients and curvature are zero; those of the network "
     "before rounding are judged by the check of its landscape"
@@ -123,6 +126,56 @@ class Scene:
         others = [index for index in known if index not in set(self.corners)]
         chosen = np.random.default_rng(SPOT_SEED).permutation(len(others))[:SPOTS]
         return [*self.corners, *(others[k] for k in sorted(chosen.tolist()))]
+
+    @cached_property
+    def uses_centres_statistics(self) -> bool:
+        """Whether batch norm has the running statistics of the origin wherever nothing moves them.
+
+        Raises:
+            NotJudged: nobody answers questions.
+        """
+        return bool(self.evidence.record.provenance.batch_norm_layers) and self.asked.own.plan.statistics.fixed
+
+    @cached_property
+    def renewed_corners(self) -> list[float]:
+        """The losses at the origin, and at the corners, with the other statistics of batch norm."""
+        points = [[0.0] * len(self.evidence.surface.axes), *(self.evidence.point(each) for each in self.corners)]
+        return [float(loss) for loss in self.asked.losses(self.asked.other_statistics, points)]
+
+    @cached_property
+    def renewed_on_paths(self) -> dict[tuple[int, int], OnPath]:
+        """By path and snapshot, the plane below some snapshots with both kinds of statistics of batch norm.
+
+        Of all paths together those whose own losses are furthest from the plane's, and the ends of the path of the
+        first of these; none where the landscape's statistics are those of each point.
+        """
+        surface = self.evidence.surface
+        paths = {k: along_path(self.evidence, path) for k, path in enumerate(surface.paths)}
+        ranked = sorted(
+            (
+                (gap, -k, -at)
+                for k, each in paths.items()
+                for at, gap in enumerate(each.gaps.tolist())
+                if math.isfinite(each.losses[at])
+            ),
+            reverse=True,
+        )
+        if not self.uses_centres_statistics or not ranked:
+            return {}
+        worst = -ranked[0][1]
+        chosen = [(-k, -at) for _, k, at in ranked[:FURTHEST]]
+        chosen += [(worst, at) for at in (0, len(paths[worst].losses) - 1) if (worst, at) not in chosen]
+        names = [axis.name for axis in surface.axes]
+        points = [[float(surface.paths[k].coordinates[name][at]) for name in names] for k, at in chosen]
+        pairs = self.asked.by_statistics(points)
+        found = {}
+        for place, (k, at) in enumerate(chosen):
+            each, run = paths[k], surface.paths[k].label
+            found[k, at] = OnPath(
+                f"{each.names[at]} of {run}" if run else each.names[at], float(each.losses[at]), float(each.plane[at]),
+                float(pairs.second[place]), float(pairs.stderr[place]), each.height,
+            )  # fmt: skip
+        return found
 
     @cached_property
     def along_axes(self) -> tuple[list[AlongAxis], str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from landscape.checks.grids import at_centre, resolution_of
+from landscape.checks.grids import along_path, at_centre, held_by, resolution_of, ways_between
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
@@ -17,7 +17,7 @@ from landscape.errors import JobError
 from landscape.grid import Floats
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface import NOT_FINITE, ProjectedPath, Surface
 from landscape.watch.command import inspect_command
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
@@ -45,12 +45,13 @@ def _centre(scene: Scene) -> Check:
 def _expectation(scene: Scene) -> Check:
     evidence = scene.evidence
     given = scene.asker.prepared.problem.expected.get("loss") if scene.asker is not None else None
-    logged = None if given is not None else evidence.logged_loss()
-    expected, error = (given, 0.0) if logged is None else logged
-    source = "the problem expects" if logged is None else f"{evidence.log_in_words} ended at"
+    logged = None if given is not None else evidence.logged
+    expected, error = (given, 0.0) if logged is None else (logged.loss, logged.stderr)
+    source = "the problem expects" if logged is None else logged.words
+    went_on = f"the centre's training went on to {evidence.origin_went_on_to}" if evidence.origin_went_on_to else ""
     found = centre.Expectation(
         scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start,
-        evidence.record.rounding_in_words,
+        evidence.record.rounding_in_words, (logged.ended if logged is not None else "") or went_on,
     )  # fmt: skip
     return centre.expectation(found)
 
@@ -94,7 +95,7 @@ def _resolution(scene: Scene) -> Check:
     found = resolution_of(scene.evidence)
     if found is None:
         raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
-    return resolution.resolution(found)
+    return resolution.resolution(replace(found, held=_cut_off(scene)))
 
 
 def _other_seeds(scene: Scene) -> Check:
@@ -131,7 +132,7 @@ def _centre_cell(scene: Scene) -> Check:
     known = [each for each in known if each.stands_out(scene.origin_loss, scene.low_precision)]
     if not known:
         raise NotJudged("the cells beside the centre rise by less than the rounding of their losses")
-    return curvature.of_grid(known)
+    return curvature.of_grid(known, held_by(scene.evidence.surface).name)
 
 
 def _hidden(scene: Scene) -> Check:
@@ -147,15 +148,36 @@ def _batch_norm(scene: Scene) -> Check:
     asker, evidence = scene.asked, scene.evidence
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
-    points = [[0.0] * len(evidence.surface.axes), *(evidence.point(each) for each in scene.corners)]
-    other = asker.losses(asker.other_statistics, points)
+    path = list(scene.renewed_on_paths.values())
+    between, other = _between(scene), np.array(scene.renewed_corners)
     shown = np.array([scene.origin_loss, *(evidence.values[each] for each in scene.corners)])
     trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
     pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
     places = [evidence.place(each) for each in scene.corners]
     corners = dict(zip(places, pairs[1:], strict=True))
     error = evidence.origin_stderr
-    return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm))
+    return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm, path, between))
+
+
+def _between(scene: Scene) -> list[statistics.Between]:
+    """The barriers between the networks that axes run through: half-way, of a line where its loss is highest.
+
+    There the running statistics are mixed from those of both ends, and belong to no network.
+    """
+    ways = ways_between(scene.evidence.surface) if scene.uses_centres_statistics else []
+    if not ways:
+        return []
+    points = [point for way in ways for point in (way.start, way.middle, way.end)]
+    pairs = scene.asked.by_statistics([point.tolist() for point in points])
+    found = []
+    for k, way in enumerate(ways):
+        barriers = [
+            float(losses[1] - (1 - way.share) * losses[0] - way.share * losses[2])
+            for losses in (pairs.first[3 * k : 3 * k + 3], pairs.second[3 * k : 3 * k + 3])
+        ]
+        error = float(pairs.stderr[3 * k + 1])
+        found.append(statistics.Between(way.name, barriers[0], barriers[1], error, scene.evidence.relief))
+    return found
 
 
 def _path(scene: Scene) -> Check:
@@ -165,22 +187,31 @@ def _path(scene: Scene) -> Check:
         raise NotJudged("no path is drawn")
     if gram is None:
         raise NotJudged("the norms of the axes or their cosines are not recorded")
-    return geometry.paths({path.label: _on_plane(evidence.surface, path, gram) for path in evidence.surface.paths})
+    try:
+        renewed = scene.renewed_on_paths
+    except (NotJudged, JobError):  # check 10 says why
+        renewed = {}
+    found = {}
+    for k, path in enumerate(evidence.surface.paths):
+        of_path = {at: place.renewed for (of, at), place in renewed.items() if of == k}
+        shape = _shape(evidence.surface, path, gram)
+        found[path.label] = geometry.OnPlane(along_path(evidence, path), *shape, len(evidence.surface.axes), of_path)
+    return geometry.paths(found)
 
 
-def _on_plane(surface: Surface, path: ProjectedPath, gram: Floats) -> geometry.OnPlane:
-    """A path and its projection; of one of several the variance that counts is its own, about its own mean."""
+def _shape(surface: Surface, path: ProjectedPath, gram: Floats) -> tuple[Floats, float, float]:
+    """How far a path lies off the plane, and the shares of its variance that the axes explain, and would of a walk.
+
+    Of one of several the variance that counts is its own, about its own mean.
+    """
     away = _away(path, gram, [axis.name for axis in surface.axes])
     # The late snapshots of one of several may lie close to the origin, and yet on no axis: its length is what counts.
     off = path.distance[away > 0] / (away[away > 0] if not path.label else away.max(initial=0.0))
-    known = np.isfinite(path.loss) & np.isfinite(path.projected_loss)
-    gaps, losses = np.abs(path.loss - path.projected_loss)[known], path.loss[known]
     if path.label:
-        shares = [path.runs[0].shown, path.runs[0].shown_of_walk]
-        return geometry.OnPlane(off, gaps, losses, *(_total([share]) for share in shares))
+        return off, _total([path.runs[0].shown]), _total([path.runs[0].shown_of_walk])
     axes = [axis.record for axis in surface.axes]
     explained = _total([share.explained_variance for share in axes])
-    return geometry.OnPlane(off, gaps, losses, explained, _total([share.random_walk_variance for share in axes]))
+    return off, explained, _total([share.random_walk_variance for share in axes])
 
 
 def _away(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
@@ -205,8 +236,24 @@ def _range(scene: Scene) -> Check:
     elif chance is not None:
         alive = finite & (evidence.values < chance)
         dead = 1 - float(alive.sum() / finite.sum())
-        found = replace(found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite))
+        held = held_by(evidence.surface)
+        found = replace(
+            found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite), held=held.name,
+            reach=held.reach, renewed=_renewed_corners(scene, chance) if dead > values.DEAD else 0.0,
+        )  # fmt: skip
     return values.range_of_axes(found)
+
+
+def _renewed_corners(scene: Scene, chance: float) -> float:
+    """Of the corners that lose as much as guessing the share that does not with statistics taken anew."""
+    if not scene.uses_centres_statistics:
+        return 0.0
+    shown = np.array([scene.evidence.values[each] for each in scene.corners])
+    dead = shown >= chance
+    try:
+        return float((np.array(scene.renewed_corners[1:])[dead] < chance).mean()) if dead.any() else 0.0
+    except JobError:  # check 10 says why
+        return 0.0
 
 
 def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
@@ -226,9 +273,13 @@ def _lowest(scene: Scene) -> Check:
     fall = scene.origin_loss - float(evidence.values[index])
     found = values.Lowest(fall, noise, evidence.place(index), scene.origin_loss, evidence.origin_stderr)
     if noise > 0 and fall > values.CLEARLY * noise:
-        ended, before = evidence.logged_loss(), evidence.logged_loss_before()
-        slope = math.nan if ended is not None else _slope_towards(scene, evidence.point(index))
-        found = replace(found, log=evidence.log_in_words, ended=ended, before=before, slope=slope)
+        logged, stretches = evidence.logged, evidence.last_stretches
+        slope = math.nan if logged is not None else _slope_towards(scene, evidence.point(index))
+        found = replace(found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope)
+        if logged is not None:
+            unit, number = evidence.until
+            where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
+            found = replace(found, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
         found = replace(found, rounding=evidence.record.rounding_in_words)
     return values.lowest(found)
 
@@ -267,7 +318,31 @@ def _moved(scene: Scene) -> float | None:
 
 
 def _holes(scene: Scene) -> Check:
-    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing))
+    evidence = scene.evidence
+    return values.holes(values.Holes(evidence.values.size, evidence.missing, _cut_off(scene), _renewed_hole(scene)))
+
+
+def _renewed_hole(scene: Scene) -> str:
+    """A cell that is not finite but with batch norm's statistics taken anew; '' where there is none.
+
+    Running variances that move along a line between networks are negative beyond its ends.
+    """
+    holes = np.argwhere(scene.evidence.surface.status == NOT_FINITE)
+    if scene.asker is None or not len(holes) or not scene.uses_centres_statistics:
+        return ""
+    hole = tuple(map(int, holes[0]))
+    try:
+        loss = float(scene.asked.losses(scene.asked.other_statistics, [scene.evidence.point(hole)])[0])
+    except JobError:  # check 10 says why
+        return ""
+    return scene.evidence.place(hole) if math.isfinite(loss) else ""
+
+
+def _cut_off(scene: Scene) -> str:
+    """What a range of half the size would cut off, such as 'the path'; '' for nothing."""
+    held = held_by(scene.evidence.surface)
+    reach = max(float(np.abs(axis.coordinates).max()) for axis in scene.evidence.surface.axes)
+    return held.name if held.reach > reach / 2 else ""
 
 
 CHECKS: Mapping[str, tuple[str, Callable[[Scene], Check]]] = {

@@ -1,20 +1,22 @@
 """The collector, which a training loop calls after each step and each epoch.
 
-    collector = TrajectoryCollector("runs/mine", model, optimizer, unit="epoch", intervals=[[1, 2, 3], [7, 8, 9]])
-    for epoch in range(9):
-        for inputs, targets in loader:
-            ...                          # forward, backward, optimizer.step(), as ever
-            collector.step(loss)
-        collector.end_epoch()
+    intervals = [[1, 2, 3], [7, 8, 9]]
+    with TrajectoryCollector("runs/mine", model, optimizer, unit="epoch", intervals=intervals) as collector:
+        for epoch in range(9):
+            for inputs, targets in loader:
+                ...                          # forward, backward, optimizer.step(), as ever
+                collector.step(loss)
+            collector.end_epoch()
 
 `landscape.trajectory` reads back what it keeps.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,15 +38,19 @@ from landscape.trajectory.run_files import read_info, refusing_disk_errors, writ
 from landscape.trajectory.snapshots import snapshot_files, versions, write_snapshot
 from landscape.watch.asked import asked_rules
 
+log = logging.getLogger("landscape")
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics
 
 
 class TrajectoryCollector:
-    """Keeps the weights at the listed epochs or steps, and only those, in `<run>/trajectory`.
+    """Keeps the weights at the listed epochs or steps, and those that training ends with, in `<run>/trajectory`.
 
-    Construct it once the weights to start from are loaded; call `step(loss)` after each `optimizer.step()` and
-    `end_epoch()` after each epoch. Each snapshot is written whole or not at all, so a crash in training loses
-    nothing that was collected. Under `torch.distributed` only rank 0 writes; other ranks only count.
+    Construct it once the weights to start from are loaded; call `step(loss)` after each `optimizer.step()`,
+    `end_epoch()` after each epoch and `end_training()` at the end, which leaving a `with` block of the collector does,
+    unless by an exception. What training ended with is a snapshot even where no interval lists its epoch or step, and
+    `origin: last` of a landscape; if the training is extended later, it stays beside those that follow. Each snapshot
+    is written whole or not at all, so a crash in training loses nothing that was collected. Under `torch.distributed`
+    only rank 0 writes; other ranks only count.
     Epoch or step n means: after the n-th; 0 is the state at construction.
 
     `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
@@ -64,7 +70,8 @@ class TrajectoryCollector:
         run: the run's folder or URL; it is made if need be.
         model: the network; wrappers of DistributedDataParallel, DataParallel and torch.compile are looked through.
         optimizer: its class, hyperparameters and learning rate are recorded.
-        intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape.
+        intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape. The weights
+            that training ends with are kept beside them and change none of these.
         landscape_size: points per axis, 3 to 65536 (MindSpore's tutorial stops at 256).
         unit: whether `intervals` count "step" or "epoch".
         create_landscape: {"train": along the trajectory, "result": around its end}; both by default.
@@ -118,6 +125,7 @@ class TrajectoryCollector:
         self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
         self._step, self._epoch = start_step, start_epoch or 0
+        self._steps_in_epoch = 0  # since an epoch ended, or since the start
         self._watch: TrainingWatch | None = None
         if self._writes:
             self._prepare_run(start_step, start_epoch, overwrite)
@@ -144,7 +152,8 @@ class TrajectoryCollector:
         with refusing_disk_errors(self._folder.name):
             self._folder.make()
         remove_leftovers(self._folder)
-        self._step, self._epoch = (0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
+        found = (0, 0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
+        self._step, self._epoch, self._steps_in_epoch = found
         self._epoch_began: int | None = self._step if starting else None
         before = {} if starting else read_info(self._folder)
         self._info = describe_run(self._model, self._optimizer, self.options, *self._told)
@@ -171,6 +180,7 @@ class TrajectoryCollector:
             LandscapeError: the run cannot be written.
         """
         self._step += 1
+        self._steps_in_epoch += 1
         if not self._writes:
             return
         found = [] if self._watch is None else self._watch.judge(self._step)
@@ -194,6 +204,7 @@ class TrajectoryCollector:
             LandscapeError: the run cannot be written.
         """
         self._epoch += 1
+        self._steps_in_epoch = 0
         if not self._writes:
             return
         self._record({"step": self._step, "epoch": self._epoch, "epoch_end": True}, metrics)
@@ -201,6 +212,34 @@ class TrajectoryCollector:
         self._learn_steps_per_epoch()
         if self.options.unit == "epoch":
             self._keep_if_listed()
+
+    def end_training(self) -> None:
+        """Keep the weights that training ends with, unless a snapshot of this epoch or step is there already.
+
+        Where epochs are counted and steps were taken since the last one ended, no epoch stands for the weights: they
+        are not kept, with a warning.
+
+        Raises:
+            LandscapeError: the run cannot be written.
+        """
+        if not self._writes:
+            return
+        self._history.sync()
+        unit, number = self.options.unit, self._number
+        if unit == "epoch" and self._steps_in_epoch:
+            log.warning(
+                "run %s: training ended within epoch %d, and snapshots count epochs: its last weights are not kept; "
+                "call end_epoch before end_training, or count steps", shown(self._folder.name), number + 1,
+            )  # fmt: skip
+        elif number and not any((counted, each) == (unit, number) for counted, each, _ in snapshot_files(self._folder)):
+            self._keep()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # what was interrupted has not ended
+            self.end_training()
 
     def sync(self) -> None:
         """Have all that was recorded so far survive a crash, as before a checkpoint that counts on it.
@@ -226,13 +265,16 @@ class TrajectoryCollector:
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:
-            state = state_of(self._model)
-            self._history.sync()
-            unit, number = self.options.unit, self._number
-            write_snapshot(self._folder, unit, number, state, step=self._step, epoch=self._epoch, **versions())
-            for name in self._former_histories:
-                self._folder.delete(name)
-            self._former_histories = []
+            self._keep()
+
+    def _keep(self) -> None:
+        state = state_of(self._model)
+        self._history.sync()
+        unit, number = self.options.unit, self._number
+        write_snapshot(self._folder, unit, number, state, step=self._step, epoch=self._epoch, **versions())
+        for name in self._former_histories:
+            self._folder.delete(name)
+        self._former_histories = []
 
     def _learn_steps_per_epoch(self) -> None:
         """Record the length of the first epoch that was seen from its beginning."""

@@ -49,8 +49,8 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
         )
 
 
-def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -> tuple[int, int]:
-    """How many steps and epochs are done where a training goes on.
+def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -> tuple[int, int, int]:
+    """How many steps and epochs are done where a training goes on, and how many steps since the last epoch ended.
 
     A step of 0 or an epoch of None is not given: the history tells it, else it is worked out from the steps per epoch.
     """
@@ -64,7 +64,8 @@ def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -
     elif start_epoch is None:
         ended = [epoch for step, epoch, end in known if end and step <= start_step]
         start_epoch = max(ended, default=start_step // per_epoch if per_epoch else 0)
-    return start_step, start_epoch
+    ends = [step for step, epoch, end in known if end and epoch == start_epoch]
+    return start_step, start_epoch, max(0, start_step - ends[-1]) if ends else 0
 
 
 def _count(line: Mapping[str, Any], name: str) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.calculation import AtPoints, Calculator, Calculators, Setting, here, setting_of
-from landscape.comparison.paired import Floats, Pairs, answers_at, evaluated, of_pair
+from landscape.calculation.paired import Floats, Pairs, answers_at, evaluated, of_pair
 from landscape.comparison.sides import Side, refuse_apart
 from landscape.comparison.steps import (
     PATCH_CHANGES,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from landscape import __version__
+from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
-from landscape.comparison.paired import Floats
 from landscape.comparison.sides import Side
 from landscape.errors import JobError
 from landscape.folders.lock import driver_alive

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
-from landscape.comparison.paired import Floats
 from landscape.comparison.steps import Patch, Steps
 from landscape.views.prepared.levels import number
 

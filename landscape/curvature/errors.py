@@ -87,6 +87,8 @@ def _over_samples(found: SampleValues, h: float) -> SampledCurvature | None:
     curvatures, weights = (after - 2 * at + before) / h**2, found.weights
     mean = float((weights * curvatures).sum() / weights.sum())
     count = len(curvatures)
+    if not math.isfinite(mean):  # as where the loss is infinite beside the weights
+        return SampledCurvature(math.nan, math.nan, count, curvatures)
     spread = math.sqrt(float((weights**2 * (curvatures - mean) ** 2).sum())) / float(weights.sum())
     return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ from landscape.preparation.recorded_job import Callback, recorded_fields, record
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
+from landscape.trajectory.run_files import OLD_RADIUS
 from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.training_state import went_on_to
 
+log = logging.getLogger("landscape")
 NAME = "measured"
 NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
 
@@ -113,6 +117,12 @@ def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[Origin]:
             raise JobError(
                 f"origins: {word} needs a trajectory, and the run has none; name problem, or a file of weights"
             )
+        later = went_on_to(trajectory.run, trajectory.snapshots[-1]) if word == "last" else ""
+        if later:
+            log.warning(
+                "origins: %s %d is the last snapshot, and training went on to %s, whose weights no snapshot has",
+                unit, numbers[-1], later,
+            )  # fmt: skip
         chosen = {"all": numbers, "last": numbers[-1:], "first": numbers[:1]}[word]
         return [_snapshot(number, unit) for number in chosen]
     if word == "problem":
@@ -158,6 +168,8 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
 def has_all(entry: Entry | None, weights: str, asked: Asked) -> bool:
     """Whether an entry of the same settings holds what is asked for."""
     if entry is None or entry.weights != weights:
+        return False
+    if "radius" in entry.rows and entry.rows["radius"].note == OLD_RADIUS:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 

@@ -63,7 +63,8 @@ def _average(found: Rises) -> Row:
         stderr = stderr_over(_mean_of_draws(found.samples), found.weights)
     elif found.errors is not None:
         stderr = float(found.errors[0])
-    return row_of(float(rises.mean()), stderr, interval, len(rises))
+    missing = f"the loss is not finite on {int((~np.isfinite(rises)).sum())} of the {len(rises)} pairs of draws"
+    return row_of(float(rises.mean()), stderr, interval, len(rises), missing=missing)
 
 
 def _stderr_with_loss(line: Values, found: Rises) -> float:
@@ -90,13 +91,15 @@ def error_noise_row(base: Base, infos: Sequence[ParameterInfo]) -> Row:
 
     low, high = 0.0, FIRST_NOISE
     for _ in range(DOUBLINGS):
-        if excess(high) > 0:
+        if not excess(high) <= 0:  # as of an accuracy that is not a number
             break
         low, high = high, 2 * high
     else:
-        return Row(None, note=f"the error bears noise of {low:g} times each weight")
+        return Row(None, note=f"the error bears noise of {low:g} times each weight", below=1 / low**2)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
+    if low == 0:
+        return Row(None, note=f"the error bears no noise of {high:.3g} times each weight", above=1 / high**2)
     sigma = (low + high) / 2
-    return row_of(1 / sigma**2, note=f"sigma {sigma:.3g}, {ERROR_DRAWS} draws")
+    return row_of(1 / sigma**2, note=f"sigma {low:.3g} to {high:.3g}, {ERROR_DRAWS} draws")

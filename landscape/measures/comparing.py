@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ LEAST_RUNS = 3  # of each way of training: a spread of two is known by one diffe
 BETWEEN_WEIGHTS = (
     "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
 )
-TOO_FEW = "too few lines have a value"
+TOO_FEW = "some of the lines have no value"
 TRACE = NAMES[2]
 SAME_RISE = 1.02  # 2 % of a rise is about 1 % of a radius, which grows as its root: less than lines differ by
 MANY = 1000  # degrees of freedom of an error that is known well
@@ -39,6 +39,7 @@ class Difference:
         difference: second less first.
         low, high: the ends of its 95 % interval; None where there is none.
         how: what the interval is over, or why there is none.
+        bounds: `above` and `below` of a side that has bounds instead of a value, by `first` and `second`.
     """
 
     first: float | None
@@ -47,6 +48,7 @@ class Difference:
     low: float | None
     high: float | None
     how: str
+    bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -153,7 +155,9 @@ def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, D
         sides = [[target.entry.rows[name].value for target in side] for side in (first, second)]
         known = [[value for value in side if value is not None] for side in sides]
         if sides != known:
-            found[name] = Difference(None, None, None, None, None, "some of the runs have no value")
+            bound = any(target.entry.rows[name].is_bound for target in [*first, *second])
+            how = "of some of the runs only a bound is known" if bound else "some of the runs have no value"
+            found[name] = Difference(None, None, None, None, None, how)
             continue
         means = [math.fsum(values) / len(values) for values in known]
         if name == RADIUS and (rises := _other_rises(first, second)):
@@ -167,9 +171,18 @@ def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
     found = {}
     for name in _shared_names([one, other]):
         rows = one.entry.rows[name], other.entry.rows[name]
+        bounds = {side: _bounds(row) for side, row in zip(("first", "second"), rows, strict=True) if row.is_bound}
+        if bounds:
+            how = f"of the {' and the '.join(bounds)} only a bound is known"
+            found[name] = Difference(rows[0].value, rows[1].value, None, None, None, how, bounds)
+            continue
         interval, how = _interval(name, rows, one, other, paired)
         found[name] = _difference(rows[0].value, rows[1].value, interval, how)
     return found
+
+
+def _bounds(row: Row) -> dict[str, float]:
+    return {name: bound for name, bound in (("above", row.above), ("below", row.below)) if bound is not None}
 
 
 def _shared_names(targets: Sequence[Target]) -> list[str]:
@@ -232,12 +245,14 @@ def _of_rises(number: int, one: Target, other: Target, paired: bool) -> tuple[In
 def _of_lines(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
 ) -> tuple[Interval | None, str]:
-    """From a value of each line; lines without one on either side are left out."""
-    if paired:
-        both = [b - a for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-        return (interval_of(both), f"over {len(both)} lines, paired") if len(both) > 1 else (None, TOO_FEW)
+    """From a value of each line; those that have one are no fair choice of them all."""
     known = [[value for value in side if value is not None] for side in (first, second)]
-    return (welch(*known), "over lines, unpaired") if min(map(len, known)) > 1 else (None, TOO_FEW)
+    if known != [first, second] or min(map(len, known)) < 2:
+        return None, TOO_FEW
+    if paired:
+        both = [b - a for a, b in zip(*known, strict=True)]
+        return interval_of(both), f"over {len(both)} lines, paired"
+    return welch(*known), "over lines, unpaired"
 
 
 def _other_rises(first: Sequence[Target], second: Sequence[Target]) -> str:
@@ -262,7 +277,7 @@ def _of_radii(
     """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
     logarithms = [[None if each is None else math.log(each) for each in side] for side in (first, second)]
     ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
-    if ratio is None or None in first or None in second:
+    if ratio is None:
         return None, how
     mean = math.exp(math.fsum(each for each in logarithms[0] if each is not None) / len(first))
     middle, low, high = (mean * math.expm1(each) for each in (ratio.mean, ratio.low, ratio.high))

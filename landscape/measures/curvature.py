@@ -19,6 +19,7 @@ from landscape.preparation.solving import most_steps
 from landscape.record import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")
+NOT_FINITE = "the Hessian is not finite there"
 PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
 
 
@@ -71,13 +72,13 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         pair = krylov.pair(rank)
         vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
-        if sampled is not None and terms is None:
+        if sampled is not None and terms is None and np.isfinite(sampled.by_sample).all():
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
         doubt, known = _doubt(krylov, rank, rounding, operator.in_float32)
         note, error = "; ".join(filter(None, (doubt, how))), None if sampled is None else sampled.stderr
-        rows[name] = row_of(pair.value, error, note=note) if known else Row(None, note=note)
+        rows[name] = row_of(pair.value, error, note=note, missing=NOT_FINITE) if known else Row(None, note=note)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
-    rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how)
+    rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how, missing=NOT_FINITE)
     if rows[NAMES[1]].value is None:
         samples.pop(NAMES[1], None)  # nothing to compare
     return Curved(rows, samples | {PROBED: np.array(found.probes)})
@@ -87,7 +88,7 @@ def _doubt(krylov: Krylov, rank: int, rounding: float, in_float32: bool) -> tupl
     """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
     pair = krylov.pair(rank)
     if not math.isfinite(pair.value):
-        return "the Hessian is not finite there", True
+        return "", True
     residual = f"residual {max(pair.residual, rounding):.2g}"
     if rank > 0 or max(pair.residual, rounding) < abs(pair.value):
         return residual, True

@@ -30,7 +30,9 @@ class Entry:
         label: such as `epoch 3`.
         number: of the snapshot; None of other weights.
         weights: their digest.
-        radii: of each line; None where it is not known.
+        radii: of each line; None where only bounds of it are known.
+        bounds: between which ends that of each line lies, the second one None where it has none; None in files of
+            earlier versions.
         means: the rises of each line, as [lines][distances].
         file: where the losses of single samples lie in the run; empty where there are none.
     """
@@ -44,6 +46,7 @@ class Entry:
     radii: list[float | None] = field(default_factory=list)
     means: list[list[float | None]] = field(default_factory=list)
     file: str = ""
+    bounds: list[list[float | None]] | None = None
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json."""
@@ -54,6 +57,7 @@ class Entry:
             "rows": {name: row.document() for name, row in self.rows.items()},
             **({"layers": layers} if layers else {}),
             "radii": self.radii,
+            **({} if self.bounds is None else {"radius_bounds": self.bounds}),
             "rises": self.means,
             **({"samples": self.file} if self.file else {}),
         }
@@ -70,6 +74,7 @@ class Entry:
             label, str(document["weights"]), _rows(document["rows"]), document.get("number"),
             str(document.get("unit", "")), {layer: _rows(rows) for layer, rows in layers.items()},
             list(document.get("radii", [])), list(document.get("rises", [])), str(document.get("samples", "")),
+            document.get("radius_bounds"),
         )  # fmt: skip
 
 

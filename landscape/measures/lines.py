@@ -91,7 +91,9 @@ def weights_of(values: Values) -> Floats | None:
 
 
 def stderr_over(samples: Floats, weights: Floats) -> float:
-    """The standard error of Σwx/Σw over n samples: √(Σw²(x−m)²)/Σw·√(n/(n−1))."""
+    """The standard error of Σwx/Σw over n samples: √(Σw²(x−m)²)/Σw·√(n/(n−1)); NaN where a sample is not finite."""
+    if not np.isfinite(samples).all():
+        return math.nan
     total, count = float(weights.sum()), len(samples)
     mean = float((weights * samples).sum()) / total
     spread = math.sqrt(float((weights**2 * (samples - mean) ** 2).sum())) / total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from landscape.measures.average import average_rows, error_noise_row
 from landscape.measures.curvature import PROBED, curvature_rows
 from landscape.measures.layers import layer_rows
 from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, weights_of
-from landscape.measures.rises import COORDINATES, DISTANCES, draws_of, radii_of, radius_row, rises_of
+from landscape.measures.rises import COORDINATES, DISTANCES, Ends, draws_of, radii_of, radius_row, rises_of
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 from landscape.measures.worst import keskar, sharpness
@@ -51,14 +51,14 @@ class Measured:
     Attributes:
         rows: by their names.
         layers: by the names of the layers; empty where they were not asked for.
-        radii: of each line; None where it is not known.
+        radii: between which ends that of each line lies.
         samples: what comparing needs: `loss` [N], `rises` [K, R, N], `weights` [N], rows by name [N], and the probes
             of the trace; these alone where samples have no loss of their own.
     """
 
     rows: dict[str, Row]
     layers: dict[str, dict[str, Row]]
-    radii: list[float | None]
+    radii: list[Ends]
     samples: dict[str, NDArray[np.float32]] = field(repr=False)
     means: Floats = field(repr=False)
 
@@ -137,7 +137,7 @@ def _loss(line: Values) -> Row:
 
 def _noted(row: Row, target: float) -> Row:
     text = "; ".join(filter(None, (row.note, f"to a rise of {target:.3g}")))
-    return Row(row.value, row.stderr, row.low, row.high, row.draws, text)
+    return replace(row, note=text)
 
 
 def _samples(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+
 from landscape.calculation import Calculator, Calculators
 from landscape.curvature.kept import KeptSteps
 from landscape.digests import digest
@@ -16,7 +18,7 @@ from landscape.measures.document import Entry, Measures
 from landscape.measures.layers import LAYER_DISTANCES, LAYER_LINES, layers_of
 from landscape.measures.lines import Floats
 from landscape.measures.measuring import Asked, Measured, measure, refuse_few_samples
-from landscape.measures.rises import COORDINATES, LINES
+from landscape.measures.rises import COORDINATES, LINES, known_radius
 from landscape.measures.rows import finite
 from landscape.parameters import describe_parameters, state_digest
 from landscape.preparation import PreparedJob, prepare
@@ -113,8 +115,8 @@ def _record_one(
 
 def _entry(origin: Origin, weights: str, measured: Measured) -> Entry:
     return Entry(
-        origin.label, weights, measured.rows, origin.number, origin.unit, measured.layers, measured.radii,
-        _plain(measured.means),
+        origin.label, weights, measured.rows, origin.number, origin.unit, measured.layers,
+        list(map(known_radius, measured.radii)), _plain(measured.means), bounds=_plain(np.array(measured.radii)),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from landscape.parameters import ParameterInfo, State
 # 16 lines of 9 points are 9 % of a plane of 40 x 40, and a t-interval over 16 is 9 % wider than a normal one.
 LINES = 16
 DISTANCES = (0.05, 0.1, 0.25, 0.5)
+Ends = tuple[float, float]  # between which a radius lies; the second one is infinite where no end of it is known
 COORDINATES = (*(-each for each in reversed(DISTANCES)), 0.0, *DISTANCES)
 FIRST_SEED = 1
 # Where the rise has not reached its target at the end of a line; beyond, filters are many times their own length.
@@ -101,8 +102,8 @@ def _both_sides(values: Floats, count: int) -> Floats:
     return np.asarray(0.5 * (before + after) - at, np.float64)
 
 
-def radii_of(base: Base, draws: Sequence[Draw], lines: Sequence[Values]) -> tuple[float, list[float | None]]:
-    """The rise that the radius is measured to, and the radius of each line; None where the rise stays below it.
+def radii_of(base: Base, draws: Sequence[Draw], lines: Sequence[Values]) -> tuple[float, list[Ends]]:
+    """The rise that the radius is measured to, and between which ends the radius of each line lies: equal if known.
 
     The radius of a line is the geometric mean of those of its two sides. Between two points the rise is taken to be
     a + b·r², which a paraboloid is.
@@ -114,10 +115,10 @@ def radii_of(base: Base, draws: Sequence[Draw], lines: Sequence[Values]) -> tupl
     sides = [[(0.0, 0.0), *zip(DISTANCES, rise[middle + 1 :].tolist(), strict=True)] for rise in rises]
     sides += [[(0.0, 0.0), *zip(DISTANCES, rise[:middle][::-1].tolist(), strict=True)] for rise in rises]
     for distance in FURTHER:
-        _go_on(base, draws, sides, distance, loss, lambda points: crossing(points, target) is None)
+        _go_on(base, draws, sides, distance, loss, lambda points: crossing(points, target)[1] == math.inf)
     found = [crossing(points, target) for points in sides]
-    pairs = list(zip(found[: len(lines)], found[len(lines) :], strict=True))
-    return target, [None if a is None or b is None else math.sqrt(a * b) for a, b in pairs]
+    pairs = zip(found[: len(lines)], found[len(lines) :], strict=True)
+    return target, [(math.sqrt(a[0] * b[0]), math.sqrt(a[1] * b[1])) for a, b in pairs]
 
 
 def _go_on(
@@ -137,24 +138,48 @@ def _go_on(
             sides[line if coordinate > 0 else line + count].append((distance, mean - loss))
 
 
-def crossing(points: Sequence[tuple[float, float]], target: float) -> float | None:
-    """The first distance at which the rise reaches the target; None where it does not. What is not finite is above.
+def crossing(points: Sequence[tuple[float, float]], target: float) -> Ends:
+    """Between which ends the first distance lies at which the rise reaches the target; equal ends if it is known.
+
+    A loss that is not finite has risen by more, so that the last distance at which it was finite is all that is known.
 
     >>> crossing([(0.0, 0.0), (1.0, 0.5), (2.0, 2.0)], 1.125)
-    1.5
+    (1.5, 1.5)
+    >>> crossing([(0.0, 0.0), (1.0, 0.5), (2.0, math.inf)], 1.125), crossing([(0.0, 0.0), (1.0, 0.5)], 1.125)
+    ((1.0, 2.0), (1.0, inf))
     """
     for (before, low), (after, high) in itertools.pairwise(points):
-        if not high < target:
-            share = (target - low) / (high - low) if math.isfinite(high) else 1.0
-            return math.sqrt(before**2 + (after**2 - before**2) * share)
-    return None
+        if not math.isfinite(high):
+            return before, after
+        if high >= target:
+            found = math.sqrt(before**2 + (after**2 - before**2) * (target - low) / (high - low))
+            return found, found
+    return points[-1][0], math.inf
 
 
-def radius_row(radii: Sequence[float | None]) -> Row:
-    """The geometric mean over lines, with its t-interval over them."""
-    short = sum(radius is None for radius in radii)
-    if short:
-        return Row(None, note=f"beyond {FURTHER[-1]:g} on {short} of the {len(radii)} lines")
-    found = interval_of([math.log(radius) for radius in radii if radius is not None])
-    low, high = (None, None) if math.isnan(found.low) else (math.exp(found.low), math.exp(found.high))
-    return Row(math.exp(found.mean), None, low, high, len(radii))
+def known_radius(ends: Ends) -> float | None:
+    """The radius of a line; None where only bounds of it are known."""
+    return ends[0] if ends[0] == ends[1] else None
+
+
+def radius_row(radii: Sequence[Ends]) -> Row:
+    """The geometric mean over lines, with its t-interval over them; its bounds where only those of some are known."""
+    known = [radius for radius in map(known_radius, radii) if radius is not None]
+    if len(known) == len(radii):
+        found = interval_of([math.log(radius) for radius in known])
+        low, high = (None, None) if math.isnan(found.low) else (math.exp(found.low), math.exp(found.high))
+        return Row(math.exp(found.mean), None, low, high, len(radii))
+    above, below = (_geometric_mean([ends[side] for ends in radii]) for side in (0, 1))
+    further = sum(ends[1] == math.inf for ends in radii)
+    broken = len(radii) - len(known) - further
+    notes = [f"beyond {FURTHER[-1]:g} on {further} of the {len(radii)} lines"] if further else []
+    if broken:
+        notes.append(f"the loss is not finite before it has risen so far on {broken} of the {len(radii)} lines")
+    return Row(None, note="; ".join(notes), above=above or None, below=below if math.isfinite(below) else None)
+
+
+def _geometric_mean(numbers: Sequence[float]) -> float:
+    """0 where one is 0, and then also where one is infinite."""
+    if min(numbers) == max(numbers):
+        return numbers[0]  # to the bit, as a bound that is a distance is shown
+    return math.exp(math.fsum(map(math.log, numbers)) / len(numbers)) if min(numbers) > 0 else 0.0

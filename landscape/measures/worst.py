@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -25,7 +26,7 @@ FIRST_STEP = 2.0  # of the radius
 FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
 
 Norm = Literal["l2", "linf"]
-Ascended = tuple[Floats, Floats]
+Ascended = tuple[Floats, Floats, int]
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ class Region:
     norm: Norm = "l2"
 
     def uphill(self, gradient: Floats) -> Floats:
-        """The step of length 1, in units of the scale, that climbs most; zeros where nothing climbs."""
+        """The step of length 1, in units of the scale, that climbs most; zeros where nothing does, or none is known."""
         scaled = self.scale * gradient
+        if not np.isfinite(scaled).all():
+            return np.zeros_like(scaled)
         if self.norm == "linf":
             return np.asarray(np.sign(scaled), np.float64)
         size = length(scaled)
@@ -64,6 +67,9 @@ def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, step
     x' = P(x + s·uphill(∇L(θ + ε))), x ← P(x + ¾(x' − x) + ¼(x − x₋₁)), ε = scale·x. The step s is halved, and x put
     back to the best one, where too few of the last steps rose.
 
+    Returns:
+        Both, and at how many of the steps the loss was not finite: what is best there is a bound of the worst.
+
     Raises:
         NotFiniteGradient: ∇L(θ) holds NaN or infinity, as that of a root at zero does.
     """
@@ -77,11 +83,13 @@ def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, step
     uphill = first
     size, highest, value_before, rises, check = FIRST_STEP, -np.inf, -np.inf, 0, FIRST_CHECK
     interval, last_check, unchanged = FIRST_CHECK, 0, (np.inf, -np.inf)
+    broken = 0
     for number in range(1, steps + 1):
         value, gradient = slope(region.scale * x)
+        broken += not math.isfinite(value)
         rises += value > value_before
         value_before = value
-        if value > highest:
+        if math.isfinite(value) and value > highest:
             highest, best, uphill = value, x, region.uphill(gradient)
         if number == steps:
             break
@@ -91,9 +99,13 @@ def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, step
             unchanged = (size, highest)
             interval = max(interval - CHECK_SHORTER, LEAST_CHECK)
             check, last_check, rises = check + interval, number, 0
-        ahead = region.inside(x + size * (uphill if x is best else region.uphill(gradient)))
+        onward = uphill if x is best else region.uphill(gradient)
+        if not math.isfinite(value):  # back to where it was, by a shorter step
+            size, onward = size / 2, uphill
+            x = before = best if highest > -np.inf else np.zeros_like(best)
+        ahead = region.inside(x + size * onward)
         x, before = region.inside(x + MOMENTUM * (ahead - x) + (1 - MOMENTUM) * (x - before)), x
-    return region.scale * first, region.scale * best
+    return region.scale * first, region.scale * best, broken
 
 
 @dataclass(frozen=True)
@@ -114,15 +126,24 @@ def sharpness(base: Base, slope: Slope) -> Worst:
     SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which no rescaling of the layers that keeps the network changes.
     """
     theta = np.abs(slope.layout.vector(slope.setting.origin))
-    offsets, without = dict[str, Floats](), dict[str, Row]()
+    offsets, without, broken = dict[str, Floats](), dict[str, Row](), dict[str, int]()
     for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
         names = f"{name} 1 step", f"{name} {STEPS} steps"
         try:
-            offsets |= dict(zip(names, ascend(slope, region, STEPS), strict=True))
+            *found, broken[names[1]] = ascend(slope, region, STEPS)
+            offsets |= dict(zip(names, found, strict=True))
         except NotFiniteGradient:
             without |= dict.fromkeys(names, NO_GRADIENT)
-    found = rises_at(base, slope.layout, offsets)
-    return Worst(found.rows | without, found.samples)
+    at = rises_at(base, slope.layout, offsets)
+    bounds = {name: _bound(at.rows[name], count, STEPS) for name, count in broken.items() if count}
+    samples = {name: each for name, each in at.samples.items() if name not in bounds}
+    return Worst(at.rows | bounds | without, samples)
+
+
+def _bound(row: Row, broken: int, steps: int) -> Row:
+    """The row of a worst case on whose way the loss was not finite: the largest rise that was is a bound of it."""
+    note = f"the loss is not finite at {broken} of the {steps} steps"
+    return replace(row, value=None, stderr=None, note=note, above=row.value)
 
 
 def keskar(base: Base, slope: Slope) -> Worst:
@@ -130,7 +151,7 @@ def keskar(base: Base, slope: Slope) -> Worst:
     theta = np.abs(slope.layout.vector(slope.setting.origin))
     name = f"keskar {KESKAR_EPSILON:g}"
     try:
-        _, best = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
+        _, best, broken = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
     except NotFiniteGradient:
         return Worst({name: NO_GRADIENT}, {})
     (values,) = base.along([partial(slope.layout.tensors, best)], [(0.0, 1.0)])
@@ -138,7 +159,8 @@ def keskar(base: Base, slope: Slope) -> Worst:
     factor = 100 / (1 + loss)
     row = rises_at(base, slope.layout, {name: best}).rows[name]
     stderr = None if row.stderr is None else factor * row.stderr
-    return Worst({name: row_of(factor * (high - loss), stderr)}, {})
+    found = row_of(factor * (high - loss), stderr)
+    return Worst({name: _bound(found, broken, KESKAR_STEPS) if broken else found}, {})
 
 
 def rises_at(base: Base, layout: Layout, offsets: dict[str, Floats]) -> Worst:

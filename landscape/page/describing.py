@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -31,6 +32,7 @@ from landscape.views.prepared.wording import axis_title, observable_title
 from landscape.views.report.training import info_rows
 
 MOST_MEASURES, DEEPEST = 200, 6
+BOUND = re.compile(r"[<>] \S{1,20}|\S{1,20} to \S{1,20}")  # of a measure whose value is not known
 MOST_RESULTS = 8
 OF_DRAWN = ", of the points drawn"
 MOST_FOR_MINIMA = 257 * 257  # points whose minima are found in some hundredths of a second
@@ -73,15 +75,17 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     }
 
 
-def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, float]:
-    """The numbers of `measures.json` by the names that lead to them; at most `MOST_MEASURES`."""
-    columns: dict[str, float] = {}
+def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, float | str]:
+    """The numbers of `measures.json`, and bounds of such, by the names that lead to them; at most `MOST_MEASURES`."""
+    columns: dict[str, float | str] = {}
     for name, value in measures.items():
         path = f"{above} {name}".strip()
         if isinstance(value, Mapping) and depth < DEEPEST:
             columns |= measure_columns(value, path, depth + 1)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             columns[path] = float(value) if abs(value) < 1e300 else math.inf
+        elif isinstance(value, str) and BOUND.fullmatch(value):
+            columns[path] = value
         if len(columns) >= MOST_MEASURES:
             break
     return columns

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("landscape.page")
 
-FIRST_SECONDS = 0.5  # that the first list waits for the first search, which mostly takes less
+FIRST_SECONDS = 0.5  # that the first list waits for the first search, also after a rest; it mostly takes less
 SEARCH_SECONDS = 2.0  # between two searches, at least
 SEARCH_SHARE = 0.03  # of a processor's time that searches take, at most
 WANTED_SECONDS = 30.0  # after the last question, for which the search goes on without viewers
@@ -38,24 +38,28 @@ class Listing:
         self._summaries = Summaries()
         self._viewers: set[Viewer] = set()
         self._searched, self._wanted = asyncio.Event(), asyncio.Event()
+        self._current = asyncio.Event()  # whether a search has ended since the last rest
         self._asked = 0.0
         self.gone: Callable[[str], None] = lambda run: None  # called for each run that is not there any more
 
     @property
     def scanning(self) -> bool:
-        """Whether the first search goes on."""
-        return not self._searched.is_set()
+        """Whether the first search goes on, or the first one after a rest."""
+        return not self._current.is_set()
 
-    async def searched(self, seconds: float | None = None) -> None:
-        """Wait until the first search is done, or for so many seconds."""
+    async def searched(self) -> None:
+        """Wait until the first search is done."""
         self._want()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._searched.wait(), seconds)
+        await self._searched.wait()
 
     async def rows(self) -> dict[str, Any]:
         """The answer of `api/runs`."""
-        await self.searched(FIRST_SECONDS)
+        self._want()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._current.wait(), FIRST_SECONDS)
         places = [{"name": place.name, "path": place.path, "problem": place.problem} for place in self.directory.places]
+        if self.scanning:  # what is known is of before the rest
+            self._summaries.forget([run.id for run in self.directory.runs])
         rows = [self._summaries.row(run) for run in self.directory.runs]
         return {"scanning": self.scanning, "places": places, "runs": rows}
 
@@ -84,6 +88,7 @@ class Listing:
         while True:
             if not self._viewers and time.monotonic() - self._asked > WANTED_SECONDS:
                 self._wanted.clear()
+                self._current.clear()
                 await self._wanted.wait()
             begun, took = time.monotonic(), 0.0
             try:
@@ -97,8 +102,11 @@ class Listing:
     async def _search(self) -> None:
         known, first = {run.id for run in self.directory.runs}, self.scanning
         gone = await self._in_thread(self.directory.search)
-        self._searched.set()
         self._summaries.forget(gone)
+        if first:  # rows of before the rest that have changed since are pending, and not shown for those of now
+            self._summaries.forget([run.id for run in await self._in_thread(self._due)])
+        self._searched.set()
+        self._current.set()
         for run in gone:
             self.gone(run)
         new = [run for run in self.directory.runs if run.id not in known]

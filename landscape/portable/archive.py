@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 import struct
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from landscape.arguments import parse_json
 from landscape.errors import JobError, NotFoundError, message_of, shown
 
 SUFFIX = ".landscape"
@@ -170,7 +170,7 @@ class Archive:
             raise self.damaged(f"{shown(name)} has {self.size_of(name)} bytes, more than {MOST_TEXT}")
         content = self.bytes_of(name)
         try:
-            return json.loads(content)
+            return parse_json(content)
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"{shown(name)} holds no JSON: {message_of(error)[:80]}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import re
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from landscape.arguments import parse_json
 from landscape.errors import JobError, one_line, shown
 from landscape.portable.archive import Archive
 
@@ -81,7 +81,7 @@ def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, d
     length = int.from_bytes(first, "little")
     if not 2 <= length <= min(LARGEST_HEADER, size - 8):
         raise ValueError(f"a header of {length} bytes")
-    header = json.loads(bytes(take(length)))
+    header = parse_json(bytes(take(length)))
     return 8 + length, {name: entry for name, entry in header.items() if name != "__metadata__"}
 
 

@@ -1,4 +1,4 @@
-"""The batch-norm mode of a job that names none: recalibrate where its planes run through three networks."""
+"""Batch norm in a job: its mode where the job names none, and a warning where `eval` shows networks that nobody has."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from landscape.batch_norm import STATISTICS
+from landscape.directions.towards import TowardsDirection
+from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.provenance import batch_norm_layers
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
+from landscape.store import NETWORK
 
+ANEW = "batch_norm: recalibrate takes them anew at every point, in twice the time"
 WHY = "between networks the running statistics of training are those of none"
 
 
@@ -32,3 +37,35 @@ def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape])
         f"batch_norm: eval holds for {', '.join(planes)} too, where {WHY}; write batch_norm: recalibrate, or give the "
         "planes a job of their own"
     ]
+
+
+def statistics_warnings(
+    job: Job, model: nn.Module, specs: Sequence[Landscape], landscapes: Sequence[PreparedLandscape]
+) -> list[str]:
+    """A warning for paths and for lines between networks, where batch norm has statistics of other weights.
+
+    Only the origin has the running statistics that it was trained with: below a snapshot, and between two networks,
+    the loss may be several times as high by them alone.
+    """
+    if not STATISTICS[job.batch_norm].fixed or not batch_norm_layers(model):
+        return []
+    paths = [each.name for each in landscapes if each.path is not None and _has_snapshots(each)]
+    lines = [spec.name for spec in specs if any(isinstance(each, TowardsDirection) for each in spec.directions)]
+    found = []
+    if paths:
+        found.append(
+            f"batch_norm: eval keeps the origin's statistics at every point of {', '.join(paths)}, also below "
+            f"snapshots, which have their own: the picture may show training going uphill; {ANEW}"
+        )
+    if lines:
+        found.append(
+            f"batch_norm: eval mixes the statistics of both ends along the line of {', '.join(lines)}, and {WHY}: the "
+            f"barrier may be theirs; {ANEW}"
+        )
+    return found
+
+
+def _has_snapshots(landscape: PreparedLandscape) -> bool:
+    assert landscape.path is not None
+    units = [run.unit for run in landscape.path.runs] or [landscape.path.unit]
+    return any(unit != NETWORK for unit in units)

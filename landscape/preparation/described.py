@@ -56,6 +56,7 @@ def described(
         provenance=provenance(common.problem.model, context.infos, job.folder),
         failures=[],
         random_data=common.randomness,
+        **({"went_on_to": later} if (later := common.weights.went_on_to(origin)) else {}),
         **({"snapshots": meant} if (meant := context.meant) else {}),
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
         **({"guessing": guess} if (guess := guessing_of(common.problem.observe, common.samples)) is not None else {}),

@@ -25,7 +25,7 @@ from landscape.parameters import describe_parameters, immobile, in_first_version
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import check_tile, make_axes, make_grid
-from landscape.preparation.batch_norm import with_batch_norm
+from landscape.preparation.batch_norm import statistics_warnings, with_batch_norm
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.convexity import convexity_of, eigenvalues_of
@@ -45,7 +45,7 @@ from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of,
 from landscape.preparation.refinement import refinement_of
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.solving import Solver, foreseen, solving_for
-from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
+from landscape.preparation.warnings import data_warnings, end_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
@@ -120,8 +120,10 @@ def prepare(
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
+    warnings += statistics_warnings(job, problem.model, asked.landscapes, landscapes)
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
+    warnings += end_warnings(asked.landscapes, landscapes)
     own = read_problem(run) == job.problem  # as a recipe's
     with in_folder(folder):
         losses = partial(losses_of_few, problem, samples, here)

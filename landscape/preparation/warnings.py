@@ -64,6 +64,29 @@ def origin_warnings(
     ]
 
 
+def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscape]) -> list[str]:
+    """A warning of landscapes around the last snapshot of a training that went on after it."""
+    ends: dict[str, list[str]] = {}
+    for spec, landscape in zip(specs, prepared, strict=True):
+        record = landscape.record
+        if record.went_on_to and _means_last(spec):
+            what = f"{record.origin} is the last snapshot, and training went on to {record.went_on_to}"
+            ends.setdefault(what, []).append(spec.name)
+    return [
+        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; a collector that is ended keeps them "
+        "(`with`, or end_training), and a number as the origin says that it is meant"
+        for what, names in ends.items()
+    ]
+
+
+def _means_last(spec: Landscape) -> bool:
+    """Whether the origin is the last snapshot that there is, by name or because the job leaves it open."""
+    if spec.origin is not None:
+        return isinstance(spec.origin, str) and spec.origin.rpartition("@")[2] == "last"
+    chosen = spec.paths[0].snapshots if spec.paths else spec.snapshots
+    return chosen in (None, "all")
+
+
 def _is_untrained(weights: Weights, losses: Losses, guessing: float | None) -> bool:
     """Whether the callback's weights are clearly worse than the last snapshot; not where user code does not tell."""
     names = ("problem", "last") if guessing is not None else ("problem", "last", "first")

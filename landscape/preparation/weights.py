@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from landscape.fields import OF_RUN
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
-from landscape.trajectory.packed_snapshots import trajectory_at
+from landscape.trajectory.packed_snapshots import PackedSnapshot, trajectory_at
 from landscape.trajectory.snapshots import Trajectory
+from landscape.trajectory.training_state import went_on_to
 from landscape.trajectory.weight_files import load_weights
 
 
@@ -31,6 +33,7 @@ class Weights:
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
         self._known: dict[int | str | RunSnapshot, dict[str, torch.Tensor]] = {}
         self._digests: dict[int | str | RunSnapshot, str] = {}
+        self._went_on_to: dict[int | RunSnapshot, str] = {}
         self._runs: dict[str, Trajectory] = {trajectory.run: trajectory}
 
     def run(self, place: str) -> Trajectory:
@@ -84,6 +87,23 @@ class Weights:
         if key not in self._digests:
             self._digests[key] = state_digest(self.state(key))
         return self._digests[key]
+
+    def went_on_to(self, reference: int | str | RunSnapshot) -> str:
+        """How far the log of a training goes beyond a snapshot, such as `epoch 12`; empty where it ends with it.
+
+        Empty too where the log cannot be read: no value depends on it.
+        """
+        key = self.resolve(reference)
+        if isinstance(key, str):
+            return ""
+        if key not in self._went_on_to:
+            trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
+            snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
+            self._went_on_to[key] = ""
+            if not isinstance(snapshot, PackedSnapshot):
+                with contextlib.suppress(LandscapeError):
+                    self._went_on_to[key] = went_on_to(trajectory.run, snapshot)
+        return self._went_on_to[key]
 
     def label(self, reference: int | str | RunSnapshot) -> str:
         """What figures and errors call the weights of that name, such as `epoch 3`, or `sgd epoch 3` of another run."""

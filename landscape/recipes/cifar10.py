@@ -177,7 +177,7 @@ def train(
         data: see `read_cifar10`; default: see `DataPlace`.
         depth, width, shortcuts: of the network, see `ResNet`.
         split: the images to train on.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

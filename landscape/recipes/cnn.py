@@ -83,7 +83,7 @@ def train(
         data: the folder with MNIST's idx files; default: see `DataPlace`.
         dropout: the share of the dense units that are left out at each step.
         split: the images to train on.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

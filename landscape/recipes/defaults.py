@@ -91,11 +91,12 @@ def of_all(words: str) -> dict[str, str]:
 
 
 def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
-    """The epochs of several landscapes, each without gaps.
+    """The epochs of several landscapes, each without gaps, the last of which end with the training.
 
     Example:
         >>> epochs_in_words([[1, 2, 3], [7, 8]])
-        'epochs 1 to 3 and 7 to 8, as far as training reaches them'
+        'epochs 1 to 3 and the last 2, or all where there are fewer'
     """
-    spans = " and ".join(f"{min(interval)} to {max(interval)}" for interval in intervals)
-    return f"epochs {spans}, as far as training reaches them"
+    *first, last = intervals
+    spans = " and ".join([*(f"{min(each)} to {max(each)}" for each in first), f"the last {len(last)}"])
+    return f"epochs {spans}, or all where there are fewer"

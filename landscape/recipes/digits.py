@@ -66,7 +66,7 @@ def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        options: those of `LoopOptions`; the default `intervals` are `INTERVALS`, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are `INTERVALS`, moved to end with it.
 
     Raises:
         JobError: the run holds another trajectory, or was begun with other settings.

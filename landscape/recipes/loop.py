@@ -72,10 +72,15 @@ class Loop:
         return samples / (self._seconds - before) if samples else 0.0
 
     def end_epoch(self, epoch: int, accuracy: float, loss: float, samples_per_second: float) -> dict[str, Any]:
-        """Record the end of an epoch with what was held out, and keep a checkpoint; return its metrics."""
+        """Record the end of an epoch with what was held out, and keep a checkpoint; return its metrics.
+
+        After the last epoch the weights are kept as a snapshot, whether an interval lists it or not.
+        """
         pace = {"samples_per_second": round(samples_per_second, 1)} if samples_per_second else {}
         self._collector.end_epoch(held_out_accuracy=accuracy, held_out_loss=loss, **pace)
         self._metrics = {"epoch": epoch + 1, "accuracy": accuracy, "loss": loss}
+        if epoch + 1 == self._settings.epochs:
+            self._training.end()  # before the checkpoint that says that all is done
         self.keep(epoch + 1, 0)
         return self._metrics
 

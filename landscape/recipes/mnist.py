@@ -138,7 +138,7 @@ def train(
         data: the folder of the idx files; default: see `DataPlace`.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

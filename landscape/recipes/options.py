@@ -121,7 +121,7 @@ def settings_of(
 
     Args:
         options: all of them, as `takes_loop_options` completes them.
-        default_intervals: the epochs of each landscape where `intervals` is None, as far as training reaches them.
+        default_intervals: the epochs of each landscape where `intervals` is None; the last ones end with the training.
         network: what the model and the data are made with.
 
     Raises:
@@ -135,4 +135,5 @@ def settings_of(
     own = {each.name for each in fields(Settings)}
     settings = {name: value for name, value in given.items() if name in own} | {"seed": training.seed}
     settings["milestones"] = tuple(given["milestones"])
-    return Settings(epochs=epochs, **settings, collect=collect, network=network)
+    default = intervals is None
+    return Settings(epochs=epochs, **settings, collect=collect, network=network, default_intervals=default)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,8 @@ class Settings:
         watch, watch_every: rules that are asked about the training, see `TrajectoryCollector`.
         collect: the options of `TrajectoryCollector`.
         network: what model and data were made with.
+        default_intervals: whether nobody gave the intervals in `collect`: a training that goes on then keeps to those
+            that it was begun with, as by a version with other defaults.
 
     Raises:
         JobError: one of them is impossible; names it.
@@ -88,13 +90,30 @@ class Settings:
     watch_every: int = 100
     collect: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
+    default_intervals: bool = False
 
     def __post_init__(self) -> None:
         _check(self)
 
     def plain(self) -> dict[str, Any]:
         """The settings as a checkpoint holds them: a function by what it is called."""
-        return {name: _named(value) if callable(value) else value for name, value in asdict(self).items()}
+        values = asdict(self)
+        values.pop("default_intervals")  # it decides nothing beside `collect`
+        return {name: _named(value) if callable(value) else value for name, value in values.items()}
+
+    def with_default_steps(self, steps_per_epoch: int) -> Settings:
+        """These settings with intervals that nobody gave, which count epochs, in steps where steps are counted."""
+        if not self.default_intervals or self.collect["unit"] == "epoch":
+            return self
+        intervals = [[number * steps_per_epoch for number in interval] for interval in self.collect["intervals"]]
+        return replace(self, collect={**self.collect, "intervals": intervals})
+
+    def with_intervals_of(self, begun: Mapping[str, Any]) -> Settings:
+        """These settings with the intervals of a training that was begun with others by default."""
+        intervals = (begun.get("collect") or {}).get("intervals")
+        if not self.default_intervals or intervals is None:
+            return self
+        return replace(self, collect={**self.collect, "intervals": intervals})
 
     @classmethod
     def default_of(cls, name: str) -> Any:
@@ -144,14 +163,24 @@ def _check(settings: Settings) -> None:
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Those of the default `intervals` that training reaches; where it reaches none, one over all its epochs.
+    """The default `intervals` for so many epochs: the last one is moved so that it ends with the training.
+
+    Where it would then reach into another one, a single interval over all epochs.
+
+    Example:
+        >>> listed_intervals(12, [[0, 1, 2, 3], [7, 8, 9, 10]]), listed_intervals(4, [[0, 1, 2, 3], [7, 8, 9, 10]])
+        ([[0, 1, 2, 3], [9, 10, 11, 12]], [[0, 1, 2, 3, 4]])
 
     Raises:
         JobError: fewer than 2 epochs, which make no trajectory.
     """
     if epochs < 2:
         raise JobError(f"epochs: must be at least 2 for a trajectory landscape, not {epochs}; or give intervals")
-    return [list(interval) for interval in intervals if max(interval) <= epochs] or [list(range(epochs + 1))]
+    *first, last = intervals
+    moved = [number + epochs - max(last) for number in last]
+    if min(moved) <= max((number for interval in first for number in interval), default=-1):
+        return [list(range(epochs + 1))]
+    return [*(list(interval) for interval in first), moved]
 
 
 def warn_of(settings: Settings, steps_per_epoch: int) -> None:

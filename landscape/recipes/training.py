@@ -106,13 +106,15 @@ def fit(
         ranks.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
-        kept = {"settings": SettingsOf(training, settings), "model": model, "optimizer": optimizer}
+        state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
+        kept = {"settings": state, "model": model, "optimizer": optimizer}
         progress = training.resume(**kept).get("progress", {})
+        asked, settings = settings, state.settings
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
         if progress and not ranks.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
             return fit(
-                training, build, data, held_out, settings, threads=threads, problem=problem, report=report, told=told
+                training, build, data, held_out, asked, threads=threads, problem=problem, report=report, told=told
             )
         if done < settings.epochs:
             if training.is_first:
@@ -199,14 +201,17 @@ def _reproducible(threads: int | None) -> Iterator[None]:
 
 
 class SettingsOf:
-    """The settings as a state: to load others than these is refused, before anything else is loaded."""
+    """The settings as a state: to load others than these is refused, before anything else is loaded.
+
+    Intervals that nobody gave become those that the training was begun with.
+    """
 
     def __init__(self, training: Training, settings: Settings) -> None:
-        self._run, self._settings = open_folder(training.run).name, settings
+        self._run, self.settings = open_folder(training.run).name, settings
 
     def state_dict(self) -> dict[str, Any]:
         """The settings, plain."""
-        return self._settings.plain()
+        return self.settings.plain()
 
     def load_state_dict(self, begun: Mapping[str, Any]) -> None:
         """Compare.
@@ -214,7 +219,8 @@ class SettingsOf:
         Raises:
             JobError: names the setting that was changed.
         """
-        for name, value in self._settings.plain().items():
+        self.settings = self.settings.with_intervals_of(begun)
+        for name, value in self.settings.plain().items():
             before = begun.get(name, Settings.default_of(name))  # a version without the setting did as its default does
             if name not in UNDECIDING and before != value:
                 raise JobError(

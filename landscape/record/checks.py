@@ -10,6 +10,7 @@ from pydantic import Strict
 from landscape.record.parts import AnyText, Count, Flag, Share, Text, each_sound
 
 CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
+BY_EVALUATION = ("1", "3", "4")  # centre, spot check, repetition: whether the values are those of the network
 MARKS: dict[CheckState, str] = {"holds": "✓", "reservation": "!", "fails": "✗", "unjudged": "–", "information": " "}
 
 
@@ -46,6 +47,7 @@ class Checks:
         points: how many evaluations of the landscape were done then.
         evaluations: what the checks cost, an evaluation of all samples each.
         deep: whether costly checks were asked for too.
+        imported: whether the landscape is a surface of other software, behind which there is no network to evaluate.
     """
 
     when: AnyText = None
@@ -54,6 +56,7 @@ class Checks:
     evaluations: Count = 0
     seconds: Share = 0.0
     deep: Flag = False
+    imported: Flag = False
     results: Annotated[tuple[Check, ...], each_sound(Check)] = ()
 
     def of(self, *states: CheckState) -> list[Check]:
@@ -75,12 +78,27 @@ class Checks:
         return bool(self.of("fails"))
 
     @property
+    def not_judged(self) -> bool:
+        """Whether it stays open if the picture can be trusted: no check that evaluates the network could be judged.
+
+        Never of an imported surface, of which only the values can be judged; nor where a check does not hold, which is
+        an answer.
+        """
+        judged = {check.number for check in self.of("holds", "reservation", "fails")}
+        return not self.imported and not self.fails and judged.isdisjoint(BY_EVALUATION)
+
+    @property
     def verdict(self) -> str:
         """What all of them say together, and what they cost."""
         failed, reserved, judged = self.of("fails"), self.of("reservation"), self.of("holds", "reservation", "fails")
-        answer = f"no: {_count(len(failed), 'check')} {'does' if len(failed) == 1 else 'do'} not hold"
-        if not failed:
-            answer = "nothing speaks against it" if judged else "nothing of it could be judged"
+        if failed:
+            answer = f"no: {_count(len(failed), 'check')} {'does' if len(failed) == 1 else 'do'} not hold"
+        elif self.not_judged:
+            answer = "not judged: its network could not be evaluated"
+        elif self.imported:
+            answer = "nothing in its values speaks against it; whether they are right, no check of an import can tell"
+        else:
+            answer = "nothing speaks against it"
         with_them = f", with {_count(len(reserved), 'reservation')}" if reserved else ""
         evaluations = _count(self.evaluations, "evaluation")
         return f"{answer}{with_them} ({_count(len(judged), 'check')}, {evaluations}, {self.seconds:.3g} s)"

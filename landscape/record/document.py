@@ -80,6 +80,7 @@ class Record:
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
+    went_on_to: Text | None = None  # how far the log of the origin's training went beyond it by then: `epoch 12`
     snapshots: dict[Text, Count] = field(default_factory=dict)  # what `last`, `first` and their like of runs stood for
     plan: Annotated[PlanRecord, with_whole()] | None = None
     provenance: Annotated[
@@ -131,6 +132,16 @@ class Record:
         if self.guessing is None or self.origin_loss is None or self.origin_loss < CHANCE * self.guessing:
             return ""
         return f", no better than guessing ({self.guessing:.4g})"
+
+    @property
+    def origin_name(self) -> str:
+        """Which weights the origin is: `epoch 10`, a file, `the callback's weights`; empty where it is not recorded."""
+        return "the callback's weights" if self.origin == "problem" else self.origin or ""
+
+    @property
+    def origin_in_words(self) -> str:
+        """The same, and how far its training went on: `epoch 10 (training went on to epoch 12)`."""
+        return f"{self.origin_name} (training went on to {self.went_on_to})" if self.went_on_to else self.origin_name
 
     @property
     def surfaces(self) -> tuple[str, ...]:

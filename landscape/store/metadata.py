@@ -6,7 +6,6 @@ memory.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.arguments import RepeatedKey, parse_json
 from landscape.errors import shown
 from landscape.grid import Index
 
@@ -70,7 +70,9 @@ def parse(data: bytes) -> dict[str, Any]:
     if not data.strip():
         raise BadMetadataError("is empty")
     try:
-        document = json.loads(data)
+        document = parse_json(data)
+    except RepeatedKey as error:
+        raise BadMetadataError(f"holds the key {shown(error.key)} twice") from None
     except (ValueError, RecursionError):
         raise BadMetadataError("is not JSON, or is nested too deeply") from None
     if not isinstance(document, dict):

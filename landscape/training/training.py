@@ -269,6 +269,14 @@ class Training:
             )  # fmt: skip
         return collector
 
+    def end(self) -> None:
+        """The training has ended: have its collector, where it has one, keep the weights that it ended with.
+
+        `landscape train` calls it once the function has returned; a second call changes nothing.
+        """
+        if self._collector is not None:
+            ranks.on_first(self._collector.end_training)
+
     def keep(self, **values: Any) -> None:
         """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.
 

@@ -7,12 +7,14 @@ import json
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from landscape.arguments import is_number, parse_json
 from landscape.errors import JobError, LandscapeError, shown
+from landscape.fields import Unit
 from landscape.folders import Folder, Place, open_folder
 from landscape.trajectory.run_files import (
     HISTORY_FILE,
@@ -23,6 +25,8 @@ from landscape.trajectory.run_files import (
     whole_number,
 )
 
+LAST_LINES = 20  # of a log, whose mean is its last loss: the loss of a single step is that of a single batch
+MOST_READ = 10_000  # lines that are read for the end of a log without losses
 log = logging.getLogger("landscape")
 
 
@@ -73,7 +77,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     """The JSON object on a line; None where the line holds none."""
     try:
         # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
-        value = json.loads(text) if len(text) <= MOST_DIGITS else json.loads(text, parse_int=whole_number)
+        value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=whole_number)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -93,15 +97,140 @@ def read_history(run: Place) -> list[dict[str, Any]]:
     return [line for _, line in lines.readable]
 
 
-def read_last_lines(run: Place, count: int) -> list[dict[str, Any]]:
-    """The last lines of the history, at most so many; without those that cannot be read.
+@dataclass(frozen=True)
+class LogEnd:
+    """Where a log ends, or the part of it up to some step or epoch.
+
+    Attributes:
+        step: how many steps were done; None where no line says it.
+        epoch: how many epochs had ended; None where no line says it.
+        loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of a single step is
+            that of a single batch; None where there are none.
+        stderr: the standard error of that mean; 0 of a single loss.
+    """
+
+    step: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    stderr: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Losses that follow one another in a log: their mean, its standard error, and how many they are.
+
+    `whole` says that they are those of all steps of an epoch: all of its samples are in the mean, so that it has no
+    noise of sampling.
+    """
+
+    mean: float
+    stderr: float
+    count: int
+    whole: bool = False
+
+
+Until = tuple[Unit, int]  # an epoch or step, by its number
+
+
+def log_end(run: Place, until: Until | None = None) -> LogEnd | None:
+    """Where the log of a run ends; None where it has no lines. All that tells of a log's end asks this function.
+
+    Args:
+        until: count the lines up to this epoch or step only.
 
     Raises:
         LandscapeError: the file, or run.json, cannot be read.
     """
-    texts = _history_data(open_folder(run)).split(b"\n")[:-1]
-    parsed = map(_parsed, texts[-count:])
-    return [line for line in parsed if line is not None]
+    step: int | None = None
+    epoch: int | None = None
+    losses: list[float] = []
+    of_epoch, read = None, 0
+    for line in _backwards(run, until):
+        read += 1
+        step = _count(line, "step") if step is None else step
+        epoch = _epochs_ended(line) if epoch is None else epoch
+        loss = line.get("loss")
+        if is_number(loss):
+            if losses and line.get("epoch") != of_epoch:
+                break
+            of_epoch = line.get("epoch")
+            losses.append(float(loss))
+        known = len(losses) == LAST_LINES and (step is not None or epoch is not None)
+        if known or read == MOST_READ:
+            break
+    if not read:
+        return None
+    last = losses[:LAST_LINES]
+    mean, error = _mean_and_error(last) if last else (None, 0.0)
+    return LogEnd(step, epoch, mean, error)
+
+
+def last_stretches(run: Place, until: Until | None = None, most: int = 3) -> list[Stretch]:
+    """The last stretches of a log that say whether the loss still fell, the oldest first; fewer where it is short.
+
+    They are epochs, of which the last one counts from its middle on; of a log of a single epoch, or without epochs,
+    stretches of equal length, at least 20 lines each.
+
+    Args:
+        until: count the lines up to this epoch or step only.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    lines = [line for line in _backwards(run, until) if is_number(line.get("loss"))][::-1]
+    epochs: dict[Any, list[dict[str, Any]]] = {}
+    for line in lines:
+        epochs.setdefault(_count(line, "epoch"), []).append(line)
+    groups, of_epochs = list(epochs.values()), True
+    if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # an epoch that has only begun says little
+        groups.pop()
+    if len(groups) < 2 or None in epochs:
+        of_epochs = False
+        size = max(LAST_LINES, len(lines) // LAST_LINES)
+        ends = range(len(lines), size - 1, -size)
+        groups = [lines[end - size : end] for end in ends][::-1]
+    groups = groups[-most:]
+    whole = of_epochs and len({len(group) for group in groups}) == 1 and all(map(_is_gapless, groups))
+    return [_stretch([float(line["loss"]) for line in group], whole) for group in groups]
+
+
+def _is_gapless(lines: list[dict[str, Any]]) -> bool:
+    """Whether lines of one epoch are those of successive steps, or one line stands for the epoch."""
+    first, last = _count(lines[0], "step"), _count(lines[-1], "step")
+    return len(lines) == 1 or (first is not None and last is not None and last - first + 1 == len(lines))
+
+
+def _stretch(losses: list[float], whole: bool) -> Stretch:
+    return Stretch(*_mean_and_error(losses), len(losses), whole)
+
+
+def _mean_and_error(losses: list[float]) -> tuple[float, float]:
+    mean = math.fsum(losses) / len(losses)
+    if len(losses) < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in losses) / (len(losses) - 1) / len(losses))
+
+
+def _backwards(run: Place, until: Until | None) -> Iterator[dict[str, Any]]:
+    """The lines up to an epoch or step, the last one first; without those that cannot be read."""
+    for text in reversed(_history_data(open_folder(run)).split(b"\n")[:-1]):
+        line = _parsed(text)
+        if line is not None and (until is None or (_count(line, until[0]) or 0) <= until[1]):
+            yield line
+
+
+def _count(line: Mapping[str, Any], name: str) -> int | None:
+    """A step or epoch of a line; None where another program wrote it without."""
+    value = line.get(name)
+    return int(value) if is_number(value) else None
+
+
+def _epochs_ended(line: Mapping[str, Any]) -> int | None:
+    """How many epochs have ended: the line of a step has the number of the epoch that it belongs to."""
+    epoch = _count(line, "epoch")
+    if epoch is None or line.get("epoch_end") or line.get("step") is None:  # a line without a step is of an epoch
+        return epoch
+    return max(0, epoch - 1)
 
 
 @lru_cache(maxsize=256)  # an open page reads the same lines again and again, and should warn once

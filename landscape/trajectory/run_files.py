@@ -21,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from landscape.arguments import RepeatedKey, parse_json
 from landscape.errors import LandscapeError, message_of, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.folders.files import PARTIAL
@@ -29,6 +30,7 @@ SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
 MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
+OLD_RADIUS = "measured by an earlier version, which took bounds for values; measure it again"
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
 PROBLEM = "problem"  # the key of run.json for the callback of the run's landscapes
@@ -57,12 +59,14 @@ def read_info(run: Place) -> dict[str, Any]:
     place = shown(folder.place(INFO_FILE))
     try:
         data = folder.read(INFO_FILE)
-        info = {} if data is None else json.loads(data, parse_int=whole_number)
+        info = {} if data is None else parse_json(data, parse_int=whole_number)
         if depth_exceeds(info, DEEPEST):
             raise ValueError
     except OSError as error:
         reason = error.strerror or message_of(error)
         raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
+    except RepeatedKey as error:
+        raise LandscapeError(f"{place} cannot be read: {error}") from None
     except (ValueError, RecursionError):
         raise LandscapeError(
             f"{place} cannot be read: it is empty, no JSON, or nested too deeply, or holds a number of more "
@@ -132,7 +136,23 @@ def read_measures(run: Place) -> dict[str, Any]:
         measures = json.loads(data) if 0 < len(data) <= MOST_MEASURES else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return measures if isinstance(measures, dict) else {}
+    return _without_old_bounds(measures) if isinstance(measures, dict) else {}
+
+
+def _without_old_bounds(measures: dict[str, Any]) -> dict[str, Any]:
+    """The same without flatness radii that an earlier version may have taken from bounds.
+
+    It took the distance at which the loss was not finite any more for the radius, and left no bounds beside it.
+    """
+    origins = measures.get("origins")
+    for entry in origins.values() if isinstance(origins, dict) else ():
+        rows, rises = (entry.get(name) if isinstance(entry, dict) else None for name in ("rows", "rises"))
+        if not isinstance(rows, dict) or not isinstance(rises, list) or "radius_bounds" in entry:
+            continue
+        if "radius" in rows and any(isinstance(line, list) and None in line for line in rises):
+            rows["radius"] = {"value": None, "note": OLD_RADIUS}
+            entry["radii"] = [None] * len(rises)
+    return measures
 
 
 def write_measures(run: Place, measures: Mapping[str, Any]) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from landscape.arguments import is_number
 from landscape.folders import Folder, Place, open_folder
 from landscape.folders.lock import training_alive
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
-from landscape.trajectory.history import read_last_lines
+from landscape.trajectory.history import log_end
 from landscape.trajectory.launch import DONE, INTERRUPTED, RUNNING, Launch, read_launch
 from landscape.trajectory.run_files import read_info
-
-LAST_LINES = 100  # of the history, among which there is one with a loss, and one of an epoch
+from landscape.trajectory.snapshots import Snapshot
 
 
 def training_state(run: Place) -> dict[str, Any] | None:
@@ -22,8 +20,9 @@ def training_state(run: Place) -> dict[str, Any] | None:
     Returns:
         A dict of plain values: `state` ("running", "done", "interrupted", "failed"; None of a training that
         `landscape train` did not begin), `function` and `workers` of the last start (None likewise), `steps` and
-        `epochs` that the history has, its last finite `loss`, `checkpoint` (the number of the last one, which is its
-        step), `reason` (why it failed, else empty), and `next` (the command to give now; empty where there is none).
+        `epochs` that the history has, the `loss` at its end as `log_end` has it, `checkpoint` (the number of the last
+        one, which is its step), `reason` (why it failed, else empty), and `next` (the command to give now; empty where
+        there is none).
 
     Raises:
         LandscapeError: the history or run.json cannot be read, or the object store does not answer.
@@ -31,17 +30,17 @@ def training_state(run: Place) -> dict[str, Any] | None:
     folder = open_folder(run)
     launch, numbers = read_launch(folder), checkpoint_numbers(folder)
     alive = training_alive(folder.name)
-    lines = read_last_lines(folder, LAST_LINES)
-    if not (launch or numbers or alive or lines):
+    end = log_end(folder)
+    if not (launch or numbers or alive or end):
         return None
     state = _state(launch, alive)
     return {
         "state": state,
         "function": launch.function if launch else None,
         "workers": launch.workers if launch else None,
-        "steps": _last(lines, "step"),
-        "epochs": _epochs(lines),
-        "loss": _last(lines, "loss"),
+        "steps": end.step if end else None,
+        "epochs": end.epoch if end else None,
+        "loss": end.loss if end else None,
         "checkpoint": numbers[-1] if numbers else None,
         "reason": launch.reason if launch and not alive else "",
         "next": _next(launch, state, folder),
@@ -66,15 +65,23 @@ def _next(launch: Launch | None, state: str | None, folder: Folder) -> str:
     return launch.command if launch else ""
 
 
-def _last(lines: list[dict[str, Any]], name: str) -> Any:
-    """The last finite number of this name; None where no line has one."""
-    return next((line[name] for line in reversed(lines) if is_number(line.get(name))), None)
+def went_on_to(run: Place, snapshot: Snapshot) -> str:
+    """How far the log of a run goes beyond a snapshot, such as `epoch 12`.
 
+    Empty where the training ended with the snapshot, as far as its log tells.
 
-def _epochs(lines: list[dict[str, Any]]) -> int | None:
-    """How many epochs have ended: a step's line has the number of the epoch that it belongs to."""
-    for line in reversed(lines):
-        epoch = line.get("epoch")
-        if isinstance(epoch, int):
-            return epoch if line.get("epoch_end") else max(0, epoch - 1)
-    return None
+    Raises:
+        LandscapeError: the history or run.json cannot be read.
+    """
+    end = log_end(run)
+    if end is None:
+        return ""
+    if snapshot.step is not None and end.step is not None:
+        goes_on = end.step > snapshot.step
+    else:
+        last = end.epoch if snapshot.unit == "epoch" else end.step
+        goes_on = last is not None and last > snapshot.number
+    if not goes_on:
+        return ""
+    of_epochs = snapshot.unit == "epoch" and end.epoch is not None and end.epoch > snapshot.number
+    return f"epoch {end.epoch}" if of_epochs or end.step is None else f"step {end.step}"

@@ -303,7 +303,7 @@ def test_what_checks_found_is_listed_and_folded(look: Look):
     summary = look.page.get_by_text("Can this picture be trusted? nothing speaks against it, with 1 reservation")
     lines = look.page.locator(".checks li")
     assert [line.inner_text().split() for line in lines.all()] == [
-        ["✓", "little", "noise"], ["!", "off", "by", "6", "%", "size:", "81", "gives", "0.4", "%"],
+        ["✓", "the", "centre", "is", "your", "model"], ["!", "off", "by", "6", "%", "size:", "81", "gives", "0.4", "%"],
     ]  # fmt: skip
     assert lines.nth(1).get_by_role("img", name="a reservation").is_visible()
     summary.click()

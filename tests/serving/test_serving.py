@@ -319,6 +319,59 @@ def test_a_signal_lets_answers_under_way_finish_and_what_was_kept_survives_a_kil
         assert "the service has ended" in running.errors.read_text()
 
 
+CODE = """
+import torch
+
+from landscape import Problem
+
+
+def observe(model, batch):
+    losses = torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    return {{"loss": {factor} * losses}}
+
+
+def problem():
+    generator = torch.Generator().manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    data = torch.randn(16, 3, generator=generator), torch.randint(0, 2, (16,), generator=generator)
+    return Problem(model, data, observe)
+"""
+
+
+def compute(folder: Path, factor: float) -> None:
+    """The run of a job whose code has this factor, which is no part of the job's identity."""
+    (folder / "serving_code.py").write_text(CODE.format(factor=factor))
+    (folder / "code.yaml").write_text(
+        JOB.format(name="mlp", problem="problem", samples=16).replace("serving_problem", "serving_code")
+    )
+    sys.modules.pop("serving_code", None)
+    run(read_job(folder / "code.yaml"))
+    sys.modules.pop("serving_code", None)
+
+
+def test_a_run_of_other_code_is_neither_answered_for_nor_are_its_kept_values_taken(tmp_path):
+    compute(tmp_path, 1.0)
+    body = {"points": [[0.3, 0.4]]}
+    with serving(["mlp"], tmp_path, "--grpc-port", "0", "--keep") as running:
+        assert running.ask(f"{PLANE}/points", body)[2]["source"] == ["computed"]
+        shutil.move(tmp_path / "mlp", tmp_path / "old")
+        compute(tmp_path, 2.0)
+        time.sleep(2.1)  # what the documentation promises
+        status, _, answer = running.ask(f"{PLANE}/points", body)
+        assert (status, "was computed anew since this service began" in answer["error"]) == (404, True)
+    shutil.copytree(tmp_path / "old" / "served", tmp_path / "mlp" / "served", dirs_exist_ok=True)
+    command = [sys.executable, "-m", "cluster", "serve", "mlp", "--port", "0", "--grpc-port", "0", "--keep"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "holds other values than are computed now" in done.stderr
+
+
 def test_what_cannot_be_served_ends_the_command_with_a_sentence(folder):
     (folder / "broken.yaml").write_text(JOB.format(name="none", problem="absent", samples=16))
     command = [sys.executable, "-m", "cluster", "serve", "broken.yaml", "--port", "0", "--grpc-port", "0"]

@@ -88,7 +88,7 @@ def two_axes(
 def spiral(
     count: int = 10, unit: str = "epoch", names: tuple[str, ...] = ("alpha", "beta"), offset: float = 0.1
 ) -> ProjectedPath:
-    """A path that winds into the bowl's minimum at 0; its last point is the convergence point."""
+    """A path that winds into the bowl's minimum at 0; its last snapshot lies there."""
     t = np.linspace(1, 0, count)
     places = {"alpha": 0.9 * t * np.cos(2.5 * t), "beta": 0.65 * t * np.sin(2.5 * t), "gamma": 0.5 * t}
     projected = bowl(places["alpha"], places["beta"] if "beta" in names else 0.0, offset)

@@ -74,7 +74,8 @@ class Expectation:
     Attributes:
         expected: None where nobody says.
         expected_stderr: 0 where it is not known.
-        source: who says it, as the subject of a sentence in the past tense: `your training log ended`.
+        source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
+        ended: where that log ended, if not there; else empty.
         chance: the loss of the best constant guess; None where that is not known.
         untrained: whether the origin is the beginning of a training.
         rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
@@ -88,6 +89,7 @@ class Expectation:
     chance: float | None
     untrained: bool = False
     rounding: str = ""
+    ended: str = ""
 
 
 def expectation(found: Expectation) -> Check:
@@ -109,7 +111,7 @@ def expectation(found: Expectation) -> Check:
         remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
         return check("2", "expectation", "fails", text, remedy, loss, numbers=known)
     if expected is None:
-        text = f"the loss at the centre is {number(loss, 4)}"
+        text = f"the loss at the centre is {number(loss, 4)}" + (f" ({found.ended})" if found.ended else "")
         remedy = "Problem(expected={'loss': …}) or the log of a training says what it should be"
         if chance is None:
             return check(
@@ -121,6 +123,7 @@ def expectation(found: Expectation) -> Check:
     difference = abs(loss - expected)
     noise = math.hypot(*(each for each in (found.stderr, found.expected_stderr) if math.isfinite(each)), 0.0)
     text = f"{found.source} {number(expected, 4)}, the centre has {number(loss, 4)}"
+    text += f"; {found.ended}" if found.ended else ""
     if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
         return check("2", "expectation", "holds", text, value=difference, numbers=known)
     if found.rounding:

@@ -170,8 +170,12 @@ class OfGrid:
         return self.difference / self.curvature if self.curvature else math.nan
 
 
-def of_grid(found: Sequence[OfGrid]) -> Check:
-    """8b: the grid's second difference over dᵀHd in [½, 2]: the bowl at the centre is as wide as a cell."""
+def of_grid(found: Sequence[OfGrid], held: str = "") -> Check:
+    """8b: the grid's second difference over dᵀHd in [½, 2]: the bowl at the centre is as wide as a cell.
+
+    Args:
+        held: what the picture shows and a smaller range would cut off, such as 'the path'; '' for nothing.
+    """
     off = [axis for axis in found if not LEAST_RATIO <= axis.ratio <= LARGEST_RATIO]
     known = {axis.axis: axis.ratio for axis in found}
     if not off:
@@ -185,7 +189,7 @@ def of_grid(found: Sequence[OfGrid]) -> Check:
         f"along {worst.axis} the grid's curvature at the centre is {number(worst.ratio, 2)} times the true one: "
         f"the centre has structure that is narrower than a cell ({number(worst.step, 2)})"
     )
-    remedy = f"zoom to ±{number(2 * worst.step, 2)}"
+    remedy = f"zoom to ±{number(2 * worst.step, 2)}{f', in a landscape beside that of {held}' if held else ''}"
     return check("8b", "centre cell", "reservation", text, remedy, worst.ratio, numbers=known)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,10 +13,54 @@ from landscape.grid import Floats
 from landscape.record import Check, CheckState
 
 NEAR, FAR = 0.3, 0.6  # of a snapshot's distance from the origin, off the plane
-SMALL_GAP, LARGE_GAP = 0.1, 0.5  # of the range of losses along the path
+# Of the height of the path: a tenth is the way between two contour lines of ten; by half of it what was the middle of
+# the training can be drawn higher than its start, or lower than its end.
+SMALL_GAP, LARGE_GAP = 0.1, 0.5
+CLEARLY = 3.0  # standard errors
 DRIFT = 0.05  # of the variance: a walk of as many steps explains so much more or less by chance
 ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")
 ORTHOGONAL = 0.1  # |cosine|: the angle is then within 6° of a right one
+RECALIBRATE = "batch_norm: recalibrate takes them anew at every point"
+MORE_AXES = {1: "a second axis or fewer snapshots fit", 2: "a third axis or fewer snapshots fit"}
+
+
+@dataclass(frozen=True)
+class Along:
+    """The losses along a path, and those of the plane below it.
+
+    Attributes:
+        names: of all snapshots, such as 'epoch 3'.
+        losses, plane: L(θᵢ) and L(projection) of all snapshots; NaN where it is not known, infinite where it is not
+            finite.
+        relief: of the plane; NaN where it is not known.
+        noise: the standard error of the rise at the projections; NaN where it is not known.
+    """
+
+    names: Sequence[str]
+    losses: Floats
+    plane: Floats
+    relief: float
+    noise: Floats
+
+    @property
+    def gaps(self) -> Floats:
+        """|L(θᵢ) − L(projection)|, 0 where either is not known or both are infinite."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(np.abs(self.losses - self.plane), nan=0.0, posinf=np.inf)
+
+    @property
+    def span(self) -> float:
+        """The range of the path's own losses; 0 where fewer than two are known."""
+        known = self.losses[np.isfinite(self.losses)]
+        return float(np.ptp(known)) if known.size else 0.0
+
+    @property
+    def height(self) -> float:
+        """What the gaps are judged by: the span, or the relief where that is less, as both are read off the picture.
+
+        Of losses that are all the same it is the relief; NaN where neither is known.
+        """
+        return min((each for each in (self.span, self.relief) if each > 0), default=math.nan)  # none of NaN
 
 
 @dataclass(frozen=True)
@@ -26,17 +70,19 @@ class OnPlane:
     Attributes:
         off: ‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of every snapshot off the origin; of one of several paths, over the largest
             ‖θⱼ − θ₀‖ of the path.
-        gaps: |L(θᵢ) − L(projection)| of those whose losses are known.
-        losses: L(θᵢ) of the same.
         explained, of_walk: the share of the variance that the axes explain, and what they would of a random walk; NaN
             where they are no principal components.
+        axes: how many there are.
+        renewed: L(projection) with the statistics of batch norm taken anew there, by the place of the snapshot in the
+            path, where it was evaluated.
     """
 
+    along: Along
     off: Floats
-    gaps: Floats
-    losses: Floats
     explained: float
     of_walk: float
+    axes: int = 2
+    renewed: Mapping[int, float] = field(default_factory=dict)
 
 
 def paths(found: Mapping[str, OnPlane]) -> Check:
@@ -58,27 +104,60 @@ def paths(found: Mapping[str, OnPlane]) -> Check:
 
 
 def path(found: OnPlane, run: str = "") -> Check:
-    """11: the medians of both: off the plane ≤ 0.3 and ≤ 0.6, gaps ≤ 10 % and ≤ 50 % of the range of the losses."""
+    """11: the largest gap |L(θᵢ) − L(projection)|, and the median distance off the plane.
+
+    A gap counts beyond 3 standard errors of the rise: ≤ 10 % of the height of the path holds, beyond 50 % it does not.
+    The largest one is judged, since a picture is read at its start and its end, and many snapshots close to the end
+    make a median small. Distances off the plane: a median of ≤ 30 % of the way to the origin, and of ≤ 60 %.
+    """
     if not len(found.off):
         raise NotJudged("the path has no snapshot off the origin")
-    off = float(np.median(found.off))
-    span = float(np.ptp(found.losses)) if len(found.losses) else 0.0
-    gap = float(np.median(found.gaps)) / span if span > 0 else math.nan
+    along, off, gaps = found.along, float(np.median(found.off)), found.along.gaps
+    clear = np.where(gaps > CLEARLY * np.nan_to_num(along.noise), gaps, 0.0)
+    worst = int(np.argmax(clear if clear.any() else gaps))
+    gap = float(clear[worst]) / along.height
     state = _worse(_graded(off, NEAR, FAR), _graded(gap, SMALL_GAP, LARGE_GAP))
-    text = f"the path{f' of {run}' if run else ''} lies {percent(off)} of its length off the plane"
-    if math.isfinite(gap):
-        text += f", where its losses are off by {percent(gap)} of their range (medians)"
-    known = {"off": off, "gap": gap, "explained": found.explained, "of walk": found.of_walk}
-    if found.explained <= found.of_walk + DRIFT:  # never of NaN
+    whose, far = f" of {run}" if run else "", f"{percent(off)} of its length off the plane (median)"
+    text = f"the path{whose} lies {far}"
+    known: dict[str, object] = {"off": off, "gap": gap, "explained": found.explained, "of walk": found.of_walk}
+    own, plane = float(along.losses[worst]), float(along.plane[worst])
+    if not (math.isnan(gap) or math.isnan(own) or math.isnan(plane)):
+        known |= {"snapshot": along.names[worst], "loss": own, "plane": plane}
+        text = f"path{whose}: {beside(along.names[worst], own, plane)}{_apart(along, gap)}; it lies {far}"
+    drifts = found.explained <= found.of_walk + DRIFT  # never of NaN
+    remedies = []
+    if gap > SMALL_GAP and _is_stale(found, worst):
+        remedies.append(f"most of it is stale statistics: {RECALIBRATE}")
+    elif state != "holds" and not drifts:
+        others = MORE_AXES.get(found.axes, "fewer snapshots fit")
+        remedies.append(f"read the path's own losses, not the contour lines below it; {others} better")
+    if drifts:
         text += f"; the axes explain {percent(found.explained)} of it, and {percent(found.of_walk)} of a random walk"
-        who = f"the path of {run} looks " if run else ""
-        state, remedy = (
-            _worse(state, "reservation"),
-            f"{who}as pure drift would: its shape says nothing of the training",
-        )
-        return check("11", "path", state, text, remedy, off, numbers=known)
-    remedy = "read the path's own losses, not the contour lines below it; a third axis or fewer snapshots fit better"
-    return check("11", "path", state, text, "" if state == "holds" else remedy, off, numbers=known)
+        state, who = _worse(state, "reservation"), f"the path{whose} looks " if run else ""
+        remedies.append(f"{who}as pure drift would: its shape says nothing of the training")
+    return check("11", "path", state, text, "; ".join(remedies), off, numbers=known)
+
+
+def beside(name: str, own: float, plane: float) -> str:
+    """A snapshot's own loss and the plane's: 'at epoch 0 the loss is 4.39, the plane has 3.19 there'."""
+    there = f"the plane has {number(plane)} there" if math.isfinite(plane) else "the plane's is not finite there"
+    return f"at {name} the loss is {number(own) if math.isfinite(own) else 'not finite'}, {there}"
+
+
+def _apart(along: Along, gap: float) -> str:
+    """How large the largest gap is, as a share of the height."""
+    if not gap:
+        return ", no more apart than by the noise of sampling"
+    if not math.isfinite(gap):
+        return ""
+    of = "the range of the path's losses" if along.height == along.span else "the relief"
+    return f", apart by {percent(gap)} of {of}" if gap < 2 else f", apart by {number(gap, 2)} times {of}"
+
+
+def _is_stale(found: OnPlane, k: int) -> bool:
+    """Whether most of a gap is gone where the statistics of batch norm are taken anew."""
+    left = abs(float(found.along.losses[k]) - found.renewed.get(k, math.nan))
+    return left <= float(found.along.gaps[k]) / 2  # never of NaN
 
 
 def _graded(value: float, good: float, bad: float) -> CheckState:

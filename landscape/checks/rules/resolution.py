@@ -32,6 +32,7 @@ class Resolution:
     minima: tuple[int, int] | None
     size: tuple[int, ...]
     refined: bool = False
+    held: str = ""  # what a smaller range would cut off, such as 'the path'; '' for nothing
 
 
 def resolution(found: Resolution) -> Check:
@@ -57,9 +58,8 @@ def resolution(found: Resolution) -> Check:
         text = (
             f"{text}; every fourth kept instead changes it by {percent(found.quarter)}: finer structure than the grid"
         )
-        return check(
-            "6", "resolution", "reservation", text, f"size: {finer}, or a smaller range", found.half, numbers=known
-        )
+        remedy = f"size: {finer}" + ("" if found.held else ", or a smaller range")
+        return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
     if found.half > FINE:
         return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
     if found.minima is not None and found.minima[0] != found.minima[1]:

@@ -1,16 +1,77 @@
-"""Check 10: how much of the rise is that of batch norm's statistics, which belong to the weights of the centre."""
+"""Check 10: what batch norm's statistics, which belong to the weights of the centre, make of losses elsewhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from landscape.checks.rules.geometry import ORDER, RECALIBRATE, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
-from landscape.record import Check
+from landscape.record import Check, CheckState
 
-MOST = 0.5  # of the rise at a corner
+MOST = 0.5  # of the rise at a corner, or of a barrier
 STANDARD_ERRORS = 3.0
+SEEN = 0.01  # of the range of losses of a path, or of the relief: less shows in no picture
+
+
+@dataclass(frozen=True)
+class OnPath:
+    """A snapshot of a path whose projection was evaluated with both kinds of statistics.
+
+    Attributes:
+        name: such as 'epoch 3', or 'epoch 3 of sgd'.
+        own: the loss of the snapshot, with its own statistics.
+        plane: the loss at its projection with those of the centre; infinite where it is not finite.
+        renewed: the same with statistics that are taken anew.
+        stderr: the standard error of plane − renewed over the same samples; NaN where it is not known.
+        height: what differences along its path are judged by, see `Along.height`.
+    """
+
+    name: str
+    own: float
+    plane: float
+    renewed: float
+    stderr: float
+    height: float
+
+    @property
+    def stale(self) -> float:
+        """|own − plane| − |own − renewed|: how much nearer the plane comes to the snapshot; 0 within the noise."""
+        nearer = abs(self.own - self.plane) - abs(self.own - self.renewed)
+        return 0.0 if math.isnan(nearer) or nearer <= STANDARD_ERRORS * self.stderr else nearer  # no error: it counts
+
+    @property
+    def share(self) -> float:
+        """The stale part as a share of the height of the path; 0 where that is not known."""
+        return self.stale / self.height if self.height > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Between:
+    """A barrier between two networks, over whose straight way their running statistics are mixed.
+
+    Attributes:
+        name: of the networks, such as 'the origin and epoch 3'.
+        plane: the height of the barrier with those statistics: the loss there less the straight line between the ends.
+        renewed: the same with statistics that are taken anew at all three places.
+        stderr: the standard error of the difference of both losses there; NaN where it is not known.
+        relief: of the plane.
+    """
+
+    name: str
+    plane: float
+    renewed: float
+    stderr: float
+    relief: float
+
+    @property
+    def share(self) -> float:
+        """The share of the barrier that is stale; 0 where that is within the noise, or the barrier cannot be seen."""
+        stale = self.plane - self.renewed
+        if math.isnan(stale) or stale <= STANDARD_ERRORS * self.stderr or self.plane <= SEEN * self.relief:
+            return 0.0
+        return 1.0 if math.isinf(stale) else stale / self.plane
 
 
 @dataclass(frozen=True)
@@ -22,42 +83,117 @@ class Stale:
         corners: the same by place.
         stderr: the standard error of the loss at the origin; NaN where it is not known.
         shown: which statistics the landscape uses, as `batch_norm` of a job.
+        path: some snapshots of the paths; none where the landscape takes statistics anew.
+        between: the barriers between networks, likewise.
     """
 
     centre: tuple[float, float]
     corners: Mapping[str, tuple[float, float]]
     stderr: float
     shown: str
+    path: Sequence[OnPath] = ()
+    between: Sequence[Between] = ()
+
+
+@dataclass(frozen=True)
+class _Finding:
+    state: CheckState
+    text: str
+    remedy: str
+    value: float
 
 
 def stale(found: Stale) -> Check:
-    """10: share = (L_eval − L_recal) / (L_eval − L₀) at a corner beyond 50 %; the centre beyond 3 standard errors."""
+    """10: along a path, of barriers between networks, at the centre, and at the corners.
+
+    - A path: where statistics taken anew bring the plane nearer to a snapshot's own loss, by more than 3 standard
+      errors of the paired difference, this is the stale part. Up to 1 % of the range of the path's losses it is not
+      seen; beyond, the picture of the training is not that of the training, and does not hold. What statistics taken
+      anew do not mend is for check 11.
+    - A barrier: a stale part of more than half of it does not hold, of more than 10 % it is a reservation.
+    - The centre: both losses differ by more than 3 standard errors.
+    - A corner: share = (L_eval − L_recal) / (L_eval − L₀) beyond 50 %.
+    """
+    findings = [each for each in (_path(found), _between(found), _centre(found), _corners(found)) if each is not None]
     trained, renewed = found.centre
-    shares = {place: _share(*losses, trained) for place, losses in found.corners.items()}
-    worst = max(shares, key=lambda place: shares[place] if math.isfinite(shares[place]) else -math.inf, default="")
-    share = shares.get(worst, math.nan)
-    known = {"centre": trained, "centre renewed": renewed, "share": share}
-    both = f"{number(trained)} with the statistics of training, {number(renewed)} with those of these samples"
-    if not (math.isnan(found.stderr) or abs(trained - renewed) <= STANDARD_ERRORS * found.stderr):
-        text = f"batch norm: the centre has loss {both}"
-        remedy = (
-            "are the running statistics those of these weights and of data like these? take them anew after training"
-        )
-        return check("10", "batch norm", "reservation", text, remedy, share, numbers=known)
-    if share > MOST and found.shown == "eval":
-        losses = " against ".join(number(loss) for loss in found.corners[worst])
-        text = f"batch norm: {percent(min(share, 1.0))} of the rise at {worst} is stale statistics ({losses})"
-        remedy = "batch_norm: recalibrate takes them anew at every point"
-        return check("10", "batch norm", "reservation", text, remedy, share, numbers=known)
+    shares = _shares(found)
+    share = max((each for each in shares.values() if math.isfinite(each)), default=math.nan)
+    known: dict[str, object] = {"centre": trained, "centre renewed": renewed, "share": share}
+    if found.path:
+        known["path"] = {
+            each.name: {"loss": each.own, "plane": each.plane, "renewed": each.renewed} for each in found.path
+        }
+    if found.between:
+        known["barriers"] = {each.name: {"plane": each.plane, "renewed": each.renewed} for each in found.between}
+    if findings:
+        first = max(findings, key=lambda each: ORDER.index(each.state))
+        text = "batch norm: " + "; ".join(each.text for each in findings)
+        remedy = "; ".join(dict.fromkeys(each.remedy for each in findings))
+        return check("10", "batch norm", first.state, text, remedy, first.value, numbers=known)
     if math.isnan(found.stderr):
         raise NotJudged("the standard error of the loss at the centre is not known")
-    text = f"batch norm: at the centre {both}"
+    text = f"batch norm: at the centre {_both(found)}"
     if math.isfinite(share) and found.shown == "eval":
         text = f"{text}; at most {percent(max(share, 0.0))} of the rise at a corner is stale statistics"
+    if found.path:
+        stale_part = max(each.share for each in found.path)
+        text = f"{text}; along the path at most {percent(stale_part)} of its range of losses"
     return check("10", "batch norm", "holds", text, value=share, numbers=known)
 
 
+def _path(found: Stale) -> _Finding | None:
+    """The snapshot with the largest stale part, where that can be seen."""
+    worst = max(found.path, key=lambda each: each.share, default=None)
+    if worst is None or worst.share <= SEEN:
+        return None
+    text = (
+        f"{beside(worst.name, worst.own, worst.plane)} with the statistics of the centre, and {number(worst.renewed)} "
+        "with statistics taken anew"
+    )
+    return _Finding("fails", text, RECALIBRATE, worst.share)
+
+
+def _between(found: Stale) -> _Finding | None:
+    worst = max(found.between, key=lambda each: each.share, default=None)
+    if worst is None or worst.share <= SMALL_GAP:
+        return None
+    height = number(worst.plane) if math.isfinite(worst.plane) else "infinite"
+    text = (
+        f"between {worst.name} the barrier is {height} with statistics that are mixed from theirs, and "
+        f"{number(max(worst.renewed, 0.0))} with statistics taken anew"
+    )
+    return _Finding("fails" if worst.share > MOST else "reservation", text, RECALIBRATE, worst.share)
+
+
+def _centre(found: Stale) -> _Finding | None:
+    trained, renewed = found.centre
+    if math.isnan(found.stderr) or abs(trained - renewed) <= STANDARD_ERRORS * found.stderr:
+        return None
+    remedy = "are the running statistics those of these weights and of data like these? take them anew after training"
+    return _Finding("reservation", f"the centre has loss {_both(found)}", remedy, math.nan)
+
+
+def _corners(found: Stale) -> _Finding | None:
+    shares = _shares(found)
+    worst = max(shares, key=lambda place: shares[place] if math.isfinite(shares[place]) else -math.inf, default="")
+    share = shares.get(worst, math.nan)
+    if not share > MOST or found.shown != "eval":
+        return None
+    losses = " against ".join(number(loss) for loss in found.corners[worst])
+    text = f"{percent(min(share, 1.0))} of the rise at {worst} is stale statistics ({losses})"
+    return _Finding("reservation", text, RECALIBRATE, share)
+
+
+def _both(found: Stale) -> str:
+    trained, renewed = (number(loss) for loss in found.centre)
+    return f"{trained} with the statistics of training, {renewed} with those of these samples"
+
+
+def _shares(found: Stale) -> dict[str, float]:
+    """Of each corner the share of its rise that is stale; NaN where it does not rise."""
+    return {place: _share(*losses, found.centre[0]) for place, losses in found.corners.items()}
+
+
 def _share(trained: float, renewed: float, centre: float) -> float:
-    """NaN where the corner does not rise."""
     rise = trained - centre
     return (trained - renewed) / rise if rise > 0 else math.nan

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from landscape.checks.rules.geometry import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
+from landscape.trajectory.history import Stretch
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
 # Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
@@ -15,6 +18,7 @@ SURE = 20.0  # relief in standard errors: the band of ± one error is then a ten
 FEW = 30
 VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
+MOSTLY_RENEWED = 0.5  # of the corners
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
 CHANGE = 0.02  # relative: a log rounds to two digits
@@ -77,6 +81,10 @@ class Range:
         within: the distance from the origin, in units of the axes, within which most cells are better than guessing.
         noise: the median standard error of the rise; NaN where it is not known.
         why: `dead` says nothing.
+        held: what the picture is to hold and a smaller range may cut off, such as 'the path'; '' where there is none.
+        reach: how far that lies from the origin, along an axis.
+        renewed: the share of the corners at the loss of guessing that are better with batch norm's statistics taken
+            anew; 0 where they are taken anew already, or it is not known.
     """
 
     relief: float
@@ -85,6 +93,9 @@ class Range:
     chance: float
     within: float = 0.0
     why: str = "the loss of guessing, which a dead network has, is not known"
+    held: str = ""
+    reach: float = 0.0
+    renewed: float = 0.0
 
 
 def range_of_axes(found: Range) -> Check:
@@ -103,10 +114,19 @@ def range_of_axes(found: Range) -> Check:
     text = f"{percent(found.dead)} of the cells lose as much as guessing ({number(found.chance)}) or more"
     if found.dead <= DEAD:
         return check("12", "range", "holds", text, value=found.dead, numbers=known)
-    remedy = "mostly a dead network: take a smaller range"
+    return check("12", "range", "reservation", text, _remedy(found), found.dead, numbers=known)
+
+
+def _remedy(found: Range) -> str:
+    """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
+    if found.held and found.within < found.reach:
+        cut = f"a smaller range would cut {found.held} off"
+        if found.renewed > MOSTLY_RENEWED:
+            return f"stale statistics make most of the corners so: {RECALIBRATE}; {cut}"
+        return f"mostly a dead network, and {cut}: a logarithmic scale (--log) shows what is low, too"
     if found.within > 0:
-        remedy = f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
-    return check("12", "range", "reservation", text, remedy, found.dead, numbers=known)
+        return f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
+    return "mostly a dead network: take a smaller range"
 
 
 @dataclass(frozen=True)
@@ -119,8 +139,10 @@ class Lowest:
         place: its coordinates in words.
         loss, stderr: L₀ and its standard error.
         log: whose training log the next ones are of, as a subject of sentences.
-        ended: the mean of the log's last losses and its standard error; None where there is no log.
-        before: likewise of the epoch before that.
+        ended: the mean of the losses that it had last by then, and its standard error; None where there is no log.
+        ended_in_words: what stands before that number: `your training log ended at`.
+        stretches: the log's last ones by then, such as epochs, the oldest first.
+        where: they lie: `at its end`, or `at epoch 10` where the log goes on.
         slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
         rounding: how weights and activations are rounded, in words; '' where they are not.
     """
@@ -132,9 +154,11 @@ class Lowest:
     stderr: float = math.nan
     log: str = ""
     ended: Logged | None = None
-    before: Logged | None = None
     slope: float = math.nan
     rounding: str = ""
+    ended_in_words: str = ""
+    stretches: tuple[Stretch, ...] = ()
+    where: str = "at its end"
 
 
 def lowest(found: Lowest) -> Check:
@@ -172,13 +196,16 @@ def _likelier(found: Lowest) -> str:
         ended, error = found.ended
         noise = math.hypot(*(each for each in (error, found.stderr) if math.isfinite(each)))
         if found.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
-            return f"; rather the former: {found.log} ended at {number(ended)}, the centre has {number(found.loss)}"
-    if found.ended is not None and found.before is not None:
-        last, before = found.ended[0], found.before[0]
-        noise = math.hypot(found.ended[1], found.before[1])
-        if before - last > max(2 * noise, CHANGE * abs(before)):
-            return f"; rather the latter: {found.log} still fell at its end, from {number(before)} to {number(last)}"
-        return f"; rather the former: {found.log} no longer fell at its end ({number(before)}, then {number(last)})"
+            words = f"{found.ended_in_words} {number(ended)}, the centre has {number(found.loss)}"
+            return f"; rather the former: {words}"
+    if len(found.stretches) > 1:
+        before, last = (number(each.mean) for each in found.stretches[-2:])
+        match still_fell(found.stretches):
+            case True:
+                return f"; rather the latter: {found.log} still fell {found.where}, from {before} to {last}"
+            case False:
+                return f"; rather the former: {found.log} no longer fell {found.where} ({before}, then {last})"
+        return f"; whether {found.log} still fell {found.where}, its noise does not tell ({before}, then {last})"
     if found.slope > found.fall / 2:
         return (
             "; the gradient at the centre is not zero: rather the latter, where the samples are those of training "
@@ -189,12 +216,36 @@ def _likelier(found: Lowest) -> str:
     return ""
 
 
+def still_fell(stretches: Sequence[Stretch]) -> bool | None:
+    """Whether a loss still fell in the last of at least two stretches of its log; None where they do not tell.
+
+    A fall of more than 2 % counts: of whole epochs, over whose samples there is no noise of sampling, where it goes on
+    through all of them; of other stretches where it is beyond two standard errors.
+    """
+    before, last = stretches[-2:]
+    fall = before.mean - last.mean
+    if fall <= CHANGE * abs(before.mean):
+        return False
+    if last.whole:
+        goes_on = all(one.mean > other.mean for one, other in pairwise(stretches))
+    else:
+        goes_on = fall > 2 * math.hypot(before.stderr, last.stderr)
+    return True if goes_on else None
+
+
 @dataclass(frozen=True)
 class Holes:
-    """How many of the cells have no finite loss, by what is wrong with them."""
+    """How many of the cells have no finite loss, by what is wrong with them.
+
+    Attributes:
+        held: what a smaller range would cut off; '' for nothing.
+        renewed: one of the cells that are not finite, which is finite with batch norm's statistics taken anew.
+    """
 
     cells: int
     missing: Mapping[str, int]
+    held: str = ""
+    renewed: str = ""
 
 
 def holes(found: Holes) -> Check:
@@ -206,6 +257,12 @@ def holes(found: Holes) -> Check:
     parts = ", ".join(f"{count:,} {what}" for what, count in there.items())
     text = f"{percent(share)} of the cells have no finite loss: {parts}"
     infinite = set(there) == {"not finite"}
-    remedy = "take a smaller range" if infinite else "run the job again: it goes on with what is missing"
+    remedy = "run the job again: it goes on with what is missing"
+    if infinite:
+        remedy = "take a smaller range"
+        if found.renewed:
+            remedy = f"{found.renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
+        elif found.held:
+            remedy = f"does the loss overflow, as the logarithm of 0 does? a smaller range would cut {found.held} off"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)

@@ -65,7 +65,8 @@ export function apply(figure, look) {
 }
 
 function paint(trace, look, what) {
-  const space = trace.type === "scatter3d", halo = trace.line && trace.line.color === "#ffffff";
+  const space = trace.type === "scatter3d";
+  const halo = (trace.line && trace.line.color === "#ffffff") || (what === "path" && trace.marker && trace.marker.color === "#ffffff");
   const named = trace.meta.path !== undefined; // of several runs, each in a colour of its own
   const wider = look.pathWidth / PATH.width;
   if (trace.line && what === "path") {
@@ -74,8 +75,10 @@ function paint(trace, look, what) {
   }
   if (!trace.marker || named) return;
   trace.marker = { ...trace.marker, line: { ...trace.marker.line } };
-  const outlined = !space && trace.marker.symbol === "circle" && what === "end";
-  if (outlined) trace.marker.line.color = look.pathColour;
+  if (halo) return;
+  // Snapshots that are filled with the colour of their own loss have the colour of the path around it, as starts do.
+  const filled = Array.isArray(trace.marker.color) || (!space && trace.marker.symbol === "circle" && what === "end");
+  if (filled) trace.marker.line.color = look.pathColour;
   else trace.marker.color = look.pathColour;
 }
 

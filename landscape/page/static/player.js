@@ -77,8 +77,8 @@ export class Player {
     }
     this.whole.forEach((all, k) => {
       if (!all) return;
-      const { length } = all.x, count = this.paths[figure.data[k].meta.path ?? 0].numbers.length, step = Math.min(this.step, count - 1);
-      const share = length <= count ? step + 1 : Math.round(step * (length - 1) / (count - 1)) + 1;
+      const { length } = all.x, { path = 0, each } = figure.data[k].meta, count = this.paths[path].numbers.length, step = Math.min(this.step, count - 1);
+      const share = each ? each * (step + 1) : length <= count ? step + 1 : Math.round(step * (length - 1) / (count - 1)) + 1;
       traces.push(k);
       data.push(Object.fromEntries(Object.entries(all).map(([axis, values]) => [axis, values.slice(0, share)])));
     });

@@ -131,11 +131,17 @@ function drawLine(context, trace, place) {
     }
     context.stroke();
   }
-  if ((trace.mode || "").includes("markers") && !/cross/.test(marker.symbol || "")) for (let k = 0; k < x.length; k++) {
+  const of = (value, k) => (Array.isArray(value) ? value[k] : value);
+  if ((trace.mode || "").includes("markers") && !/cross/.test(of(marker.symbol, 0) || "")) for (let k = 0; k < x.length; k++) {
+    const colour = of(marker.color, k), { color: edge, width = 0 } = marker.line || {};
     context.beginPath();
-    context.arc(place.x(x[k]), place.y(y[k]), (marker.size || 6) / 2, 0, 2 * Math.PI);
-    context.fillStyle = typeof marker.color === "string" ? marker.color : "#444";
+    context.arc(place.x(x[k]), place.y(y[k]), (of(marker.size, k) || 6) / 2, 0, 2 * Math.PI);
+    context.fillStyle = typeof colour === "string" ? colour : "#444";
     context.fill();
+    if (!width || typeof edge !== "string") continue;
+    context.strokeStyle = edge;
+    context.lineWidth = width;
+    context.stroke();
   }
   context.globalAlpha = 1;
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface import Surface
-from landscape.views.figures.colours import CURVES, DEFAULT_SCALE, line_colours
+from landscape.views.figures.colours import CURVES, DEFAULT_SCALE, line_colours, line_shades
+from landscape.views.figures.path import FEW, own_colours
 from landscape.views.figures.path_looks import path_look
 from landscape.views.figures.theme import INK
 from landscape.views.prepared.figure_data import FigureData, prepare_figure, slice_at, slice_nearest
@@ -31,11 +33,11 @@ class Canvas:
     low: tuple[float, float]
     high: tuple[float, float]
 
-    def x(self, values: Floats) -> Floats:
+    def x(self, values: Floats | float) -> Any:
         """The first coordinate in pixels from the left."""
         return (values - self.low[0]) / ((self.high[0] - self.low[0]) or 1.0) * self.width
 
-    def y(self, values: Floats) -> Floats:
+    def y(self, values: Floats | float) -> Any:
         """The second coordinate in pixels from the top."""
         return self.height - (values - self.low[1]) / ((self.high[1] - self.low[1]) or 1.0) * self.height
 
@@ -50,6 +52,11 @@ class Canvas:
             parts.append(f"{pen}{across:.1f} {down:.1f}")
             pen = "L"
         return f'<path d="{"".join(parts)}" fill="none" stroke="{colour}" stroke-width="{width:g}"/>' if parts else ""
+
+    def dot(self, x: float, y: float, colour: str, edge: str) -> str:
+        """A point with an edge."""
+        at = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
+        return f'<circle {at} r="2.2" fill="{colour}" stroke="{edge}" stroke-width="0.9"/>'
 
 
 def small_svg(surface: Surface, width: int = 160) -> str:
@@ -77,7 +84,14 @@ def _plane(data: FigureData, width: int) -> tuple[Canvas, list[str]]:
     for level, (_, colour) in zip(data.scale.ticks, colours, strict=False):
         points = isolines(x, y, data.drawn, (level,))
         shapes.append(canvas.line(points[:, 0], points[:, 1], colour, 1))
-    shapes += [canvas.line(path.places[0], path.places[1], path_look(path.number).colour, 1.5) for path in data.paths]
+    for path in data.paths:
+        colour = path_look(path.number).colour
+        shapes.append(canvas.line(path.places[0], path.places[1], colour, 1.5))
+        fills = own_colours(path, line_shades(DEFAULT_SCALE, data.scale, "light")) if len(path.numbers) <= FEW else []
+        shapes += [
+            canvas.dot(float(across), float(up), fill, colour)
+            for across, up, fill in zip(path.places[0], path.places[1], fills, strict=False)
+        ]
     if data.origin is not None:
         arm = 0.04 * float(x[-1] - x[0])
         ends = np.array([-arm, arm, np.nan, 0, 0]), np.array([0, 0, np.nan, -arm, arm])

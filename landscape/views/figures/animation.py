@@ -1,4 +1,4 @@
-"""Trajectories growing from their starts to their convergence points: frames, and the buttons that play them."""
+"""Trajectories growing from their starts to their last snapshots: frames, and the buttons that play them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,13 @@ def animate(figure: go.Figure, paths: Sequence[DrawnPath]) -> None:
 
 
 def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) -> dict[str, Any]:
-    """The trace up to its `stop`-th snapshot; a path on a surface has several points from one to the next."""
+    """The trace up to its `stop`-th snapshot; a path on a surface has several points from one to the next.
+
+    A thread has `each` points of its own per snapshot.
+    """
     count = counts[trace.meta.get("path", 0)]
+    if each := trace.meta.get("each"):
+        return {"type": trace.type} | {key: trace[key][: each * min(stop, count)] for key in keys}
     pieces = (len(trace.x) - 1) // (count - 1) if count > 1 else 1
     return {"type": trace.type} | {key: trace[key][: (min(stop, count) - 1) * pieces + 1] for key in keys}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,36 @@ def signs_of(scale: Scale) -> list[int]:
     ticks = np.array(scale.ticks)
     none = np.abs(ticks) < 1e-9 * max(abs(scale.low), abs(scale.high))
     return [int(sign) for sign in np.where(none, 0, np.sign(ticks))]
+
+
+# The colours of values in drawn units, as one kind of drawing shows them.
+Shades = Callable[[Any], list[str]]
+
+
+def even_shades(name: str, scale: Scale) -> Shades:
+    """The colours of a surface, which change evenly."""
+    return lambda drawn: colours_of(name, scale, np.asarray(drawn))
+
+
+def band_shades(name: str, scale: Scale) -> Shades:
+    """The colours of the bands between two levels that values lie in."""
+
+    def shades(drawn: Any) -> list[str]:
+        bands = [str(colour) for _, colour in band_colours(name, scale)]
+        return [bands[k] for k in np.searchsorted(np.array(scale.ticks), np.asarray(drawn), side="right")]
+
+    return shades
+
+
+def line_shades(name: str, scale: Scale, theme: str) -> Shades:
+    """The colours of isolines, also of values between two of them."""
+    start, stop = LINE_PART[theme]
+    return lambda drawn: colours_at(name, start + (stop - start) * np.clip(_share(scale, np.asarray(drawn)), 0, 1))
+
+
+def _share(scale: Scale, drawn: Any) -> Any:
+    """Where values in drawn units lie in the range drawn, from 0 to 1."""
+    return (drawn - scale.low) / (scale.high - scale.low)
 
 
 def _at_even_places(colours: Sequence[str]) -> list[list[Any]]:

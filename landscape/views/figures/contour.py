@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import SIGN_LINES, is_centred, line_colours, signs_of
+from landscape.views.figures.colours import SIGN_LINES, is_centred, line_colours, line_shades, signs_of
 from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, smoothing
+from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels, even_levels
 
@@ -22,7 +23,8 @@ def draw_contour(data: FigureData, style: Style) -> go.Figure:
     """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
     signed = is_centred(style.colour_scale, data.scale)
     lines = signed_lines(data, style) if signed else _lines(data, style, bar_length(data))
-    return draw_plane(with_levels(data), lines, style)
+    shades = {theme: line_shades(style.colour_scale, data.scale, theme) for theme in TEMPLATES}
+    return draw_plane(with_levels(data), lines, style, shades=shades)
 
 
 def signed_lines(field: FigureData, style: Style) -> list[go.Contour]:

@@ -68,7 +68,7 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
         traces += _panel(one, panel, limits, style, band_in_legend=panel.number == first)
     if data.paths and data.observable == "loss":
         paths = [_over_curve(data, path) for path in data.paths]
-        traces += [trace.update(places[0].axes) for trace in flat_paths(paths, style, joined=False)]
+        traces += [trace.update(places[0].axes) for trace in flat_paths(paths, style)]
         labels = _log_labels(flat_labels(paths), data.scale.log)
         in_panel = {"xref": places[0].x, "yref": places[0].y}
         layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
@@ -116,7 +116,7 @@ def y_limits(data: FigureData) -> tuple[float, float]:
         shown += edges
         half = half[np.isfinite(half)]
         reach = max(reach, 1.5 * float(np.median(half))) if half.size else reach
-    shown += [path.height for path in data.paths]
+    shown += [heights for path in data.paths for heights in (path.height, path.own)]
     near = np.concatenate([values[np.isfinite(values)] for values in shown])
     near = near[(near >= low - reach) & (near <= high + reach)]
     low, high = min(low, near.min(initial=low)), max(high, near.max(initial=high))

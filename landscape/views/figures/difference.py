@@ -51,7 +51,7 @@ def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, Look]]:
 
 
 def _marks_on_curve(data: DifferenceData, style: Style) -> list[go.Scatter]:
-    """The convergence points on the curve, where it reaches them."""
+    """The last snapshots on the curve, where it reaches them."""
     x, y = data.field.axes[0].coordinates, data.field.values
     marks: list[go.Scatter] = []
     for path, label, number, own in _paths(data):
@@ -62,7 +62,7 @@ def _marks_on_curve(data: DifferenceData, style: Style) -> list[go.Scatter]:
 
 
 def _marks_on_surface(data: DifferenceData, style: Style) -> list[go.Scatter3d]:
-    """The convergence points on the surface of the differences, where it reaches them."""
+    """The last snapshots on the surface of the differences, where it reaches them."""
     field = data.field
     x, y = (axis.coordinates for axis in field.axes)
     lift = LIFT * (field.scale.high - field.scale.low)

@@ -14,7 +14,7 @@ from landscape.views.figures.theme import INK, PAPER, themed
 from landscape.views.prepared.figure_data import FigureData
 
 ARM = 0.05  # of an axis: the reach of the mark in space, to either side
-SIZE, LINE, HALO = 24, 1.3, 3.5  # the arms reach out beyond the mark of the convergence point, often at the same place
+SIZE, LINE, HALO = 24, 1.3, 3.5  # the arms reach out beyond the mark of the last snapshot, often at the same place
 
 
 def origin_names(data: FigureData) -> list[str]:

@@ -25,7 +25,7 @@ FAINT = 0.45  # opacity of the hatches of missing points, under which another la
 
 
 def draw_contour_overlay(data: OverlayData, style: Style) -> go.Figure:
-    """The lines of each landscape, with their values on them, its missing points, its path and convergence point."""
+    """The lines of each landscape, with their values on them, its missing points, its path and last snapshot."""
     items = list(enumerate(zip(data.labels, data.fields, strict=True)))
     lines = [_lines(data, field, number, style) for number, (_, field) in items]
     marks: list[Any] = [flat_key(label, number, look(number), style) for number, (label, _) in items]

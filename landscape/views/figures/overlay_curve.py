@@ -24,7 +24,7 @@ ORIGIN = "origin"
 
 
 def draw_curve_overlay(data: OverlayData, style: Style) -> go.Figure:
-    """The curves with their bands of two standard errors, the origin and the convergence point of each."""
+    """The curves with their bands of two standard errors, the origin and the last snapshot of each."""
     height, below = PANEL_PX * TALLER, TICKS_PX + 17
     limits = [y_limits(field) for field in data.fields]
     ends = (min(low for low, _ in limits), max(high for _, high in limits))
@@ -55,7 +55,7 @@ def _axes(data: OverlayData, ends: tuple[float, float]) -> dict[str, Any]:
 
 
 def _paths(field: FigureData) -> list[DrawnPath]:
-    """The paths over the curve whose loss at the convergence point is known."""
+    """The paths over the curve whose loss at the last snapshot is known."""
     known = [path for path in field.paths if field.observable == "loss" and np.isfinite(path.height[-1])]
     return [on_curve(path, field.scale.real) for path in known]
 

@@ -1,4 +1,4 @@
-"""What an overlay shows of each landscape beside its values: the legend entry, the path, the convergence point."""
+"""What an overlay shows of each landscape beside its values: the legend entry, the path, the last snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from landscape.errors import capped
 from landscape.views.figures.layout import Style, legend_rows, text
 from landscape.views.figures.overlay_looks import Look
-from landscape.views.figures.scene import PathInSpace
+from landscape.views.figures.path import POINTS_OF_THREAD, PathInSpace, threads
 from landscape.views.figures.theme import INK, PAPER, themed
 from landscape.views.prepared.path import DrawnPath
 
@@ -28,16 +28,16 @@ def entry(label: str) -> str:
 
 
 def end_entry(label: str, path: DrawnPath) -> str:
-    """The legend entry of the last snapshot, such as 'sgd: minimum, convergence point (epoch 20)'.
+    """The legend entry of the last snapshot, such as 'sgd: minimum, last snapshot (epoch 20)'.
 
-    Of one of several paths, the run is named: 'both, convergence point of sgd (epoch 20)'.
+    Of one of several paths, the run is named: 'both, last snapshot of sgd (epoch 20)'.
     """
     last = f"{path.end_name} of {text(path.run)} ({path.unit} {path.numbers[-1]})" if path.run else path.end_name
     return f"{entry(label)}, {last}"
 
 
 def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -> list[str]:
-    """All legend entries of the landscapes and their convergence points."""
+    """All legend entries of the landscapes and their last snapshots."""
     ends = [end_entry(label, path) for label, own in zip(labels, paths, strict=True) for path in own]
     return [*(entry(label) for label in labels), *ends]
 
@@ -80,10 +80,10 @@ def space_key(label: str, number: int, look: Look, style: Style) -> go.Scatter3d
 def flat_marks(
     path: DrawnPath, label: str, number: int, look: Look, style: Style, *, joined: bool = True
 ) -> list[go.Scatter]:
-    """The path on a plane in the landscape's own look, and its convergence point.
+    """The path on a plane in the landscape's own look, and its last snapshot.
 
     Args:
-        joined: draw the path, and not the convergence point alone.
+        joined: draw the path, and not the last snapshot alone.
     """
     x, y = path.places[0], path.places[1]
     group = {"legendgroup": f"item {number}"}
@@ -133,7 +133,7 @@ def flat_marks(
 
 
 def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style: Style) -> list[go.Scatter3d]:
-    """The path in space in the landscape's own colour, and its convergence point where its height is known."""
+    """The path in space in the landscape's own colour, its snapshots, and the last one where its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
         return []
@@ -151,11 +151,25 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
         **group,
         **themed(colour, style.theme, role="path", item=number),
     )
-    return [joined, *space_end(path, label, number, look, style, float(height[-1]))]
+    meta = {"role": "path", "item": number, "path": path.number}
+    snapshots = go.Scatter3d(
+        x=path.places[0],
+        y=path.places[1],
+        z=height,
+        mode="markers",
+        marker={"size": 3, "color": light, "line": {"color": INK["light"], "width": 1}},
+        hovertext=[f"<b>{entry(label)}</b><br>{line}" for line in path.hover],
+        hoverinfo="text",
+        showlegend=False,
+        meta=meta,
+        **group,
+    )
+    hanging = threads(overlay, light, style.path_width, meta=meta | {"each": POINTS_OF_THREAD}, **group)
+    return [joined, *hanging, snapshots, *space_end(path, label, number, look, style, float(height[-1]))]
 
 
 def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float) -> list[go.Scatter3d]:
-    """The convergence point in space at that height, where it is known."""
+    """The last snapshot in space at that height, where it is known."""
     if not np.isfinite(height):
         return []
     edge = {"color": INK["light"], "width": 1}

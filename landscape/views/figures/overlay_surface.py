@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.layout import Style, with_levels
@@ -16,6 +18,7 @@ from landscape.views.figures.pointer import of_heights
 from landscape.views.figures.scene import draw_scene
 from landscape.views.figures.surface import (
     HEIGHT,
+    heights_drawn,
     horizontal_aspect,
     level_lines,
     origin_height,
@@ -30,14 +33,15 @@ LINES = "rgba(255,255,255,0.6)"
 
 
 def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.Figure:
-    """The surfaces on one height scale, with contour lines, paths and convergence points; missing points on the floor.
+    """The surfaces on one height scale, with contour lines, paths and last snapshots; missing points on the floor.
 
     Args:
         opacity: of the surfaces, from 0 to 1.
     """
     frame = data.frame
     span = frame.scale.high - frame.scale.low
-    floor = frame.scale.low - 0.06 * span
+    ends = [heights_drawn(field) for field in data.fields]
+    floor, ceiling = min(low for low, _ in ends), max(high for _, high in ends)
     aspect = horizontal_aspect(frame)
     traces: list[Any] = []
     marks: list[Any] = []
@@ -53,7 +57,9 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         for path in paths_in_space(field, LIFT * span):
             marks += space_marks(path, label, number, look(number), style)
     traces += _origins(data, style, span)
-    upwards = z_axis(frame, floor, frame.scale.high + 0.04 * span)
+    upwards = z_axis(frame, floor, ceiling)
+    if any(np.isfinite(path.own).any() for field in data.fields for path in field.paths):
+        frame = replace(frame, caption=(*frame.caption, "Snapshots have the height of their own loss"))
     figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=[])
     return add_marks(figure, marks)
 

@@ -190,8 +190,9 @@ def _scale_marks(trace: Any, marks: float, font: float) -> None:
         if trace.contours.showlabels:
             trace.contours.labelfont.size = SMALL * font
     elif trace.type in ("scatter", "scatter3d"):
-        if trace.marker.size is not None:
-            trace.marker.size *= marks
+        size = trace.marker.size
+        if size is not None:
+            trace.marker.size = [each * marks for each in size] if isinstance(size, (tuple, list)) else size * marks
         for line in (trace.line, trace.marker.line):
             if line.width:
                 line.width *= marks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
-from landscape.views.figures.colours import BETWEEN, BETWEEN_PALE, band_colours, is_centred
+from landscape.views.figures.colours import BETWEEN, BETWEEN_PALE, Shades, band_colours, band_shades, is_centred
 from landscape.views.figures.extrema import extrema_names, flat_extrema
 from landscape.views.figures.finer import finer_names, flat_edges
 from landscape.views.figures.layout import (
@@ -29,7 +30,7 @@ from landscape.views.figures.networks import flat_networks, network_labels, netw
 from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_paths, legend_names
 from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
-from landscape.views.figures.theme import typed
+from landscape.views.figures.theme import TEMPLATES, typed
 from landscape.views.figures.uncertainty import unclear_names, unclear_region
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels, even_levels
@@ -62,13 +63,19 @@ def draw_plane(
     *,
     room: float = 0,
     all_states: NDArray[np.uint8] | None = None,
+    shades: Mapping[str, Shades] | None = None,
 ) -> go.Figure:
     """The figure around the traces `field` that show the values.
 
     Args:
         room: pixels to keep free below the axis, for a slider.
         all_states: the states of which the legend has entries, where they are more than those of this plane.
+        shades: the colours of values per theme, where they are not those of bands.
     """
+    if shades is None:
+        shades = dict.fromkeys(TEMPLATES, band_shades(style.colour_scale, data.scale))
+    if any(np.isfinite(path.own).any() for path in data.paths):
+        data = replace(data, caption=(*data.caption, "Snapshots have the colour of their own loss"))
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room
@@ -79,7 +86,7 @@ def draw_plane(
     layout = base_layout(data, style, frame) | _axes(data, frame)
     traces += flat_networks(data, style)
     layout["annotations"] = [*layout["annotations"], *network_labels(data)]
-    traces += flat_paths(data.paths, style)
+    traces += flat_paths(data.paths, style, shades)
     layout["annotations"] = [*layout["annotations"], *flat_labels(data.paths)]
     traces += flat_extrema(data, style)
     figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})

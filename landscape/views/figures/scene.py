@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
+from landscape.views.figures.colours import even_shades
 from landscape.views.figures.layout import Style, base_layout, finish, make_frame, one_line
-from landscape.views.figures.path import legend_names, space_keys, space_labels, space_path
+from landscape.views.figures.path import PathInSpace, legend_names, space_keys, space_labels, space_path
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import missing_names
-from landscape.views.prepared.path import DrawnPath
-
-Floats = NDArray[np.float64]
 
 SCENE_PX = (680, 540)
 COLOUR_BAR_PX = 320
 CAMERA = {"eye": {"x": 0.95, "y": -1.35, "z": 0.95}, "center": {"x": 0.03, "y": 0, "z": -0.2}}
-
-
-@dataclass(frozen=True, eq=False)
-class PathInSpace:
-    """The path with the heights of its n snapshots, and the points [m, 3] of the line that joins them."""
-
-    path: DrawnPath
-    height: Floats
-    line: Floats
 
 
 SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema", "finer")  # of what lies over the values
@@ -59,7 +47,11 @@ def draw_scene(
         overlay: the paths.
     """
     drawn = [each for each in overlay if np.isfinite(each.height).any()]
-    paths = [trace for each in drawn for trace in space_path(each.path, style, each.height, each.line)]
+    if any(np.isfinite(each.path.own).any() for each in drawn):
+        looks = "colour" if drawn[0].foot is None else "colour and the height"
+        data = replace(data, caption=(*data.caption, f"Snapshots have the {looks} of their own loss"))
+    shades = even_shades(style.colour_scale, data.scale)
+    paths = [trace for each in drawn for trace in space_path(each, style, shades)]
     paths += space_keys([each.path for each in drawn], style)
     names = [*legend_names([each.path for each in drawn]), *missing_names(data.states), *shown_names(traces)]
     frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)

@@ -14,6 +14,9 @@ from landscape.views.figures.layout import legend_rows
 
 AXIS = re.compile(r"([xy])(?:axis)?(\d*)")
 MOST_COLUMNS = 3
+# Plotly draws all scenes of a picture on one canvas. After a scene with anything translucent in it, its depths are not
+# cleared, and hide parts of the next scene, unless the canvas changes its size in between.
+APART_PX = 4  # by which two scenes differ that are drawn one after the other
 # A template reaches the first legend only. Groups would stand apart, each in a column of its own.
 LEGEND = {"font": {"size": 11}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
 ROW_PX, UPRIGHT_ROW_PX = 22, 20  # of a legend
@@ -90,11 +93,33 @@ def side_by_side(figures: Sequence[go.Figure], columns: int | None = None) -> go
         _add_layout(layout, plain["layout"], place)
         axes += sum(re.fullmatch(r"xaxis\d*", key) is not None for key in plain["layout"])
         scenes += sum(re.fullmatch(r"scene\d*", key) is not None for key in plain["layout"])
+    _tell_scenes_apart(layout, whole)
     first = figures[0].layout
     layout |= {"template": first.template, "width": whole[0], "height": whole[1], "hovermode": "closest"}
     layout |= {"margin": {"l": 0, "r": 0, "t": 0, "b": 0, "autoexpand": False}, "modebar": first.modebar}
     layout["meta"] = {"caption": " ".join((figure.layout.meta or {}).get("caption", "") for figure in figures).strip()}
     return go.Figure(traces, layout)
+
+
+def _tell_scenes_apart(layout: dict[str, Any], whole: tuple[float, float]) -> None:
+    """Cut a few pixels off both sides of scenes until none has the size of the one drawn before it.
+
+    The first one is drawn after the last, too. Only the width changes, by which a scene is cropped and not scaled.
+    """
+    names = [key for key in layout if re.fullmatch(r"scene\d*", key)]
+    sizes: list[tuple[float, float]] = []
+    for name in names:
+        across, up = layout[name]["domain"]["x"], layout[name]["domain"]["y"]
+        height = (up[1] - up[0]) * whole[1]
+        before = [*sizes[-1:], *(sizes[:1] if name == names[-1] else ())]
+        cut = 0.0
+        while any(
+            math.dist(((across[1] - across[0]) * whole[0] - cut, height), size) < APART_PX - 0.5 for size in before
+        ):
+            cut += APART_PX
+        sizes.append(((across[1] - across[0]) * whole[0] - cut, height))
+        side = cut / 2 / whole[0]
+        layout[name]["domain"] = {"x": [across[0] + side, across[1] - side], "y": up}
 
 
 def _with_short_legend(figure: go.Figure) -> go.Figure:

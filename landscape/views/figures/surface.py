@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,27 @@ from landscape.views.figures.layout import Style, colour_bar, text, with_levels
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.networks import space_networks
 from landscape.views.figures.origin import space_origin
-from landscape.views.figures.path import LIFT
+from landscape.views.figures.path import LIFT, PathInSpace
 from landscape.views.figures.pointer import of_heights
-from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
+from landscape.views.figures.scene import COLOUR_BAR_PX, draw_scene
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import error_sheets
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.isolines import isolines, refined
-from landscape.views.prepared.levels import nice_ticks
+from landscape.views.prepared.levels import nice_ticks, number
 from landscape.views.prepared.path_on_surface import along_normals, bilinear, path_on_surface
 
 LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
 FINEST = 164  # points per axis, at most, of the grid that isolines are found on
 HEIGHT = 0.72  # of the longer horizontal axis
+MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and would be half hidden
+REACH = 0.5  # of the range drawn: as much more height the scene has for snapshots that lie off the surface
 
 
 def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
-    floor, pale = data.scale.low - 0.06 * span, is_centred(style.colour_scale, data.scale)
+    (floor, ceiling), pale = heights_drawn(data), is_centred(style.colour_scale, data.scale)
     aspect = horizontal_aspect(data)
     traces: list[Any] = [
         _heights(data, style),
@@ -45,11 +48,32 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
     traces += space_networks(data, style, LIFT * span)
     traces += space_extrema(data, style, 2 * LIFT * span)  # above the marks of the path
-    upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
+    upwards = z_axis(data, floor, ceiling)
     data = with_levels(data)
+    data = replace(data, caption=(*data.caption, *beyond_notes(data, ceiling)))
     return draw_scene(
         data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=paths_in_space(data, LIFT * span)
     )
+
+
+def heights_drawn(data: FigureData) -> tuple[float, float]:
+    """The lowest and the highest height of the scene: the range drawn, and the snapshots that stay near it."""
+    low, high = data.scale.low, data.scale.high
+    span = high - low
+    own = np.concatenate([path.own[np.isfinite(path.own)] for path in data.paths]) if data.paths else np.empty(0)
+    below, above = own.min(initial=low), own.max(initial=high)
+    return max(below, low - REACH * span) - 0.06 * span, min(above, high + REACH * span) + 0.04 * span
+
+
+def beyond_notes(data: FigureData, ceiling: float) -> list[str]:
+    """Which snapshots are drawn lower than they are, as the scene ends below them."""
+    beyond = [
+        f"{f'{path.run}, ' if path.run else ''}{path.unit} {path.numbers[k]} ({number(float(path.loss[k]), 3)})"
+        for path in data.paths
+        for k in np.flatnonzero(np.nan_to_num(path.own, nan=-np.inf) > ceiling)
+    ]
+    shown = [*beyond[:3], *([f"{len(beyond) - 3} more"] if len(beyond) > 3 else [])]
+    return [f"Above the heights drawn, and shown at their upper end: {', '.join(shown)}"] if beyond else []
 
 
 def _heights(data: FigureData, style: Style) -> go.Surface:
@@ -122,13 +146,18 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
 
 
 def paths_in_space(data: FigureData, lift: float) -> list[PathInSpace]:
-    """The paths at the heights of their projections, lifted so that they do not sink into the surface."""
+    """The paths: their lines over the projections, lifted so that they do not sink in, the snapshots at their own loss.
+
+    A snapshot whose own loss is not known lies on the line.
+    """
     alpha, beta = (axis.coordinates for axis in data.axes)
+    floor, ceiling = heights_drawn(data)
     return [
         PathInSpace(
             path,
-            path.height + lift,
+            np.clip(np.where(np.isfinite(path.own), path.own, path.height) + MARK_LIFT * lift, floor, ceiling),
             path_on_surface((path.places[0], path.places[1]), path.height + lift, alpha, beta, data.drawn),
+            path.height + MARK_LIFT * lift,
         )
         for path in data.paths
     ]

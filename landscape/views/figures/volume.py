@@ -14,7 +14,8 @@ from landscape.views.figures.extrema import space_extrema
 from landscape.views.figures.layout import Style, colour_bar, text
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.origin import space_origin
-from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
+from landscape.views.figures.path import PathInSpace
+from landscape.views.figures.scene import COLOUR_BAR_PX, draw_scene
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import unclear_volume
 from landscape.views.prepared.figure_data import FigureData

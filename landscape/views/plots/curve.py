@@ -45,7 +45,7 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
     if data.observable == "loss":
         heights = [np.array([data.scale.real(float(drawn)) for drawn in path.height]) for path in data.paths]
         places = [(path.places[0], height) for path, height in zip(data.paths, heights, strict=True)]
-        plot_paths(ax, data.paths, places, style, joined=False)
+        plot_paths(ax, data.paths, places, style)
         for path, place in zip(data.paths, places, strict=True):
             number_path(ax, path, place)
     if data.origin is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from landscape.views.figures.colours import band_colours, is_centred, line_colours
+from landscape.views.figures.colours import Shades, band_colours, band_shades, is_centred, line_colours, line_shades
 from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
 from landscape.views.plots.style import (
@@ -55,7 +55,7 @@ def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
             every = _every(data, ax)
             bar.set_ticks(scale.ticks[::every], labels=scale.texts[::every])
             bar.set_label(data.observable.replace("_", " "))
-    _finish(data, ax, style)
+    _finish(data, ax, style, band_shades(style.colour_scale, scale))
 
 
 def _every(data: FigureData, ax: Any) -> int:
@@ -76,10 +76,10 @@ def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
         dashes = ["dashed" if signed and tick < 0 else "solid" for tick in scale.ticks]
         lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles=dashes, linewidths=1.2)
         ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
-    _finish(data, ax, style)
+    _finish(data, ax, style, line_shades(style.colour_scale, scale, "light"))
 
 
-def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
+def _finish(data: FigureData, ax: Any, style: PlotStyle, shades: Shades) -> None:
     """What lies over the values, and the axes."""
     x, y = (axis.coordinates for axis in data.axes)
     hatch_missing(ax, data.states, x, y)
@@ -94,7 +94,7 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, label=FINER)
     mark_origin(ax, data, 0.0, 0.0)
     mark_networks(ax, data, style)
-    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], style)
+    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], style, shades)
     for path in data.paths:
         number_path(ax, path, (path.places[0], path.places[1]))
     mark_extrema(ax, data)

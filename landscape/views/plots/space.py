@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.colours import colour_scale, even_shades
 from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
-from landscape.views.figures.surface import origin_height, paths_in_space
+from landscape.views.figures.surface import heights_drawn, origin_height, paths_in_space
 from landscape.views.plots.style import (
     HATCHES,
     INK,
     LINES,
+    MARKERS,
     PlotStyle,
+    fill_colours,
     mark_extrema,
     mark_origin,
     plain_label,
@@ -25,7 +27,7 @@ from landscape.views.plots.style import (
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
-from landscape.views.prepared.path import CONVERGENCE, START
+from landscape.views.prepared.path import LAST, START
 
 FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
@@ -43,10 +45,10 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
     x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
     look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
     ax.computed_zorder = False  # matplotlib sorts whole artists by depth: the path would vanish behind the surface
-    ax.set_zlim(scale.low - 0.06 * span, scale.high + 0.04 * span)
+    ax.set_zlim(*heights_drawn(data))
     ax.plot_surface(x, y, data.drawn, rcount=FINEST, ccount=FINEST, **look)
     _sheets(data, ax, x, y)
-    _missing(data, ax, x, y, scale.low - 0.06 * span)
+    _missing(data, ax, x, y, heights_drawn(data)[0])
     if data.interpolated is not None:
         across, up, heights = edge_places(data, every_point=True)
         look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
@@ -85,15 +87,24 @@ def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
 
 def _paths(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
     drawn = [each for each in paths_in_space(data, lift) if np.isfinite(each.height).any()]
+    shades = even_shades(style.colour_scale, data.scale)
     for overlay in drawn:
         look, path = path_look(overlay.path.number, style.path_colour), overlay.path
         line = {"color": look.colour, "linewidth": style.path_width, "linestyle": LINES[look.dash], "zorder": 5}
         ax.plot(*overlay.line.T, label=plain_label(path.name), **line)
+        fills, foot = fill_colours(path, shades), overlay.height if overlay.foot is None else overlay.foot
+        for x, y, low, high in zip(*path.places[:2], foot, overlay.height, strict=True):
+            ax.plot([x, x], [y, y], [low, high], color=look.colour, linewidth=0.6 * style.path_width, zorder=5)
+        marks = {"marker": MARKERS[look.symbol], "edgecolors": look.colour, "linewidths": 0.7 * style.path_width}
+        spots = (*path.places[:2], overlay.height)
+        ax.scatter(
+            *spots, s=(3.2 * style.path_width) ** 2, c=fills, zorder=6, depthshade=False, label="_snapshots", **marks
+        )
         for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
             place = [path.places[0][index], path.places[1][index], overlay.height[index]]
-            colours = {"markerfacecolor": "none" if index == 0 else look.colour, "markeredgecolor": look.colour}
+            colours = {"markerfacecolor": fills[index], "markeredgecolor": look.colour, "markeredgewidth": 1.5}
             label = f"_{name}" if path.run else name
             ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
-    for marker, name in (("o", START), ("D", CONVERGENCE)) if are_told_apart([each.path for each in drawn]) else ():
+    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([each.path for each in drawn]) else ():
         colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
         ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)

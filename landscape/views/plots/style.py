@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.figures.colours import Shades
+from landscape.views.figures.path import FEW, own_colours
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states, why_empty
-from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath
+from landscape.views.prepared.path import LAST, START, DrawnPath
 from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED
 
 Floats = NDArray[np.float64]
@@ -30,7 +32,7 @@ HATCHES: dict[int, dict[str, Any]] = {
 INK, HALO = "#1c2530", "#ffffff"
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
-ENDS = (("o", 4.5, START), ("*", 7, CONVERGENCE))  # the mark, its size in widths of the path, and its name
+ENDS = (("o", 4.5, START), ("*", 7, LAST))  # the mark, its size in widths of the path, and its name
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,23 @@ def hatch_missing(ax: Any, states: NDArray[np.uint8], x: Floats, y: Floats) -> N
 
 
 def plot_paths(
-    ax: Any, paths: Sequence[DrawnPath], places: Sequence[tuple[Floats, ...]], style: PlotStyle, joined: bool = True
+    ax: Any,
+    paths: Sequence[DrawnPath],
+    places: Sequence[tuple[Floats, ...]],
+    style: PlotStyle,
+    shades: Shades | None = None,
 ) -> None:
-    """The trajectories through `places`, one array per dimension of the axes, with their starts and ends marked."""
-    for path, through in zip(paths, places, strict=True):
-        _plot_line(ax, path, through, style, joined)
-    for path, through in zip(paths, places, strict=True):
-        _plot_ends(ax, path, through, style)
+    """The trajectories through `places`, one array per dimension of the axes, with their starts and ends marked.
+
+    Args:
+        shades: the colours of the plane, which fill the snapshots. Without them, which is over a curve, all is in the
+            colour of the path, and thin dotted lines connect the points.
+    """
+    fills = [None if shades is None else fill_colours(path, shades) for path in paths]
+    for path, through, fill in zip(paths, places, fills, strict=True):
+        _plot_line(ax, path, through, style, fill)
+    for path, through, fill in zip(paths, places, fills, strict=True):
+        _plot_ends(ax, path, through, style, fill)
     width = style.path_width
     for (marker, size, name), filled in zip(ENDS, (HALO, KEY), strict=True) if are_told_apart(paths) else ():
         look = {"markerfacecolor": filled, "markeredgecolor": KEY, "markersize": size * width}
@@ -76,27 +88,50 @@ def plain_label(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _plot_line(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, joined: bool) -> None:
+def fill_colours(path: DrawnPath, shades: Shades) -> list[Any]:
+    """The colour that the plot has for the own loss of each snapshot; white where that is not known."""
+    from matplotlib.colors import to_rgb
+
+    return [rgb(colour) if colour.startswith("rgb") else to_rgb(colour) for colour in own_colours(path, shades)]
+
+
+def _plot_line(
+    ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, fills: Sequence[Any] | None
+) -> None:
     from matplotlib.patheffects import withStroke
 
     width, look = style.path_width, path_look(path.number, style.path_colour)
     halo = [withStroke(linewidth=2.2 * width, foreground=HALO)]
-    line = (
-        {"linewidth": width, "linestyle": LINES[look.dash]} if joined else {"linewidth": 0.6 * width, "linestyle": ":"}
-    )
-    size = (1.8 if look.symbol == "circle" else 2.4) * width
-    dots = {"marker": MARKERS[look.symbol], "markersize": size, "label": plain_label(path.name)}
-    ax.plot(*places, color=look.colour, path_effects=halo, **dots, **line)
+    label = plain_label(path.name)
+    if fills is None:
+        size = (1.8 if look.symbol == "circle" else 2.4) * width
+        dots = {"marker": MARKERS[look.symbol], "markersize": size, "linewidth": 0.6 * width, "linestyle": ":"}
+        ax.plot(*places, color=look.colour, path_effects=halo, label=label, **dots)
+        return
+    size = (3.6 if len(fills) <= FEW else 2.4) * width
+    line = {"linewidth": width, "linestyle": LINES[look.dash], "path_effects": halo, "label": label}
+    ring = {"marker": MARKERS[look.symbol], "markersize": size, "markerfacecolor": HALO}  # for the legend
+    ax.plot(*places, color=look.colour, **line, **ring)
+    edges = {"edgecolors": look.colour, "linewidths": 0.7 * width, "path_effects": halo}
+    ax.scatter(*places, s=size**2, marker=MARKERS[look.symbol], c=list(fills), zorder=2.1, label="_snapshots", **edges)
 
 
-def _plot_ends(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle) -> None:
+def _plot_ends(
+    ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, fills: Sequence[Any] | None
+) -> None:
     """A ring at the start and a star at the end; of several paths both have one entry of the legend for all."""
     width, colour = style.path_width, path_look(path.number, style.path_colour).colour
     first, last = [place[:1] for place in places], [place[-1:] for place in places]
     names = ("_start", "_end") if path.run else (path.start_name, path.end_name)
-    ring = {"markerfacecolor": HALO, "markeredgecolor": colour, "markersize": (4.5 - 0.8 * min(path.number, 3)) * width}
+    size = (5.5 - 0.8 * min(path.number, 3)) * width
+    ring = {"markerfacecolor": fills[0] if fills else HALO, "markeredgecolor": colour, "markersize": size}
+    ring |= {"markeredgewidth": width, "zorder": 2.2}
     ax.plot(*first, marker="o", linestyle="", label=names[0], **ring)
-    star = {"markerfacecolor": colour, "markeredgecolor": HALO, "markersize": 8.5 * width, "markeredgewidth": 0.6}
+    if fills:
+        # The edge of the star has the colour of the path; the white star below it parts both from the plane.
+        ax.plot(*last, marker="*", linestyle="", color=HALO, markersize=11.5 * width, zorder=2.2, label="_halo")
+    star = {"markerfacecolor": fills[-1] if fills else colour, "markeredgecolor": colour if fills else HALO}
+    star |= {"markersize": 8.5 * width, "markeredgewidth": 0.7 * width if fills else 0.6, "zorder": 2.3}
     ax.plot(*last, marker="*", linestyle="", label=names[1], **star)
 
 

@@ -50,5 +50,5 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
         CheckLine(each.number, each.state, MARKS[each.state].strip(), SAID[each.state], each.text, each.remedy)
         for each in checks.told
     )
-    opened = bool(checks.of("fails", "reservation"))
+    opened = bool(checks.of("fails", "reservation")) or checks.not_judged
     return CheckList(f"Can this picture be trusted? {checks.verdict}{since}", opened, lines)

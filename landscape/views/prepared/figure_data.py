@@ -16,7 +16,7 @@ from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
-from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
+from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths, statistics_notes
 from landscape.views.prepared.scale import (
     LOG_DECADES,
     Scale,
@@ -219,7 +219,8 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *sign_notes(full, observable),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
-        *path_notes(paths, observable),
+        *path_notes(paths, observable, scale),
+        *statistics_notes(full, paths, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),
     ]

@@ -55,8 +55,22 @@ def layer_table(layers: Mapping[str, Any], title_of: Callable[[str], str]) -> La
 def _cell(row: Mapping[str, Any]) -> str:
     value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
     if value is None:
-        return str(row.get("note") or "–")
+        return bound_text(row) or str(row.get("note") or "–")
     return number(value, 3) + ("" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]")
+
+
+def bound_text(row: Mapping[str, Any]) -> str:
+    """The bounds of a measure that has no value; empty where there are none.
+
+    >>> bound_text({"value": None, "below": 0.05}), bound_text({"above": 0.25, "below": 0.5}), bound_text({"value": 1})
+    ('< 0.05', '0.25 to 0.5', '')
+    """
+    above, below = finite(row.get("above")), finite(row.get("below"))
+    if finite(row.get("value")) is not None or (above is None and below is None):
+        return ""
+    if above is not None and below is not None:
+        return f"{number(above)} to {number(below)}"
+    return f"< {number(below)}" if below is not None else f"> {number(above or 0.0)}"
 
 
 def _bar(layer: str, row: Mapping[str, Any]) -> LayerBar | None:

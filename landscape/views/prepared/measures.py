@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from landscape.views.prepared.layers import SAYING, LayerTable, layer_table
+from landscape.views.prepared.layers import SAYING, LayerTable, bound_text, layer_table
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import finite, mapping
 
@@ -55,6 +55,7 @@ class MeasureCurve:
     Attributes:
         places: epochs or steps.
         errors: half of a 95 % interval at each place; None where none is known.
+        bounds: the places at which only bounds are known, and `above` and `below` there; None for none.
     """
 
     title: str
@@ -62,6 +63,7 @@ class MeasureCurve:
     places: tuple[int, ...]
     values: tuple[float, ...]
     errors: tuple[float | None, ...]
+    bounds: tuple[tuple[int, float | None, float | None], ...] = ()
 
 
 def measure_tables(measures: Mapping[str, Any]) -> list[MeasuredWeights]:
@@ -85,22 +87,29 @@ def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -
     for name in names:
         rows = [(entry["number"], mapping(mapping(entry.get("rows")).get(name))) for entry in snapshots]
         known = [(place, value, row) for place, row in rows if (value := finite(row.get("value"))) is not None]
-        if len(known) > 1:
+        bounds = [(place, finite(row.get("above")), finite(row.get("below"))) for place, row in rows if bound_text(row)]
+        if len(known) + len(bounds) > 1:
             places, values = tuple(place for place, _, _ in known), tuple(value for _, value, _ in known)
             unit = str(snapshots[0].get("unit") or "snapshot")
             found.append(
-                MeasureCurve(title_of(name, rho), unit, places, values, tuple(_half(row) for *_, row in known))
-            )
+                MeasureCurve(
+                    title_of(name, rho), unit, places, values, tuple(_half(row) for *_, row in known), tuple(bounds)
+                )
+            )  # fmt: skip
     return found
 
 
 def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The numbers by which runs are compared in tables: those of the last weights; other documents as they are."""
+    """The numbers by which runs are compared in tables: those of the last weights; other documents as they are.
+
+    Where only bounds are known they stand as a text, such as '< 0.05'.
+    """
     entries = list(_entries(measures))
     if not entries:
         return measures
     rho = mapping(mapping(measures.get("settings")).get("rho"))
-    values = {title_of(name, rho): finite(row.get("value")) for name, row in _rows(entries[-1][1])}
+    rows = _rows(entries[-1][1])
+    values = {title_of(name, rho): bound_text(row) or finite(row.get("value")) for name, row in rows}
     other = {name: value for name, value in measures.items() if name not in ("schema", "settings", "origins")}
     return {"of": entries[-1][0]} | {name: value for name, value in values.items() if value is not None} | other
 
@@ -137,7 +146,8 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     notes = []
     for name, row in mapping(comparison.get("rows")).items():
         numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
-        texts = ["–" if numbers[key] is None else number(numbers[key] or 0.0) for key in numbers]
+        bounds = {side: bound_text(mapping(each)) for side, each in mapping(row.get("bounds")).items()}
+        texts = [bounds.get(key, "–") if numbers[key] is None else number(numbers[key] or 0.0) for key in numbers]
         interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
         rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
         notes.append(f"{row['verdict']} ({row['how']})")
@@ -153,7 +163,7 @@ def _lacking(found: Mapping[str, Any], rho: Mapping[str, Any]) -> str:
 
 def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:
     """The rows of a table for other software: numbers in full, the header first."""
-    names = ("value", "stderr", "low", "high", "draws", "note")
+    names = ("value", "stderr", "low", "high", "draws", "note", "above", "below")
     lines = [["origin", "number", "layer", "measure", *names]]
     for label, entry in _entries(measures):
         layers = [(layer, mapping(rows)) for layer, rows in mapping(entry.get("layers")).items()]
@@ -177,7 +187,7 @@ def _texts(name: str, row: Mapping[str, Any], rho: Mapping[str, Any]) -> TextRow
     value, stderr, low, high = (finite(row.get(key)) for key in ("value", "stderr", "low", "high"))
     interval = "" if low is None or high is None else f"[{number(low)}, {number(high)}]"
     error = "" if stderr is None else number(stderr, 2)
-    shown = "–" if value is None else number(value)
+    shown = bound_text(row) or ("–" if value is None else number(value))
     return title_of(name, rho), shown, error, interval, str(row.get("note") or "")
 
 

@@ -77,7 +77,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *([("quantised", record.rounding_in_words)] if record.rounding_in_words else []),
         ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
-        ("origin", wording.origin_name(surface) or "not recorded"),
+        ("origin", surface.record.origin_in_words or "not recorded"),
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
@@ -90,12 +90,18 @@ def landscape_rows(surface: Surface) -> list[Row]:
 
 
 def path_rows(path: ProjectedPath) -> list[Row]:
-    """What is known of a path: how far it leaves the plane, and of another run what it is and how much of it shows."""
+    """What is known of a path: how far it leaves the plane, by its losses too, and of another run what of it shows."""
     distance = np.asarray(path.distance, np.float64)
     rows = []
     if np.isfinite(distance).any():
         far = number(float(np.nanmax(distance)))
         rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
+    gaps = np.abs(path.loss - path.projected_loss)
+    if np.isfinite(gaps).any():
+        k = int(np.nanargmax(np.where(np.isfinite(gaps), gaps, np.nan)))
+        losses = f"{number(float(path.loss[k]))} and {number(float(path.projected_loss[k]))}"
+        name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
+        rows.append((name, f"{losses} at {path.unit} {int(path.step[k])}"))
     record = path.runs[0] if path.label else None
     if record is not None:
         first, last = int(path.step[0]), int(path.step[-1])

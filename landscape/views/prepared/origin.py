@@ -47,10 +47,12 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     if known is None and math.isfinite(height) and origin_index(surface) is not None:
         known = 10.0**height if log else height
     what, title = (
-        escape(words, quote=False) for words in (wording.origin_name(surface), wording.observable_title(observable))
+        escape(words, quote=False) for words in (surface.record.origin_name, wording.observable_title(observable))
     )
     lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
     lines += [f"{title} {number(known, 5)}"] if known is not None else []
+    went_on_to = surface.record.went_on_to
+    lines += [f"training went on to {escape(went_on_to, quote=False)}"] if went_on_to else []
     return Origin(height, "<br>".join(lines))
 
 

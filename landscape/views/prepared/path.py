@@ -11,14 +11,16 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface import NOT_FINITE, RISE_STDERR, ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.scale import Scale
 
 Floats = NDArray[np.float64]
 
+VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
-START, CONVERGENCE = "start", "convergence point"
+START, LAST = "start", "last snapshot"
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class DrawnPath(Comparable):
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane. `run` is what the run is called, empty where it is that of the landscape; `number` is the
-    place among the paths of several runs, from 0, and `shown` the share of its own variance on the axes, if known.
+    which lie off the plane, and `own` the same in drawn units, NaN as `height` is. `run` is what the run is called,
+    empty where it is that of the landscape; `number` is the place among the paths of several runs, from 0, and `shown`
+    the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -45,6 +48,7 @@ class DrawnPath(Comparable):
     places: tuple[Floats, ...]
     height: Floats
     loss: Floats
+    own: Floats
     hover: tuple[str, ...]
     labels: tuple[Label, ...]
     run: str = ""
@@ -64,8 +68,8 @@ class DrawnPath(Comparable):
 
     @property
     def end_name(self) -> str:
-        """The legend entry of the last snapshot, such as 'convergence point (epoch 20)'."""
-        return CONVERGENCE if self.run else f"{CONVERGENCE} ({self.unit} {self.numbers[-1]})"
+        """The legend entry of the last snapshot, such as 'last snapshot (epoch 20)'."""
+        return LAST if self.run else f"{LAST} ({self.unit} {self.numbers[-1]})"
 
     @property
     def start_name(self) -> str:
@@ -92,9 +96,10 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             unit=path.unit,
             numbers=tuple(int(step) for step in path.step),
             places=places[k],
-            height=_height(path, observable, log),
+            height=_drawn(path.projected_loss, observable, log),
             loss=np.asarray(path.loss, np.float64),
-            hover=tuple(_hover(path, names, place) for place in range(len(path.step))),
+            own=_drawn(path.loss, observable, log),
+            hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
             labels=tuple(labels[k]),
             run=path.label,
             number=k,
@@ -117,13 +122,50 @@ def _flat(places: tuple[Floats, ...]) -> Floats:
     return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
 
 
-def path_notes(paths: Sequence[DrawnPath], observable: str) -> list[str]:
-    """How much of the paths of several runs the axes show, and where the loss is not known at all of their points."""
+def path_notes(paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
+    """How much of the paths of several runs the axes show, how far the loss at the snapshots is from that of the axes.
+
+    And where it is not known at all of their points.
+    """
     shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
     return [
         *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
+        *off_the_axes(paths, scale),
         *(_unknown(paths) if observable == "loss" else ()),
     ]
+
+
+def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
+    """Of each path the largest difference between the loss at a snapshot and at its projection, where it can be seen.
+
+    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades. A loss that is not
+    finite at the snapshot is further off than any other.
+    """
+    found = [(path, k) for path in paths if (k := _furthest_off(path, scale)) is not None]
+    if not found:
+        return []
+    plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
+    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in found]
+    below = [number(scale.real(float(path.height[k])), 3) for path, k in found]
+    if len(found) == 1:
+        path, k = found[0]
+        return [
+            f"the path{f' of {path.run}' if path.run else ''} lies off the {plane}: at {path.unit} {path.numbers[k]} "
+            f"the loss is {losses[0]}, the {plane} has {below[0]} there"
+        ]
+    each = [
+        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there})"
+        for (path, k), loss, there in zip(found, losses, below, strict=True)
+    ]
+    return [f"the paths lie off the {plane}, most at {', '.join(each)}"]
+
+
+def _furthest_off(path: DrawnPath, scale: Scale) -> int | None:
+    """The snapshot whose own loss differs most from that of its projection; None where no difference can be seen."""
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isinf(path.loss) & np.isfinite(path.height), np.inf, np.abs(path.own - path.height))
+    k = int(np.argmax(np.nan_to_num(apart, nan=-1.0, posinf=np.inf)))
+    return k if apart[k] > VISIBLE * (scale.high - scale.low) else None
 
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
@@ -136,15 +178,54 @@ def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
     ]
 
 
+def statistics_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str) -> list[str]:
+    """That batch norm has statistics of other weights below a path or between networks, where losses may differ by it.
+
+    Of a path where a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
+    the range of the path's losses; of a line where its barrier is beyond its error.
+    """
+    if observable != "loss" or not surface.record.provenance.batch_norm_layers or surface.record.batch_norm != "eval":
+        return []
+    anew = "batch_norm: recalibrate takes them anew at every point"
+    kinds = {axis.record.kind for axis in surface.axes}
+    if kinds & {"towards", "plane"}:  # along which statistics move
+        barrier = surface.find_barrier() if len(surface.axes) == 1 else None
+        if barrier is not None and (barrier.height == 0 or barrier.is_within_error):
+            return []
+        return [f"between the networks batch norm's statistics are mixed from theirs, and may raise the loss; {anew}"]
+    drawn = {path.run for path in paths}
+    if not any(path.label in drawn and _differs(surface, path) for path in surface.paths):
+        return []
+    return [
+        "batch norm has the origin's statistics on the whole plane, and each snapshot its own, by which their losses "
+        f"may differ; {anew}"
+    ]
+
+
+def _differs(surface: Surface, path: ProjectedPath) -> bool:
+    """Whether the plane's loss is clearly another than that of a snapshot."""
+    error = surface.observables.get(RISE_STDERR)
+    noise = np.zeros(len(path.step))
+    if error is not None:
+        axes = reversed(surface.axes)
+        nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in axes]
+        noise = np.nan_to_num(error[tuple(nearest)])
+    known = path.loss[np.isfinite(path.loss)]
+    least = np.maximum(3 * noise, 0.01 * float(np.ptp(known)) if known.size else 0.0)
+    overflows = np.isfinite(path.loss) & (path.status == NOT_FINITE)
+    with np.errstate(invalid="ignore"):
+        return bool((overflows | (np.abs(path.loss - path.projected_loss) > least)).any())
+
+
 def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
     """The least and the largest coordinate of all paths on the axis with that number; inf and -inf without a path."""
     everywhere = np.concatenate([path.places[k] for path in paths]) if paths else np.empty(0)
     return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
 
 
-def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
-    """The drawn loss at the projections; NaN throughout for other observables, which are not known along the path."""
-    values = np.asarray(path.projected_loss, np.float64)
+def _drawn(loss: Floats, observable: str, log: bool) -> Floats:
+    """The loss in drawn units; NaN throughout for other observables, which are not known along the path."""
+    values = np.asarray(loss, np.float64)
     if observable != "loss":
         return np.full(values.shape, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -152,8 +233,8 @@ def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
     return np.where(np.isfinite(drawn), drawn, np.nan)
 
 
-def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
-    last = f" ({CONVERGENCE})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
+def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -> str:
+    last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
@@ -164,7 +245,10 @@ def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
     )
     for name, values in facts:
         value = float(values[k])
-        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else 'not known'}")
+        unknown = "not finite" if math.isinf(value) else "not known"
+        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else unknown}")
+    if observable != "loss":
+        lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
     return "<br>".join(lines)
 
 

@@ -17,7 +17,6 @@ from landscape.views.prepared.ranges import range_in_words
 from landscape.views.prepared.statuses import count_statuses, point_counts
 
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
-CALLBACKS_WEIGHTS = "the callback's weights"
 
 
 def percent(fraction: Any) -> str:
@@ -202,12 +201,6 @@ def batch_norm_text(surface: Surface) -> str:
     return "" if layers == 0 else surface.record.batch_norm or ""
 
 
-def origin_name(surface: Surface) -> str:
-    """Which weights the origin is: 'epoch 10', a file, 'the callback's weights'; '' where it is not recorded."""
-    origin = surface.record.origin or ""
-    return CALLBACKS_WEIGHTS if origin == "problem" else origin
-
-
 def precision_text(surface: Surface) -> str:
     """The precision, with its error at the probe points where that was measured.
 
@@ -228,13 +221,13 @@ def precision_text(surface: Surface) -> str:
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """What a reader must know to judge the figure: sentences without full stops, `notes` being the last of them."""
-    place = "there" if origin_name(surface) else "at the origin"
+    place = "there" if surface.record.origin_in_words else "at the origin"
     at_origin = origin_text(surface) if observable == "loss" else ""
     parts = [
         sampling(surface, observable),
         resolution(surface),
         range_in_words(surface),
-        f"origin: {origin_name(surface)}" if origin_name(surface) else "",
+        f"origin: {surface.record.origin_in_words}" if surface.record.origin_in_words else "",
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
         f"loss {place}: {at_origin}{surface.record.guessing_in_words}" if at_origin else "",
         f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",

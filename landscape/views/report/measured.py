@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 
 from landscape.views.prepared.layers import SAYING as LAYER_SAYING
 from landscape.views.prepared.layers import LayerBar, LayerTable
@@ -21,6 +22,8 @@ from landscape.views.report.runs import ReportRun
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 150, 58, 12, 10, 22  # of a curve in pixels, and its margins
 BARS_WIDTH, BARS_LEFT, BAR_STEP, BAR_HEIGHT = 560, 170, 17, 11
+ARROW = 7  # pixels
+BOUNDS = "; an open triangle is a bound, and points to where the value lies"
 LETTERS = 26  # of a layer's name beside its bar
 SAYING = (
     "The standard errors are over the samples, the intervals over random directions or probes. Sharpness does not "
@@ -71,10 +74,12 @@ def _table(heads: Sequence[str], rows: Sequence[TextRow] | Sequence[tuple[str, .
 def curve_svg(curve: MeasureCurve) -> str:
     """One measure over the snapshots, with its errors, as a picture that needs no script."""
     errors = [error or 0.0 for error in curve.errors]
-    low = min(value - error for value, error in zip(curve.values, errors, strict=True))
-    high = max(value + error for value, error in zip(curve.values, errors, strict=True))
+    ends = [value + sign * error for value, error in zip(curve.values, errors, strict=True) for sign in (-1, 1)]
+    ends += [end for _, *bounds in curve.bounds for end in bounds if end is not None]
+    low, high = min(ends), max(ends)
     span = high - low or abs(high) or 1.0
-    first, length = curve.places[0], curve.places[-1] - curve.places[0]
+    places = sorted([*curve.places, *(place for place, *_ in curve.bounds)])
+    first, length = places[0], places[-1] - places[0]
 
     def x(place: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (place - first) / length
@@ -83,7 +88,20 @@ def curve_svg(curve: MeasureCurve) -> str:
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / span
 
     points = [(x(place), y(value)) for place, value in zip(curve.places, curve.values, strict=True)]
-    line = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+    known = dict(zip(curve.places, points, strict=True))
+    # A bound interrupts the line, which goes through values alone.
+    stretches = [list(group) for is_known, group in groupby(places, lambda place: place in known) if is_known]
+    lines = "".join(
+        f'<polyline points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in map(known.__getitem__, stretch))}" fill="none" '
+        'stroke="currentColor"/>'
+        for stretch in stretches
+    )
+    arrows = "".join(
+        _arrow(x(place), y(end), up)
+        for place, above, below in curve.bounds
+        for end, up in ((above, True), (below, False))
+        if end is not None
+    )
     bars = "".join(
         f'<path d="M{x(place):.1f} {y(value - error):.1f}V{y(value + error):.1f}" stroke="currentColor" opacity="0.4"/>'
         for place, value, error in zip(curve.places, curve.values, errors, strict=True)
@@ -92,13 +110,19 @@ def curve_svg(curve: MeasureCurve) -> str:
     dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="currentColor"/>' for a, b in points)
     labels = svg_texts([
         (LEFT - 6, TOP + 8, "end", number(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number(low, 3)),
-        (LEFT, HEIGHT - 6, "start", f"{curve.unit} {first}"), (WIDTH - RIGHT, HEIGHT - 6, "end", str(curve.places[-1])),
+        (LEFT, HEIGHT - 6, "start", f"{curve.unit} {first}"), (WIDTH - RIGHT, HEIGHT - 6, "end", str(places[-1])),
     ])  # fmt: skip
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(curve.title)}">'
-        f'<polyline points="{line}" fill="none" stroke="currentColor"/>{bars}{dots}{labels}</svg>'
-        f"<figcaption>{escape(curve.title)}</figcaption></figure>"
+        f"{lines}{bars}{dots}{arrows}{labels}</svg>"
+        f"<figcaption>{escape(curve.title)}{escape(BOUNDS) if curve.bounds else ''}</figcaption></figure>"
     )
+
+
+def _arrow(a: float, b: float, up: bool) -> str:
+    """An open triangle at a bound, which points to where the value is."""
+    tip = -ARROW if up else ARROW
+    return f'<path d="M{a - ARROW / 2:.1f} {b:.1f}h{ARROW}l{-ARROW / 2} {tip}z" fill="none" stroke="currentColor"/>'
 
 
 def bars_svg(table: LayerTable) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -73,6 +74,26 @@ def test_a_run_that_can_only_be_read_is_judged_and_nothing_kept(place, call, mon
     assert "can this picture be trusted?" in out
     assert "what was found of plane is not kept: run " in said
     assert "cannot be written: Read-only file system" in said
+
+
+def test_a_landscape_whose_callback_is_gone_is_not_judged(place, call, monkeypatch):
+    (place.parent / "my_problem.py").write_text("import nothing_of_this_name")
+    monkeypatch.delitem(sys.modules, "my_problem")
+    code, out, _ = call(place, "--serial", "--json")
+    (found,) = json.loads(out)["landscapes"]
+    assert code == 4
+    assert found["judged"] is False
+    assert found["verdict"].startswith("not judged: ")
+    assert "nothing speaks against it" not in out
+    kept = open_run(place)["plane"].record.checks
+    assert kept is not None
+    assert kept.not_judged
+    code, out, _ = call(place, "--serial")
+    text = " ".join(out.split())
+    assert code == 4
+    assert "plane: can this picture be trusted? not judged: its network could not be evaluated" in text
+    assert "No module named 'nothing_of_this_name'" in text
+    assert "--problem and --folder name the callback" in text
 
 
 REFUSED = [

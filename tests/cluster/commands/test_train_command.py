@@ -16,9 +16,11 @@ import pytest
 from cluster.commands.entry import main
 from cluster.status import training_lines
 from landscape.folders.lock import training_lock
+from landscape.measures.asking import origins_of
 from landscape.results import open_run
 from landscape.trajectory.launch import DONE, Launch, write_launch
 from landscape.trajectory.training_state import training_state
+from landscape.views.prepared.wording import caption
 
 FUNCTION = """
 import sys
@@ -115,6 +117,7 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
     )
     assert call("logs", "run", "--rank", 0, "--follow").out.count("starts: process") == 2
     assert [line["step"] for line in open_run("run").history if "loss" in line] == list(range(1, 10))
+    assert open_run("run").trajectory.numbers == (0, 1, 2, 3), "the last one is in no interval"
 
     again = call("train", "my_training:train", "--run", "run")
     assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do after 3 epochs, 9 steps\n")
@@ -126,15 +129,18 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     run = tmp_path / "run"
     assert call("train", "my_training:train", "--run", run, "--fail-at", 1, "--seed", 3).code == 1
     failed = json.loads(call("status", run, "--json").out)["training"]
+    losses = [line["loss"] for line in open_run(run).history if line["epoch"] == 2 and "loss" in line]
     command = f"landscape train my_training:train --run {run} --serial --folder {tmp_path} --seed=3 --fail-at=1"
     assert failed.pop("reason").startswith("function: my_training:train raised ValueError: no more")
     assert failed == {
         "state": "failed", "function": "my_training:train", "workers": 1, "steps": 6, "epochs": 2,
-        "loss": pytest.approx(open_run(run).history[-2]["loss"]), "checkpoint": 3, "next": command,
+        "loss": pytest.approx(sum(losses) / 3), "checkpoint": 3, "next": command,
     }  # fmt: skip
     with training_lock(str(run)):
         lines = call("status", run).out.splitlines()
-    assert lines[1].startswith("training: running (my_training:train), 1 worker, 6 steps, 2 epochs, last finite loss ")
+    assert lines[1].startswith(
+        "training: running (my_training:train), 1 worker, 6 steps, 2 epochs, loss at its log's end "
+    )
     assert lines[1].endswith(", last checkpoint at step 3")
     assert lines[2] == f"  next: landscape logs {run} --rank 0 --follow"
     (row,) = json.loads(call("list", tmp_path, "--json").out)
@@ -145,6 +151,46 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     done = json.loads(call("status", run, "--json").out)["training"]
     assert (done["state"], done["steps"], done["checkpoint"]) == ("done", 9, 9)
     assert done["next"] == f"landscape view {run}"
+
+
+def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is_the_origin(call, tmp_path, caplog):
+    assert call("train", "my_training:train", "--run", "run", "--epochs", 5, "--fail-at", 3).code == 1
+    assert open_run("run").trajectory.numbers == (0, 1, 2)
+    status = call("status", "run").out
+    assert "trajectory: 3 snapshots, epochs 0-2; training went on to epoch 4, which no snapshot has\n" in status
+    assert json.loads(call("status", "run", "--json").out)["went_on_to"] == "epoch 4"
+    job = {"run": "run", "problem": "my_training:problem", "num_samples": 20}
+    line = {"directions": [{"kind": "random"}], "size": 5}
+    job["landscapes"] = [{"name": "end", "origin": "last", **line}, {"name": "first", "origin": 1, **line}]
+    Path("job.yaml").write_text(json.dumps(job))
+    plan = call("plan", "job.yaml").out
+    assert "end: 5 around epoch 2 (training went on to epoch 4): 5 points" in plan
+    warning = (
+        "origin of end: epoch 2 is the last snapshot, and training went on to epoch 4, whose weights no snapshot has"
+    )
+    assert f"warning: {warning}; " in plan
+    assert "origin of end, first" not in plan, "a snapshot that the job names is meant"
+    assert warning in call("run", "job.yaml", "--serial").err
+    surface = open_run("run")["end"]
+    assert "Origin: epoch 2 (training went on to epoch 4)" in caption(surface, "loss")
+    checked = " ".join(call("check", "run", "end", "--serial").out.split())
+    assert "at epoch 2 your training log had " in checked
+    assert "; the log ended at " in checked
+    assert "(epoch 4)" in checked
+    assert "training log ended at" not in checked
+    trajectory = open_run("run").trajectory
+    assert [each.number for each in origins_of(None, trajectory, tmp_path)] == [2]
+    assert "origins: epoch 2 is the last snapshot, and training went on to epoch 4" in caplog.text
+
+    assert call("train", "my_training:train", "--run", "run", "--epochs", 5).code == 0
+    assert open_run("run").trajectory.numbers == (0, 1, 2, 5)
+    assert "went on" not in call("status", "run").out
+    job["landscapes"][0]["name"] = "ended"
+    Path("job.yaml").write_text(json.dumps({**job, "landscapes": job["landscapes"][:1]}))
+    assert "ended: 5 around epoch 5: 5 points" in call("plan", "job.yaml").out
+    assert call("run", "job.yaml", "--serial").code == 0
+    assert "Origin: epoch 5" in caption(open_run("run")["ended"], "loss")
+    assert "your training log ended at " in " ".join(call("check", "run", "ended", "--serial").out.split())
 
 
 def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path):
@@ -162,7 +208,7 @@ def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path
 def test_a_loss_that_is_lost_is_not_the_last_one(tmp_path):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": NaN}\n')
     assert training_state(tmp_path)["loss"] == 0.5
-    assert training_lines(training_state(tmp_path)) == ["training: 2 steps, last finite loss 0.5"]
+    assert training_lines(training_state(tmp_path)) == ["training: 2 steps, loss at its log's end 0.5"]
 
 
 def test_a_training_without_a_collector_leaves_nothing_to_view(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import struct
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -18,8 +20,10 @@ from cluster.serving.sources import catalog_of
 from cluster.serving.stored import StoredPoints
 from landscape.axes import Axis
 from landscape.errors import JobError, NotFoundError
+from landscape.pipeline import run as run_serially
 from landscape.refining import refine
 from landscape.results import open_run
+from landscape.spec import read_job
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
@@ -128,13 +132,139 @@ def test_a_landscape_that_was_computed_anew_is_not_answered_for(make_asker, copi
     shutil.rmtree("lenet")
     job = (copied / "job.yaml").read_text()
     (copied / "job.yaml").write_text(job.replace("size: [5, 4]", "size: [3, 3]"))
-    from landscape.pipeline import run
-    from landscape.spec import read_job
-
-    run(read_job("job.yaml"))
+    run_serially(read_job("job.yaml"))
     asker.service.served["lenet/1/plane"].clock = lambda: 1e12
     reply = asker.post(f"{PLANE}/points", {"points": [[0.3, 0.4]]})
     assert (reply.status, "was computed anew since this service began" in reply.json["error"]) == (404, True)
+
+
+ANEW, GONE = "was computed anew since this service began; start it again", "is gone; put it back, or serve another one"
+QUESTIONS = {
+    "points": {"points": [[0.3, 0.4]]},
+    "line": {"from": [-1, 0], "to": [1, 0], "count": 5},
+    "patch": {"low": [-1, 0], "high": [1, 1.5], "shape": [5, 4]},
+    "gradient": {"point": [0.3, 0.4]},
+    "curvature": {"point": [0.3, 0.4]},
+}
+
+
+def put_another(folder, *, other_code: bool = False):
+    """Another landscape of the same name in the run: along other directions, or of other code."""
+    shutil.move(folder / "lenet", folder / "old")
+    job, problem = (folder / name for name in ("job.yaml", "small_problem.py"))
+    if other_code:
+        problem.write_text(problem.read_text().replace("torch.nn.Tanh()", "torch.nn.ReLU()"))
+    else:
+        directions = "directions: [{kind: random, seed: 8}, {kind: random, seed: 9}]"
+        job.write_text(job.read_text().replace("range: [[-1, 1]", f"{directions}, range: [[-1, 1]"))
+    sys.modules.pop("small_problem", None)
+    run_serially(read_job(job))
+    sys.modules.pop("small_problem", None)
+
+
+def take_another_replica(asker):
+    """One that has nothing loaded, as after others took all places of the one before."""
+
+    async def make():
+        return Replica(asker.service.catalog.sources())
+
+    asker.replicas.replica = asker.run(make())
+
+
+CHANGES = {
+    "moved": (lambda folder: shutil.move(folder / "lenet", folder / "old"), GONE),
+    "replaced": (put_another, ANEW),
+    "of other code": (lambda folder: put_another(folder, other_code=True), ANEW),
+}
+
+
+@pytest.fixture
+def timed_asker(make_asker, copied):
+    """A service over the copied run, and its clock, in seconds."""
+    asker, now = make_asker(), [0.0]
+    for served in asker.service.served.values():
+        served.clock = lambda: now[0]
+    return asker, now
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("passed", [2.5, 3600.0])
+def test_the_first_answer_two_seconds_after_a_run_has_changed_is_not_the_old_one(timed_asker, copied, change, passed):
+    asker, now = timed_asker
+    do, sentence = CHANGES[change]
+    for question, body in QUESTIONS.items():
+        assert asker.post(f"{PLANE}/{question}", body).status == 200
+    assert len(asker.get("/v1/models").json["models"][0]["versions"][0]["landscapes"]) == 2
+    do(copied)
+    for question, body in QUESTIONS.items():
+        now[0] += passed
+        reply = asker.post(f"{PLANE}/{question}", body)
+        assert (reply.status, reply.json.get("error", "")[-len(sentence) :]) == (404, sentence), question
+    now[0] += passed
+    names = [each["name"] for each in asker.get("/v1/models").json["models"][0]["versions"][0]["landscapes"]]
+    assert "plane" not in names
+
+
+def test_what_a_replica_computes_of_another_landscape_is_neither_answered_nor_held(timed_asker, copied):
+    (asker, _), job = timed_asker, (copied / "job.yaml").read_text()
+    at(asker, (0, 0))  # the disk has been looked at just now, and the replica loads the landscape anew
+    put_another(copied)
+    take_another_replica(asker)
+    for question in ("points", "gradient", "curvature"):
+        reply = asker.post(f"{PLANE}/{question}", QUESTIONS[question])
+        assert (reply.status, ANEW in reply.json["error"]) == (404, True)
+    shutil.move(copied / "lenet", copied / "new")
+    shutil.move(copied / "old", copied / "lenet")
+    (copied / "job.yaml").write_text(job)
+    take_another_replica(asker)
+    assert at(asker, (0.3, 0.4))["source"] == ["computed"]
+
+
+@pytest.mark.parametrize("question", ["points", "gradient", "curvature", "patch"])
+@pytest.mark.parametrize("change", ["moved", "replaced"])
+def test_a_run_that_changes_while_a_replica_computes_is_not_answered_for(timed_asker, copied, change, question):
+    asker, now = timed_asker
+    do, sentence = CHANGES[change]
+    body = QUESTIONS[question] | ({"low": [0.1, 0.1]} if question == "patch" else {})
+    compute = getattr(asker.replicas, name := "points" if question == "patch" else question)
+
+    async def slowly(key, asked):
+        found = await compute(key, asked)
+        do(copied)
+        now[0] += 30.0
+        return found
+
+    setattr(asker.replicas, name, slowly)
+    reply = asker.post(f"{PLANE}/{question}", body)
+    assert (reply.status, sentence in reply.json.get("error", "")) == (404, True)
+
+
+def test_no_request_waits_for_the_disk_while_many_ask(timed_asker, monkeypatch):
+    asker, now = timed_asker
+    served, began = asker.service.served["lenet/1/plane"], threading.Event()
+    at(asker, (0.3, 0.4))
+    look, ends = served.look_now, threading.Event()
+
+    def slow():
+        began.set()
+        ends.wait(20)
+        look()
+
+    monkeypatch.setattr(served, "look_now", slow)
+    now[0] = 1.5
+    try:
+        assert at(asker, (0.3, 0.4))["source"] == ["cache"]  # answered while the look is under way
+        assert began.wait(20)
+    finally:
+        ends.set()
+
+
+def test_grid_values_of_a_job_go_with_its_landscape(make_asker, copied):
+    asker = make_asker("lenet=job.yaml")
+    assert at(asker, (1, 1.5))["source"] == ["store"]
+    shutil.rmtree(copied / "lenet")
+    asker.service.served["lenet/1/plane"].clock = lambda: 1e12
+    assert at(asker, (1, 1.5))["source"] == ["computed"]
 
 
 def test_a_landscape_that_was_begun_later_says_to_start_the_service_again(make_asker, copied):
@@ -150,10 +280,7 @@ def test_a_job_does_not_take_values_of_another_one_that_has_its_run_by_now(make_
     directions = "directions: [{kind: random, seed: 8}, {kind: random, seed: 9}]"
     (copied / "two.yaml").write_text(job.replace("range: [[-1, 1]", f"{directions}, range: [[-1, 1]"))
     asker = make_asker("new=one.yaml")
-    from landscape.pipeline import run
-    from landscape.spec import read_job
-
-    run(read_job("two.yaml"))
+    run_serially(read_job("two.yaml"))
     asker.service.served["new/1/plane"].clock = lambda: 1e12
     answer = asker.post(f"{PLANE.replace('lenet', 'new')}/points", {"points": [[1, 1.5]]}).json
     assert answer["source"] == ["computed"]

@@ -196,6 +196,37 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("question", ["points", "line", "patch", "gradient", "curvature"])
+def test_a_key_that_stands_twice_is_refused_and_not_taken_by_its_last_value(asker, question):
+    known = {
+        "points": '"points": [[0, 0]]', "line": '"from": [0, 0], "to": [1, 1], "count": 3',
+        "patch": '"low": [0, 0], "high": [1, 1], "shape": [2, 2]', "gradient": '"point": [0, 0]',
+        "curvature": '"point": [0, 0]',
+    }[question]  # fmt: skip
+    name = known.split('"')[1]
+    reply = asker.post(f"{PLANE}/{question}", f'{{{known}, "{name}": [[1, 1]]}}'.encode())
+    assert (reply.status, reply.json["error"]) == (400, f"{name}: must stand once in the body; keep one")
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "sentence"),
+    [
+        ("rise=true&rise=false", {"content_type": RAW}, "rise: must stand once in the address; keep one"),
+        ("rise=yes", {"content_type": RAW}, "rise: must be true or false, not 'yes'"),
+        (
+            "risen=true",
+            {"content_type": RAW},
+            "risen: is no parameter of this address; did you mean 'rise'? known: rise",
+        ),
+        ("rise=true", {}, "rise: is no parameter of this address; what is asked stands in the body"),
+    ],
+)
+def test_parameters_of_an_address_are_read_strictly(asker, query, headers, sentence):
+    body = np.zeros(2).tobytes() if headers else {"points": [[0, 0]]}
+    reply = asker.post(f"{PLANE}/points?{query}", body, **headers)
+    assert (reply.status, reply.json["error"]) == (400, sentence)
+
+
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
 def test_malformed_points_are_refused_by_one_sentence(asker, body):
     status, sentence = BAD[body]

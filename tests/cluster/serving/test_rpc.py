@@ -116,3 +116,39 @@ def test_how_long_an_answer_took_comes_as_trailing_metadata(stub):
     patch = stub.Patch(PatchRequest(target=TARGET, low=point(0, 0), high=point(0.9, 0.9), shape=[3, 2]), **KNOWN)
     assert len(list(patch)) == 2
     assert evaluated(patch) > 0
+
+
+def test_the_first_answer_after_a_run_has_gone_says_so(asker, stub, scene):
+    """Each question is the first one after a time in which nobody asked."""
+    now, away = [0.0], scene / "away"
+    for served in asker.service.served.values():
+        served.clock = lambda: now[0]
+    place = PlaceRequest(target=TARGET, point=point(0.3, 0.7))
+    questions = {
+        stub.Points: PointsRequest(target=TARGET, points=[point(0.3, 0.7)]),
+        stub.Line: LineRequest(target=TARGET, **{"from": point(0, 0)}, to=point(1, 1), count=3),
+        stub.Patch: PatchRequest(target=TARGET, low=point(0, 0), high=point(1, 1), shape=[3, 2]),
+        stub.Gradient: place,
+        stub.Curvature: place,
+    }
+
+    def ask(method, request):
+        answer = method(request, **KNOWN)
+        return list(answer) if method is stub.Patch else answer
+
+    for method, request in questions.items():
+        ask(method, request)
+    (scene / "lenet").rename(away)
+    try:
+        for method, request in questions.items():
+            now[0] += 2.5
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(method, request)
+            assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+            assert "is gone; put it back" in refused.value.details()
+        now[0] += 2.5
+        assert not stub.Models(ModelsRequest(), **KNOWN).models[0].versions[0].landscapes
+    finally:
+        away.rename(scene / "lenet")
+    for method, request in questions.items():
+        ask(method, request)

@@ -284,7 +284,7 @@ def test_the_result_of_a_training():
     result = result_of("runs/a", {1: one | {"communication": 0.2}, 0: one})
     assert result == TrainingResult("runs/a", 2, 2, 8, 100, 2.0, 0.25, (0.1, 0.2))
     assert result_text(result) == (
-        "'runs/a': 2 epochs, 8 steps, loss 0.2500; 2 workers, 50 samples/s; "
+        "'runs/a': 2 epochs, 8 steps, loss 0.2500 over its last epoch; 2 workers, 50 samples/s; "
         "of their time in communication: 10%, 20% (ranks 0 to 1)"
     )
     whole = result_of("runs/a", {0: one | {"communication": None, "total_steps": 20, "total_epochs": 5}})

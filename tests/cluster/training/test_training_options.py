@@ -179,7 +179,7 @@ def test_the_options_of_a_recipe_list_the_default_that_applies_with_each_optimis
     assert cifar10["--clip"] == "default: none; only with optimizer thor"
     assert cifar10["--momentum"] == "default: 0.9; only with optimizer momentum or thor"
     assert cifar10["--milestones"] == "default: none; only with schedule steps"
-    assert cifar10["--intervals"] == "default: epochs 1 to 25 and 26 to 40, as far as training reaches them"
+    assert cifar10["--intervals"] == "default: epochs 1 to 25 and the last 15, or all where there are fewer"
     assert photographs["--epochs"] == "default: 40 as published, 90 with sgd or momentum or adagrad or adam"
     assert photographs["--learning-rate"].startswith("default: 0.05672 falling as published, 0.1 with sgd or momentum")
     assert photographs["--frequency"] == "default: a sixth of an epoch; only with optimizer thor"
@@ -218,6 +218,15 @@ def test_words_of_a_command_line(words, expected):
 def test_words_that_are_no_options(words, message):
     with pytest.raises(JobError, match=message):
         read_words(words)
+
+
+def test_a_key_that_stands_twice_in_a_value_is_refused():
+    def function(training, table: dict[str, int]):
+        """Trains nothing."""
+
+    assert options(of=function, table="{a: 1, b: 2}") == {"table": {"a": 1, "b": 2}}
+    with pytest.raises(JobError, match="table: key 'a' stands twice, first in line 1; keep one"):
+        options(of=function, table="{a: 1, a: 2}")
 
 
 def test_what_is_trained_is_found_by_its_name(tmp_path, monkeypatch):

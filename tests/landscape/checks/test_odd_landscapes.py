@@ -89,6 +89,9 @@ def test_an_imported_surface_is_judged_by_its_values_alone(tmp_path, size):
     assert unjudged >= {"1", "3", "4", "7", "8"}
     assert ("2" in unjudged) == ("13" in unjudged) == (size == 16)
     assert not checks.fails
+    assert not checks.not_judged
+    assert checks.verdict.startswith("nothing in its values speaks against it")
+    assert not any("--problem" in check.remedy for check in checks.results), "there is no callback to name"
     assert found["14"].text == "axes: the cosines of the axes are not recorded"
     keep_checks(tmp_path / "run", name, checks)
     assert open_run(tmp_path / "run")[name].record.checks == checks

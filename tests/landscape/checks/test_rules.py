@@ -15,9 +15,10 @@ from landscape.checks.rules.curvature import AlongAxis, Differences, Hidden, cur
 from landscape.checks.rules.lines import LINES, OtherLines, other_lines
 from landscape.checks.rules.resolution import Resolution, resolution
 from landscape.checks.rules.statistics import Stale, stale
-from landscape.checks.rules.values import Lowest, Range, Sampling, lowest, range_of_axes, sampling
+from landscape.checks.rules.values import Lowest, Range, Sampling, lowest, range_of_axes, sampling, still_fell
 from landscape.checks.rules.words import NotJudged
 from landscape.problem.guessing import loss_of_guessing
+from landscape.trajectory.history import Stretch
 
 # -- 1 ------------------------------------------------------------------------------------------------------
 
@@ -135,16 +136,30 @@ def test_the_lowest_cell_is_compared_with_a_centre_that_is_known():
         lowest(Lowest(math.nan, 0.1, "alpha 0"))
 
 
+def epoch(mean: float) -> Stretch:
+    return Stretch(mean, 0.0, 90, whole=True)
+
+
 @pytest.mark.parametrize(
     ("known", "said"),
     [
         ({}, "not trained to a minimum"),
-        ({"ended": (0.3, 0.01), "before": (0.5, 0.01)}, "rather the former: your log ended at 0.3, the centre has 0.8"),
         (
-            {"ended": (0.79, 0.01), "before": (1.1, 0.01)},
-            "rather the latter: your log still fell at its end, from 1.1 to",
+            {"ended": (0.3, 0.01), "ended_in_words": "your log ended at", "stretches": (epoch(0.5), epoch(0.3))},
+            "rather the former: your log ended at 0.3, the centre has 0.8",
         ),
-        ({"ended": (0.79, 0.01), "before": (0.79, 0.01)}, "rather the former: your log no longer fell at its end"),
+        (
+            {"ended": (0.79, 0.01), "stretches": (epoch(1.1), epoch(0.8))},
+            "rather the latter: your log still fell at its end, from 1.1 to 0.8",
+        ),
+        (
+            {"ended": (0.79, 0.01), "stretches": (epoch(0.79), epoch(0.79)), "where": "at epoch 10"},
+            "rather the former: your log no longer fell at epoch 10 (0.79, then 0.79)",
+        ),
+        (
+            {"ended": (0.79, 0.01), "stretches": (epoch(0.9), epoch(1.1), epoch(0.8))},
+            "whether your log still fell at its end, its noise does not tell (1.1, then 0.8)",
+        ),
         ({"ended": (0.79, 0.0)}, "not trained to a minimum"),
         ({"slope": 0.4}, "gradient at the centre is not zero: rather the latter"),
         ({"slope": 0.01}, "a minimum, with a lower one beside it"),
@@ -155,7 +170,30 @@ def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_kno
     text = lowest(Lowest(0.2, 0.01, "alpha 1", 0.8, 0.02, "your log", **known)).text
     assert "as when the samples are others than those of training, or the network is not trained to a minimum" in text
     assert said in text
-    assert ("rather" in said or "beside" in said) or text.endswith(said)
+    assert any(word in said for word in ("rather", "beside", "noise")) or text.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("means", "error", "whole", "fell"),
+    [
+        ((0.0034, 0.0017, 0.0013, 0.000842), 0.0004, True, True),  # by 35 %, within two standard errors of its batches
+        ((0.0013, 0.000842), 0.0004, False, None),
+        ((0.0013, 0.000842), 0.0001, False, True),
+        ((0.5, 0.5, 0.496), 0.0, True, False),
+        ((0.5, 0.4, 0.45), 0.0, True, False),
+        ((0.4, 0.5, 0.45), 0.0, True, None),
+        ((1.0, 0.9), 0.0, True, True),
+    ],
+)
+def test_a_loss_still_fell_where_its_last_epochs_say_so(means, error, whole, fell):
+    assert still_fell([Stretch(mean, error, 90, whole) for mean in means]) is fell
+
+
+def test_a_centre_that_is_no_end_of_its_training_is_not_said_to_be_one():
+    found = Expectation(0.14, 0.01, 0.14, 0.0, "at epoch 10 your log had", 2.3, ended="the log ended at 0.1 (epoch 12)")
+    assert (
+        expectation(found).text == "at epoch 10 your log had 0.14, the centre has 0.14; the log ended at 0.1 (epoch 12)"
+    )
 
 
 def test_dropout_and_decay_are_causes_of_a_log_above_the_centre_alone():

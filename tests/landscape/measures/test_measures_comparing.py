@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,30 @@ def test_two_errors_and_two_sets_of_runs():
     found = of_errors(0.0, 0.3, 0.4, (1000, 1000))
     assert found.high == pytest.approx(1.96 * 0.5, rel=2e-3)
     assert welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).mean == 0
+
+
+def test_no_difference_is_claimed_from_a_bound(tmp_path, parts):
+    runs = list(two_runs(tmp_path, parts, 0.1))
+    broken = document.read(runs[1]).entries["epoch 1"]
+    rows = broken.rows | {"radius": Row(None, note="the loss is not finite", below=0.05)}
+    document.add(runs[1], SETTINGS, replace(broken, rows=rows, radii=[None] * LINES), {})
+    found = compare(*map(targets_of, runs))
+    row = found.rows["radius"]
+    assert (row.first, row.second, row.difference, row.low) == (1.0, None, None, None)
+    assert (row.verdict, row.how) == ("not judged", "of the second only a bound is known")
+    assert row.document()["bounds"] == {"second": {"below": 0.05}}
+    (line,) = [line for line in comparison_lines(found.document()) if "flatness radius" in line]
+    assert line.split()[2:6] == ["1", "<", "0.05", "–"]
+    others = [put(tmp_path / f"{k}", tables(*parts, 0.1 * k, np.zeros(SAMPLES)), samples="abc") for k in range(5)]
+    over = compare([t for run in others[:3] for t in targets_of(run)],
+                   [t for run in [runs[1], *others[3:]] for t in targets_of(run)])  # fmt: skip
+    assert over.rows["radius"].verdict == "not judged"
+    assert over.rows["radius"].how == "of some of the runs only a bound is known"
+
+
+def test_lines_that_have_no_value_are_not_left_out_of_a_comparison(tmp_path, parts):
+    a, b = two_runs(tmp_path, parts, 0.1)
+    known = document.read(b).entries["epoch 1"]
+    document.add(b, SETTINGS, replace(known, radii=[None, *known.radii[1:]]), {})
+    row = compare(targets_of(a), targets_of(b)).rows["radius"]
+    assert (row.verdict, row.how) == ("not judged", "some of the lines have no value")

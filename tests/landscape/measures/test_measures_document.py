@@ -10,7 +10,9 @@ import pytest
 
 from landscape.errors import LandscapeError
 from landscape.measures import document
+from landscape.measures.asking import has_all
 from landscape.measures.document import Entry
+from landscape.measures.measuring import Asked
 from landscape.measures.rows import Row, row_of
 
 SETTINGS = {"samples": "abc", "rho": {"sam": 0.05}}
@@ -80,3 +82,17 @@ def test_a_row_that_is_not_finite_says_why():
     assert row_of(float("inf")) == Row(None, note="the loss is not finite there")
     assert Row.parse(ROW.document()) == ROW
     assert Row.parse({"value": "x", "draws": None}) == Row(None)
+
+
+def test_a_radius_that_an_earlier_version_took_from_bounds_is_measured_again(tmp_path):
+    for rises, known in (([[0.1, None]], None), ([[0.1, 0.2]], 0.05)):
+        old = {
+            "weights": "w",
+            "rows": {"radius": {"value": 0.05, "low": 0.05, "high": 0.05}},
+            "radii": [0.05],
+            "rises": rises,
+        }
+        (tmp_path / "measures.json").write_text(json.dumps({"schema": 1, "settings": {}, "origins": {"problem": old}}))
+        found = document.read(str(tmp_path)).entries["problem"]
+        assert (found.rows["radius"].value, found.radii) == (known, [known])
+        assert has_all(found, "w", Asked()) == (known is not None)

@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from sharpness_scene import Scene, bowl, scene_of
+from sharpness_scene import Scene, bowl, observe, scene_of
+from torch import nn
 
+from landscape import Problem
 from landscape.curvature import filter_weighted_trace
 from landscape.evaluation.values import SampleValues, Values
 from landscape.intervals import interval_of
-from landscape.measures.average import average_rows
+from landscape.measures.average import average_rows, error_noise_row, relative
 from landscape.measures.layers import layer_rows
 from landscape.measures.lines import stderr_over
 from landscape.measures.rises import (
@@ -21,6 +23,7 @@ from landscape.measures.rises import (
     LINES,
     crossing,
     draws_of,
+    known_radius,
     radii_of,
     radius_row,
     rises_of,
@@ -67,7 +70,7 @@ def test_the_radius_of_a_paraboloid_is_exact_also_beyond_the_line(scene):
     expected = [math.sqrt(2 * target / curvature_along(draw())) for draw in draws]
     assert max(expected) > DISTANCES[-1]
     # The gradient tilts both sides oppositely: at the minimum they agree, elsewhere their geometric mean is near.
-    assert radii == pytest.approx(expected, rel=0.2)
+    assert list(map(known_radius, radii)) == pytest.approx(expected, rel=0.2)
 
 
 def test_the_radius_at_a_minimum_is_the_root_of_two_tau_over_kappa(tmp_path):
@@ -76,15 +79,74 @@ def test_the_radius_at_a_minimum_is_the_root_of_two_tau_over_kappa(tmp_path):
     draws = [lambda: {"bowl.weight": torch.tensor([[0.6], [0.8]])}]
     values = scene.base.along(draws, [COORDINATES])
     target, radii = radii_of(scene.base, draws, values)
-    assert radii == pytest.approx([math.sqrt(2 * target / 2.0)], rel=1e-6)
+    expected = math.sqrt(2 * target / 2.0)
+    assert radii == [pytest.approx((expected, expected), rel=1e-6)]
     row = radius_row([*radii, *radii])
-    assert (row.value, row.low) == pytest.approx((radii[0], radii[0]))
+    assert (row.value, row.low) == pytest.approx((expected, expected))
 
 
 def test_lines_that_do_not_rise_are_counted():
-    assert radius_row([1.0, None, 2.0]).note == "beyond 8 on 1 of the 3 lines"
-    assert crossing([(0.0, 0.0), (0.5, 0.2)], 0.3) is None
-    assert crossing([(0.0, 0.0), (0.5, math.inf)], 0.3) == 0.5
+    row = radius_row([(1.0, 1.0), (8.0, math.inf), (2.0, 2.0)])
+    assert (row.value, row.below, row.note) == (None, None, "beyond 8 on 1 of the 3 lines")
+    assert row.above == pytest.approx((1.0 * 8.0 * 2.0) ** (1 / 3))
+    assert crossing([(0.0, 0.0), (0.5, 0.2)], 0.3) == (0.5, math.inf)
+    for broken in (math.inf, math.nan, -math.inf):
+        assert crossing([(0.0, 0.0), (0.25, 0.2), (0.5, broken), (1.0, 9.0)], 0.3) == (0.25, 0.5)
+    both = radius_row([(0.0, 0.05), (8.0, math.inf)])
+    assert (both.value, both.above, both.below, both.is_bound) == (None, None, None, False)
+
+
+class Walled(nn.Module):
+    """A bowl of curvature 1 whose loss is not finite beyond some distance from the weights that it begins with."""
+
+    def __init__(self, wall: float, beyond: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[3.0, 4.0]], dtype=torch.float64))  # of norm 5, as each direction
+        self.wall, self.beyond = wall, beyond
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        from_start = (self.weight - torch.tensor([[3.0, 4.0]], dtype=torch.float64)).norm()
+        losses = 1e-4 * from_start**2 + 0 * batch.sum(1)
+        return losses + 1.0 if from_start <= self.wall else losses + self.beyond
+
+
+@pytest.mark.parametrize("beyond", [math.inf, math.nan])
+@pytest.mark.parametrize(("wall", "above", "below"), [(0.01, None, 0.05), (0.6, 0.1, 0.25), (15.0, 2.0, 4.0)])
+def test_bounds_of_a_radius_hold_the_distance_at_which_the_loss_breaks(tmp_path, wall, above, below, beyond):
+    problem = Problem(Walled(wall, beyond), torch.zeros(32, 1, dtype=torch.float64), observe)
+    scene = scene_of(tmp_path, problem)
+    draws = draws_of(scene.base.origin, scene.infos)
+    _, radii = radii_of(scene.base, draws, scene.base.along(draws, [COORDINATES] * LINES))
+    row = radius_row(radii)
+    assert (row.value, row.low, row.high, row.is_bound) == (None, None, None, True)
+    assert (row.above, row.below) == (above and pytest.approx(above), pytest.approx(below))
+    assert (row.above or 0.0) < wall / 5 <= row.below  # where a line meets the wall
+    assert row.note == "the loss is not finite before it has risen so far on 16 of the 16 lines"
+
+
+@pytest.mark.parametrize(
+    ("falls_at", "above", "below"),
+    [(1e-6, 1 / (0.1 / 64) ** 2, None), (math.inf, None, 1 / 6.4**2), (0.03, None, None)],
+    ids=["at once", "never", "between"],
+)
+def test_the_noise_that_the_error_bears_is_a_bound_where_the_search_ends(tmp_path, falls_at, above, below):
+    """One weight θ = 1: all answers are wrong where |δ| > falls_at."""
+
+    def observe(model, batch):
+        moved = (model.weight - 1.0).abs().reshape(())
+        right = (moved <= falls_at).double()
+        return {"loss": moved + 0 * batch[:, 0], "accuracy": right + 0 * batch[:, 0]}
+
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    scene = scene_of(tmp_path, Problem(model, torch.zeros(32, 1, dtype=torch.float64), observe))
+    row = error_noise_row(scene.base, scene.infos)
+    assert (row.above, row.below) == (above and pytest.approx(above), below and pytest.approx(below))
+    assert (row.value is None) == row.is_bound == (falls_at != 0.03)
+    if row.value is not None:
+        noise = [abs(float(relative(scene.base.origin, scene.infos, 1001 + k)["weight"])) for k in range(16)]
+        share = np.mean([each / math.sqrt(row.value) > falls_at for each in noise])
+        assert 0 < share <= 0.2
 
 
 def test_the_mean_over_lines_estimates_the_filter_weighted_trace(scene):

@@ -48,7 +48,8 @@ def test_one_step_of_sam_and_asam_has_its_closed_form(tmp_path):
 def test_at_the_minimum_the_worst_case_is_half_the_largest_eigenvalue(tmp_path):
     scene = scene_of(tmp_path, bowl(CURVATURES, [0.0] * 6))
     size = scene.slope.layout.size
-    _, best = ascend(scene.slope, Region(np.full(size, SAM_RHO)), 20)
+    _, best, broken = ascend(scene.slope, Region(np.full(size, SAM_RHO)), 20)
+    assert broken == 0
     row = rises_at(scene.base, scene.slope.layout, {"sam 20 steps": best}).rows["sam 20 steps"]
     assert row.value == pytest.approx(0.5 * SAM_RHO**2 * max(CURVATURES), rel=1e-3)
     assert scene.slope.gradients == 21
@@ -62,6 +63,28 @@ def test_rescaling_layers_that_keep_the_network_changes_sam_and_not_asam(tmp_pat
     for steps in ("1 step", "20 steps"):
         assert scaled[f"asam {steps}"].value == pytest.approx(plain[f"asam {steps}"].value, rel=1e-5)
         assert abs(scaled[f"sam {steps}"].value / plain[f"sam {steps}"].value - 1) > 0.2
+
+
+@pytest.mark.parametrize("beyond", [np.inf, np.nan])
+def test_where_the_loss_breaks_the_worst_case_is_a_bound(tmp_path, beyond):
+    """A slope of 1 along the first weight: within the ball the finite loss rises by at most 0.6 of SAM's ρ."""
+    model = nn.Linear(2, 1, bias=False).double()
+    start = model.weight.detach().clone()
+
+    def observe(model, batch):
+        moved = (model.weight - start)[0, 0]
+        losses = 1.0 + moved + 0 * (model.weight**2).sum() + 0 * batch[:, 0]
+        return {"loss": losses if moved <= 0.6 * SAM_RHO else losses * beyond}
+
+    scene = scene_of(tmp_path, Problem(model, torch.zeros(32, 2, dtype=torch.float64), observe))
+    found = sharpness(scene.base, scene.slope)
+    row = found.rows["sam 20 steps"]
+    assert row.value is None
+    assert row.stderr is None
+    assert 0.2 * SAM_RHO < row.above <= 0.6 * SAM_RHO + 1e-9
+    assert "of the 20 steps" in row.note
+    assert found.rows["sam 1 step"] == Row(None, note="the loss is not finite there")
+    assert "sam 20 steps" not in found.samples
 
 
 def test_keskar_s_sharpness_of_a_plane_by_hand(tmp_path):

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
+import torch
 from live_landscape import LiveLandscape, empty, value_at
+from page_client import asking
+from torch import nn
 
+from landscape import Job, Problem, run
 from landscape.errors import StoreError
 from landscape.page import runs as open_runs
+from landscape.page.app import make_app
+from landscape.page.places import open_place
 from landscape.page.reading import LandscapeReader
+from landscape.page.security import Guard
+from landscape.results import open_run
 from landscape.store.reading import ChunkReader
+
+GUARD = Guard("t")
+
+
+def compute(folder: Path, seed: int) -> None:
+    """A run with another landscape `minimum`."""
+    torch.manual_seed(seed)
+    problem = Problem(nn.Linear(3, 2), torch.randn(8, 3), lambda model, batch: {"loss": model(batch).square().mean(1)})
+    landscapes = [{"name": "minimum", "size": [5, 4]}]
+    run(Job(run=str(folder), problem=lambda: problem, landscapes=landscapes, engine="eager", num_samples=8))
 
 
 @pytest.fixture
@@ -83,3 +102,23 @@ def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting
         finally:
             answers.set()
         assert np.isfinite(slow.result(20).surface["accuracy"]).all()
+
+
+def test_what_the_page_first_shows_after_a_run_was_replaced_is_the_new_one(runs):
+    """Nobody looks meanwhile, so that nothing is noticed before it is asked for."""
+    with asking(make_app([open_place(str(runs))], GUARD), f"{GUARD.cookie}=t") as client:
+        while (answer := client.json("/api/runs"))["scanning"]:
+            pass
+        net = answer["runs"][0]["id"]
+        addresses = [f"/api/{name}?run={net}&landscape=minimum" for name in ("figure", "thumbnail")]
+        addresses.append(f"/api/run?run={net}")
+        old, lowest = [client.json(each) for each in addresses], open_run(runs / "net")["minimum"].loss.min()
+        shutil.move(runs / "net", runs.parent / "old")
+        compute(runs / "net", 1)
+        new, lowest_now = [client.json(each) for each in addresses], open_run(runs / "net")["minimum"].loss.min()
+        shutil.rmtree(runs / "net")
+        gone = [client.get(each).status for each in addresses]
+    assert (old[0]["low"], new[0]["low"]) == (lowest, lowest_now)
+    assert lowest != lowest_now
+    assert all(one != other for one, other in zip(old, new, strict=True))
+    assert set(gone) <= {404, 410}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 
 import pytest
 
-from landscape.page import summaries
-from landscape.page.places import FoundRun
+from landscape.page import listing, summaries
+from landscape.page.places import Directory, FoundRun, open_place
 from landscape.page.summaries import Summaries, progress_of
 from landscape.state import unreadable_status
 
@@ -46,3 +48,52 @@ def test_a_run_of_unknown_speed_has_no_time_left():
     assert progress_of([waiting], True, [])["eta_seconds"] is None
     ended = waiting | {"state": "interrupted", "rate": 2.0}
     assert progress_of([ended], False, [])["eta_seconds"] is None
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
+def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
+    """A run is replaced, and one is moved away, while nobody looks."""
+    monkeypatch.setattr(summaries, "REST", 0)
+    monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
+    shutil.copytree(runs / "net", runs / "away")
+
+    async def scene() -> None:
+        gate = asyncio.Event()
+        gate.set()
+
+        async def in_thread(work):
+            await gate.wait()
+            return await asyncio.to_thread(work)
+
+        rows = listing.Listing(Directory([open_place(str(runs))]), in_thread, 0.01)
+        searching = asyncio.create_task(rows.run())
+
+        async def until(ready) -> dict:
+            while not ready(answer := await rows.rows()):
+                await asyncio.sleep(0.01)
+            return {each["name"]: each for each in answer["runs"]}
+
+        def whole(answer) -> bool:
+            return len(answer["runs"]) > 0 and not any(each.get("pending") for each in answer["runs"])
+
+        before = await until(whole)
+        assert before["net"]["points"] == before["away"]["points"] > 0
+        async with asyncio.timeout(20):
+            while not rows.scanning:  # until it rests
+                await asyncio.sleep(0.01)
+        if slow:
+            gate.clear()
+            monkeypatch.setattr(listing, "FIRST_SECONDS", 0.01)
+        shutil.rmtree(runs / "net" / "landscapes.zarr" / "cube")
+        shutil.rmtree(runs / "away")
+        first = await rows.rows()
+        shown = {each["name"]: each for each in first["runs"]}
+        assert first["scanning"] == slow
+        assert all(each.get("pending") or each["points"] < before["net"]["points"] for each in shown.values())
+        gate.set()
+        after = await until(lambda answer: not answer["scanning"] and whole(answer))
+        assert after.keys() == {"net"}
+        assert after["net"]["points"] == before["net"]["points"] - 27
+        searching.cancel()
+
+    asyncio.run(scene())

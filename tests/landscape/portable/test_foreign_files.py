@@ -103,6 +103,13 @@ def test_a_manifest_that_says_something_else_is_refused(place, change, words):
     assert words in refusal(place)
 
 
+def test_a_key_that_stands_twice_in_a_manifest_is_refused(place):
+    members = members_of(written(place, members_of(small_file())))
+    text = members["manifest.json"].decode()
+    written(place, {**members, "manifest.json": f'{text.rstrip()[:-1]}, "problem": {{}}}}'.encode()}, sealed=False)
+    assert "key 'problem' stands twice; keep one" in refusal(place)
+
+
 # What would run code, read files, or go beyond what computing needs, by whatever a graph can name.
 @pytest.mark.parametrize(
     "node",

@@ -76,11 +76,13 @@ def test_a_job_of_all_snapshots_is_told_which_to_list(grown: Path, name: str, re
 def test_the_log_of_the_run_whose_snapshot_is_the_origin_says_what_its_loss_should_be(grown: Path) -> None:
     found = {name: Evidence.of(str(grown / "own"), name) for name in ("both", "drawn", "line")}
     assert found["both"].origin_snapshot == (str(grown / "own"), 4)
-    assert found["both"].logged_loss() is None
+    assert found["both"].logged is None
     assert found["both"].log_in_words == "your training log"
     assert found["drawn"].log_in_words == "the training log of other"
-    assert found["drawn"].logged_loss()[0] == 8.0, "the mean of the losses of its three steps"
-    assert found["drawn"].logged_loss_before() is None, "a log of one epoch"
+    assert found["drawn"].logged.loss == 8.0, "the mean of the losses of its three steps"
+    assert found["drawn"].logged.words == "at step 3 the training log of other had"
+    assert found["drawn"].logged.ended == "the log ended at 7 (step 5)", "the mean over its five steps"
+    assert len(found["drawn"].last_stretches) < 2, "a log of one epoch"
     assert found["line"].origin_snapshot[1] == 1
 
 

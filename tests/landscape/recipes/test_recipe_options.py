@@ -5,7 +5,6 @@ import itertools
 import logging
 import re
 import shutil
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -22,7 +21,9 @@ from landscape.recipes.training import SettingsOf, fit, training_of
 from landscape.spec import read_job
 from landscape.training import Training
 from landscape.trajectory.history import read_history
+from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import read_trajectory
+from landscape.trajectory.training_state import went_on_to
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(30, 5, generator=GENERATOR)
@@ -68,6 +69,53 @@ def test_each_optimiser_learns_and_goes_on_within_an_epoch(tmp_path, optimizer):
     ended = trained(tmp_path / "cut", **options)
     assert (ended.loss, ended.accuracy) == (whole.loss, whole.accuracy)
     assert state_digest(ended.model.state_dict()) == state_digest(whole.model.state_dict())
+
+
+@pytest.mark.parametrize(("unit", "end"), [("epoch", 4), ("step", 16)])
+def test_the_weights_that_a_recipe_ends_with_are_kept(tmp_path, unit, end):
+    ended = trained(tmp_path, epochs=4, collect={"unit": unit, "intervals": [[0, 1, 2]]})
+    trajectory = read_trajectory(tmp_path)
+    assert trajectory.numbers == (0, 1, 2, end)
+    assert state_digest(trajectory.snapshots[-1].load()) == state_digest(ended.model.state_dict())
+    assert went_on_to(tmp_path, trajectory.snapshots[-1]) == ""
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    trained(tmp_path, epochs=4, collect={"unit": unit, "intervals": [[0, 1, 2]]})
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, "all was done"
+
+
+def test_a_recipe_that_is_interrupted_has_no_last_weights_until_it_ends(tmp_path):
+    options = {"epochs": 4, "checkpoint_steps": 1}
+    with pytest.raises(Stop):
+        trained(tmp_path, **options, schedule=stop_after(14))
+    assert read_trajectory(tmp_path).numbers == (0, 1, 2)
+    assert went_on_to(tmp_path, read_trajectory(tmp_path).snapshots[-1]) == "epoch 3"
+    trained(tmp_path, **options, schedule=stop_after(-1))
+    assert read_trajectory(tmp_path).numbers == (0, 1, 2, 4)
+
+
+def test_intervals_that_nobody_gave_stay_those_that_the_training_was_begun_with(tmp_path):
+    def stop(epoch, metrics):
+        raise Stop
+
+    begun, now = ({"unit": "epoch", "intervals": [each]} for each in ([0, 1, 2], [2, 3, 4]))
+    with pytest.raises(Stop):
+        trained(tmp_path, epochs=4, collect=begun, report=stop)
+    with pytest.raises(JobError, match=r"^collect: training in run .* was begun with"):
+        trained(tmp_path, epochs=4, collect=now)
+    trained(tmp_path, epochs=4, collect=now, default_intervals=True)
+    assert read_info(tmp_path)["collect_landscape"]["intervals"] == [[0, 1, 2]]
+    assert read_trajectory(tmp_path).numbers == (0, 1, 2, 4)
+
+
+def test_default_intervals_are_of_epochs_where_steps_are_counted(tmp_path):
+    trained(tmp_path, epochs=3, collect={"unit": "step", "intervals": [[0, 1, 2]]}, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12), "an epoch has four steps"
+    again = {"unit": "step", "intervals": [[1, 2, 3]]}
+    trained(tmp_path, epochs=3, collect=again, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12)
+    shutil.rmtree(tmp_path / "trajectory")
+    trained(tmp_path, epochs=3, collect={"unit": "step", "intervals": [[0, 1, 2]]}, default_intervals=True)
+    assert read_trajectory(tmp_path).numbers == (0, 4, 8, 12), "it begins anew"
 
 
 def test_weight_decay_is_l2_and_momentum_none_where_none_is_asked():
@@ -248,7 +296,7 @@ def test_the_table_has_functions_of_a_training_with_all_options():
     for name, entry in RECIPES.items():
         parameters = inspect.signature(recipe(name)).parameters
         assert next(iter(parameters)) == "run"
-        assert {*asdict(Settings(1, 1, 1.0))} - {"epochs", "collect", "network"} <= {*parameters}
+        assert {*Settings(1, 1, 1.0).plain()} - {"epochs", "collect", "network"} <= {*parameters}
         assert entry.problem.endswith(":problem")
         assert entry.about
     with pytest.raises(JobError, match="recipe: unknown 'lenet'; did you mean 'lenet-"):

@@ -51,7 +51,7 @@ def trained(tmp_path_factory):
 def test_digits_reach_95_percent_on_held_out_digits(trained):
     run, result = trained
     assert result.accuracy > 0.95
-    assert read_trajectory(run).numbers == (0, 1, 2, 3)
+    assert read_trajectory(run).numbers == (0, 1, 2, 3, 4)
     info = read_info(run)
     assert (info["model"], info["parameters"], info["optimiser"]) == ("LeNet5", 61_706, "SGD")
     assert info["steps_per_epoch"] == 90
@@ -128,10 +128,18 @@ def test_bad_settings_are_refused_by_name(tmp_path, options, field):
     assert not (tmp_path / "run" / "trajectory").exists()
 
 
-def test_default_intervals_that_training_does_not_reach_are_left_out():
-    assert listed_intervals(10, digits.INTERVALS) == [[0, 1, 2, 3], [7, 8, 9, 10]]
-    assert listed_intervals(5, digits.INTERVALS) == [[0, 1, 2, 3]]
-    assert listed_intervals(2, digits.INTERVALS) == [[0, 1, 2]]
+@pytest.mark.parametrize(
+    ("epochs", "wanted"),
+    [
+        (10, [[0, 1, 2, 3], [7, 8, 9, 10]]),
+        (12, [[0, 1, 2, 3], [9, 10, 11, 12]]),
+        (7, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (5, [[0, 1, 2, 3, 4, 5]]),
+        (2, [[0, 1, 2]]),
+    ],
+)
+def test_default_intervals_end_with_the_training(epochs, wanted):
+    assert listed_intervals(epochs, digits.INTERVALS) == wanted
 
 
 # Callbacks and commands

@@ -112,6 +112,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
+    "went_on_to": ("epoch 12", 12),
     "snapshots": ({"last": 3, "runs/sgd@last": 12}, {"last": "3"}),
     "plan": (Plan(8, 1, "cpu").record(), None),
     "provenance": (

@@ -128,6 +128,14 @@ def test_metadata_that_are_not_ours_are_refused_by_name_and_the_others_are_read(
     assert {*before} <= {*place.rglob("*")}
 
 
+def test_a_key_that_stands_twice_in_a_document_is_refused(place):
+    file = place / "landscapes.zarr" / "a" / "zarr.json"
+    file.write_text('{"zarr_format": 3, ' + file.read_text().lstrip().removeprefix("{"))
+    with pytest.raises(LandscapeError, match=r"landscape 'a' cannot be read: .* holds the key 'zarr_format' twice"):
+        open_run(place)["a"]
+    assert (open_run(place)["b"].status == 1).all()
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock
 
 from landscape.trajectory.history import read_history
+from landscape.trajectory.snapshots import read_trajectory
 
 pytestmark = pytest.mark.long
 
@@ -105,6 +106,10 @@ def test_a_recipe_on_two_ranks_takes_the_steps_of_one_also_of_second_order(scene
         ranks, one = ([line.get(name, 0.0) for line in history] for history in histories)
         assert ranks == pytest.approx(one, rel=1e-10)
     assert [line["step"] for line in histories[0] if "accuracy" in line] == [4, 8, 12]
+    trajectory = read_trajectory(folder / "smooth")
+    assert trajectory.numbers == (0, 1, 2, 3), "what it ended with is kept, though no interval lists it"
+    for each in found[:2]:
+        torch.testing.assert_close(trajectory.snapshots[-1].load(), dict(each["recipes-2"]["smooth"][2]))
 
 
 def test_a_recipe_with_thor_batch_norm_and_dropout_goes_on_to_the_same_bits_on_two_ranks(scene):

@@ -210,7 +210,7 @@ def test_a_training_killed_before_its_first_snapshot_starts_again_and_loses_no_h
     assert len(read_history(tmp_path)) == 6
 
 
-@pytest.mark.parametrize("damage", [b"\xff", b"{", b"[1]", b"3"])
+@pytest.mark.parametrize("damage", [b"\xff", b"{", b"[1]", b"3", b'{"loss": 1, "loss": 2}'])
 def test_a_damaged_line_of_the_history_costs_that_line_alone(tmp_path, damage, caplog):
     collect(tmp_path)
     history, file = read_history(tmp_path), tmp_path / "history.jsonl"

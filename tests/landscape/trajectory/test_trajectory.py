@@ -20,6 +20,7 @@ from landscape.parameters import state_digest
 from landscape.trajectory.history import read_history
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import ranges, read_trajectory
+from landscape.trajectory.training_state import went_on_to
 
 ROOT = Path(__file__).parents[3]
 INTERVALS = [[1, 2, 3], [5, 6, 8]]
@@ -80,6 +81,73 @@ def test_keeps_the_listed_epochs_or_steps_and_only_those(tmp_path, unit, per_num
         assert set(state) == set(small_model().state_dict())
         assert all(bool((tensor == snapshot.number * per_number).all()) for tensor in state.values())
         assert snapshot.step == snapshot.number * per_number
+
+
+@pytest.mark.parametrize(("unit", "end"), [("epoch", 10), ("step", 20)])
+def test_the_weights_that_a_training_ends_with_are_kept(tmp_path, unit, end):
+    collector = train(tmp_path, 10, unit=unit)
+    collector.end_training()
+    collector.end_training()  # a second time changes nothing
+    trajectory = read_trajectory(tmp_path)
+    assert trajectory.numbers == (1, 2, 3, 5, 6, 8, end)
+    last = trajectory.snapshots[-1]
+    assert (last.step, last.epoch) == (20, 10)
+    assert all(bool((tensor == 20).all()) for tensor in last.load().values())
+    assert went_on_to(tmp_path, last) == ""
+    assert read_info(tmp_path)["collect_landscape"]["intervals"] == INTERVALS, "the landscapes are those of before"
+
+
+def test_an_end_that_an_interval_lists_is_kept_once(tmp_path):
+    train(tmp_path, 8, unit="epoch").end_training()
+    assert read_trajectory(tmp_path).numbers == (1, 2, 3, 5, 6, 8)
+
+
+def four_epochs(run, error: type[BaseException] | None = None):
+    with TrajectoryCollector(run, small_model(), intervals=INTERVALS, unit="epoch") as collector:
+        for _ in range(4):
+            collector.step(0.5)
+            collector.end_epoch()
+        if error is not None:
+            raise error
+    return read_trajectory(run)
+
+
+def test_a_training_that_an_exception_ends_has_not_ended(tmp_path):
+    for error in (ValueError, KeyboardInterrupt):
+        run = tmp_path / error.__name__
+        with pytest.raises(error):
+            four_epochs(run, error)
+        trajectory = read_trajectory(run)
+        assert trajectory.numbers == (1, 2, 3)
+        assert went_on_to(run, trajectory.snapshots[-1]) == "epoch 4"
+    assert four_epochs(tmp_path / "ended").numbers == (1, 2, 3, 4)
+
+
+def test_a_training_that_is_extended_keeps_its_former_end(tmp_path):
+    train(tmp_path, 4, unit="epoch").end_training()
+    train(tmp_path, 7, begin=4, unit="epoch").end_training()
+    assert read_trajectory(tmp_path).numbers == (1, 2, 3, 4, 5, 6, 7)
+    train(tmp_path, 4, begin=4, unit="epoch").end_training()  # back to there
+    assert read_trajectory(tmp_path).numbers == (1, 2, 3, 4)
+
+
+def test_no_epoch_stands_for_weights_within_one(tmp_path, caplog):
+    collector = train(tmp_path, 4, unit="epoch")
+    collector.step(0.1)
+    collector.end_training()
+    assert read_trajectory(tmp_path).numbers == (1, 2, 3)
+    assert "training ended within epoch 5, and snapshots count epochs: its last weights are not kept" in caplog.text
+    assert went_on_to(tmp_path, read_trajectory(tmp_path).snapshots[-1]) == "epoch 4"
+    going_on = TrajectoryCollector(tmp_path, small_model(), intervals=INTERVALS, unit="epoch", start_step=9)
+    going_on.end_training()
+    assert read_trajectory(tmp_path).numbers == (1, 2, 3), "the ninth step is within epoch 5"
+
+
+def test_a_training_of_no_step_has_no_end(tmp_path):
+    for unit in ("step", "epoch"):
+        with TrajectoryCollector(tmp_path / unit, small_model(), intervals=INTERVALS, unit=unit):
+            pass
+        assert read_trajectory(tmp_path / unit).numbers == ()
 
 
 @pytest.mark.long
@@ -351,6 +419,9 @@ def test_a_truncated_snapshot_is_named(tmp_path):
 def test_a_damaged_run_json_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(LandscapeError, match=r"run\.json' cannot be read"):
+        read_info(tmp_path)
+    (tmp_path / "run.json").write_text('{"model": "a", "options": {"lr": 1, "lr": 2}}')
+    with pytest.raises(LandscapeError, match=r"run\.json' cannot be read: key 'lr' stands twice; keep one$"):
         read_info(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_each_run_has_a_path_a_name_and_a_look_of_its_own(surface: Surface) -> N
     assert [len(trace.x) for trace in lines] == [10, 4]
     assert len({trace.line.color for trace in lines}) == len({trace.marker.symbol for trace in lines}) == 2
     entries = [trace.name for trace in drawn.data if trace.showlegend is not False and trace.name]
-    assert entries[-4:] == [lines[0].name, lines[1].name, "start", "convergence point"]
+    assert entries[-4:] == [lines[0].name, lines[1].name, "start", "last snapshot"]
 
 
 @pytest.mark.parametrize("kind", ["contour", "surface"])
@@ -72,7 +72,43 @@ def test_paths_grow_together_each_to_its_own_end(surface: Surface, kind: str) ->
         for trace, part in zip(moving, frame.data, strict=True):
             count = (10, 4)[trace.meta["path"]]
             share = (min(stop, count) - 1) / (count - 1)
-            assert len(part.x) == round(share * (len(trace.x) - 1)) + 1
+            points = round(share * (len(trace.x) - 1)) + 1
+            if "each" in trace.meta:  # a thread from each snapshot that is shown
+                points = trace.meta["each"] * min(stop, count)
+            assert len(part.x) == points
+
+
+def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says_how_far_off(make: ModuleType) -> None:
+    path = make.spiral()
+    off = replace(path, loss=path.projected_loss + np.where(path.step == 1, 0.5, 0.0))
+    drawn = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay", "surface")
+    caption = drawn.layout.meta["caption"]
+    assert caption.count("lies off the plane") == 1
+    assert (
+        f"b: 21 × 11 points, complete, the path lies off the plane: at epoch 1 the loss is {off.loss[0]:.3g}" in caption
+    )
+    marks = [
+        each for each in drawn.data if (each.meta or {}).get("item") == 1 and getattr(each, "mode", "") == "markers"
+    ]
+    heights = next(trace.z for trace in marks if len(trace.x) == 10)
+    np.testing.assert_allclose(heights - heights[-1], off.loss - off.loss[-1], rtol=1e-9)
+    flat = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay")
+    assert "b: 21 × 11 points, complete, the path lies off the plane" in flat.layout.meta["caption"]
+
+
+def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, surface: Surface) -> None:
+    path = surface.path
+    off = replace(path, loss=path.projected_loss + np.where(np.isin(np.arange(14), (2, 11)), 1.5, 0.0))
+    caption = figure(replace(surface, path=off), "topographic").layout.meta["caption"]
+    first, second = (f"(loss {off.loss[k]:.3g}, plane {off.projected_loss[k]:.3g})" for k in (2, 11))
+    steps = path.step[[2, 11]]
+    assert (
+        f"The paths lie off the plane, most at sgd epoch {steps[0]} {first}, THOR <2> step {steps[1]} {second}."
+        in caption
+    )
+    one = replace(path, loss=path.projected_loss + np.where(np.arange(14) == 11, 1.5, 0.0))
+    caption = figure(replace(surface, path=one), "topographic").layout.meta["caption"]
+    assert f"The path of THOR <2> lies off the plane: at step {steps[1]} the loss is {one.loss[11]:.3g}" in caption
 
 
 def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleType) -> None:
@@ -81,9 +117,9 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
         drawn = compare([("a", surface), ("b", make.quadratic(21, 11, path=make.spiral()))], "overlay", kind)
         ends = [trace for trace in drawn.data if (trace.meta or {}).get("role") == "end"]
         assert [trace.name for trace in ends] == [
-            "a, convergence point of sgd (epoch 10)",
-            "a, convergence point of THOR &lt;2&gt; (step 4)",
-            "b, convergence point (epoch 10)",
+            "a, last snapshot of sgd (epoch 10)",
+            "a, last snapshot of THOR &lt;2&gt; (step 4)",
+            "b, last snapshot (epoch 10)",
         ]
         assert ends[0].marker.color == ends[1].marker.color != ends[2].marker.color
         assert ends[0].marker.symbol != ends[1].marker.symbol
@@ -92,7 +128,7 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
 def test_a_single_path_is_called_as_before(make: ModuleType) -> None:
     drawn = figure(make.quadratic(path=make.spiral()), "topographic")
     names = [trace.name for trace in drawn.data if (trace.meta or {}).get("role") in ("path", "end") and trace.name]
-    assert names == ["trajectory", "start (epoch 1)", "convergence point (epoch 10)"]
+    assert names == ["trajectory", "start (epoch 1)", "last snapshot (epoch 10)"]
 
 
 def test_paths_over_one_and_three_axes(make: ModuleType) -> None:
@@ -211,7 +247,7 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
     for kind in ("topographic", "surface"):
         ax = surface.plot(kind=kind)
         entries = [line.get_label() for line in ax.get_lines() if not line.get_label().startswith("_")]
-        assert entries[-4:] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)", "start", "convergence point"]
+        assert entries[-4:] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)", "start", "last snapshot"]
         pyplot.close(ax.figure)
 
 
@@ -219,14 +255,16 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
 
 
 def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geometry.OnPlane:
-    return geometry.OnPlane(np.full(3, off), np.zeros(3), np.array([1.0, 2.0, 3.0]), explained, of_walk)
+    losses = np.array([1.0, 2.0, 3.0])
+    along = geometry.Along(["epoch 1", "epoch 2", "epoch 3"], losses, losses, 2.0, np.zeros(3))
+    return geometry.OnPlane(along, np.full(3, off), explained, of_walk)
 
 
 def test_each_path_is_judged_and_the_worst_one_decides() -> None:
     found = geometry.paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
     assert found.state == "fails"
-    assert [part.split(" lies ")[0] for part in found.text.split("; ") if " lies " in part] == [
-        "the path of sgd", "the path of thor", "the path of adam",
+    assert [part.split(":")[0] for part in found.text.split("; ") if ": " in part] == [
+        "path of sgd", "path of thor", "path of adam",
     ]  # fmt: skip
     assert found.numbers["thor, off"] == 0.7
     assert found.remedy.endswith("; the path of adam looks as pure drift would: its shape says nothing of the training")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import dataclasses
+import io
 import json
+import re
 import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,14 +16,18 @@ from typing import Any
 
 import meshio
 import numpy as np
+import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
 from landscape.errors import JobError, LandscapeError
 from landscape.surface import ProjectedPath, Surface
-from landscape.views import FORMATS, Browser, export, export_name
+from landscape.views import FORMATS, Browser, compare, export, export_name
 from landscape.views.exports import browser
 from landscape.views.exports.export import FORMAT_TABLE, files_beside
 from landscape.views.exports.format import Format, Request, Writer, data_format, observable_stem
+from landscape.views.figures.rounding_patch import draw_terraces
+from landscape.views.prepared.rounding import StepPatch
 from landscape.views.prepared.triangles import triangulated
 
 
@@ -161,7 +168,7 @@ def test_svg_holds_the_words_of_the_figure(make: ModuleType, tmp_path: Path, dra
     root = ElementTree.parse(path).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     words = " ".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
-    for part in ("minimum: loss", "quarantined: 16 points", "512 samples", "convergence point (epoch 10)", "0.25"):
+    for part in ("minimum: loss", "quarantined: 16 points", "512 samples", "last snapshot (epoch 10)", "0.25"):
         assert part in words
 
 
@@ -269,3 +276,98 @@ def test_a_format_is_added_by_one_line_of_the_table(
 
 def test_the_formats_of_the_version_before_are_there() -> None:
     assert {"html", "png", "svg", "csv", "npz", "vtk", "stl"} <= set(FORMATS)
+
+
+def scenes_of(figure: go.Figure) -> list[str]:
+    return sorted({trace.scene or "scene" for trace in figure.data if hasattr(trace, "scene")})
+
+
+def only(figure: go.Figure, scene: str) -> go.Figure:
+    """The figure without its other scenes; all else stays in its place."""
+    traces = [trace.to_plotly_json() | {"scene": "scene"} for trace in figure.data if (trace.scene or "scene") == scene]
+    layout = {key: part for key, part in figure.layout.to_plotly_json().items() if not key.startswith("scene")}
+    return go.Figure(traces, layout | {"scene": figure.layout[scene]})
+
+
+def pixels(picture: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"), np.int16)
+
+
+def area(figure: go.Figure, scene: str, scale: float) -> tuple[slice, slice]:
+    """Where that scene lies in a picture of the figure, by rows and columns."""
+    domain, layout = figure.layout[scene].domain, figure.layout
+    left, right = (round(at * layout.width * scale) for at in domain.x)
+    top, bottom = (round((1 - at) * layout.height * scale) for at in reversed(domain.y))
+    return slice(top, bottom), slice(left, right)
+
+
+def share_that_differs(one: np.ndarray, other: np.ndarray) -> float:
+    """The share of the pixels of which a colour differs by more than 24 of 255: more than antialiasing changes."""
+    return float((np.abs(one - other).max(axis=-1) > 24).mean())
+
+
+def hills(make: ModuleType) -> list[tuple[str, Surface]]:
+    """Three surfaces that differ much: each hides other parts of the picture."""
+    plane = make.quadratic(21, 21, path=make.spiral())
+    x, y = np.meshgrid(plane.alpha, plane.beta)
+    losses = {"along": 0.3 + x**2 + 0.1 * y**2, "across": 0.3 + 0.1 * x**2 + y**2, "saddle": 3 + x**2 - y**2}
+    return [
+        (name, dataclasses.replace(plane, observables={**plane.observables, "loss": loss}))
+        for name, loss in losses.items()
+    ]
+
+
+def several_scenes(make: ModuleType) -> dict[str, tuple[go.Figure, float]]:
+    """All figures that have more than one scene, and at which scale each is exported."""
+    rise = np.add.outer(np.linspace(-1, 1, 9) ** 2, np.linspace(0, 1, 9))
+    at = np.linspace(-1, 1, 9)
+    patch = StepPatch(("plain", "rounded"), ("A patch",), ("alpha", "beta"), (at, at), (rise, rise.T[::-1]), 0.0, 2.0)
+    dark = {"theme": "dark", "uncertainty": True, "path": False}
+    return {
+        "tiles": (compare(hills(make), "tiled", "surface"), 0.5),
+        "dark tiles with sheets": (compare(hills(make), "tiled", "surface", **dark), 1),
+        "volumes": (compare([("one", make.block()), ("two", make.block())], "tiled", "volume"), 1),
+        "differences": (compare(hills(make), "difference", "surface"), 2),
+        "terraces": (draw_terraces(patch), 1),
+    }
+
+
+@pytest.mark.parametrize("name", ["tiles", "dark tiles with sheets", "volumes", "differences", "terraces"])
+def test_every_scene_of_a_picture_is_as_drawn_alone(make: ModuleType, drawer: Browser, name: str) -> None:
+    """Plotly draws all scenes on one canvas: the depths of one must not hide parts of the next."""
+    whole, scale = several_scenes(make)[name]
+    assert len(scenes_of(whole)) > 1
+    together = pixels(drawer.draw(whole, "png", scale))
+    for scene in scenes_of(whole):
+        alone, where = pixels(drawer.draw(only(whole, scene), "png", scale)), area(whole, scene, scale)
+        assert np.ptp(alone[where]) > 100, "nothing is drawn"
+        assert share_that_differs(together[where], alone[where]) < 0.001, scene
+
+
+def test_scenes_within_svg_and_by_plotlys_own_export_are_as_drawn_alone(
+    make: ModuleType, tmp_path: Path, drawer: Browser
+) -> None:
+    whole = compare(hills(make)[:2], "tiled", "surface")
+
+    def pictures_in(svg: bytes) -> list[np.ndarray]:
+        marked = re.findall(rb'href="data:image/png;base64,([^"]+)"', svg)
+        return [pixels(base64.b64decode(part)) for part in marked]
+
+    drawn = pictures_in(drawer.draw(whole, "svg", 1.0))
+    assert len(drawn) == 2
+    for scene, picture in zip(scenes_of(whole), drawn, strict=True):
+        (alone,) = pictures_in(drawer.draw(only(whole, scene), "svg", 1.0))
+        assert share_that_differs(picture, alone) < 0.001, scene
+    whole.write_image(tmp_path / "own.png", scale=1)
+    own = pixels((tmp_path / "own.png").read_bytes())
+    assert share_that_differs(own, pixels(drawer.draw(whole, "png", 1))) < 0.001
+
+
+def test_no_two_scenes_that_are_drawn_one_after_the_other_have_one_size(make: ModuleType) -> None:
+    """Plotly clears the depths of a scene only where the canvas changes its size; the first follows the last."""
+    for count in range(2, 8):
+        whole = compare((hills(make) * 3)[:count], "tiled", "surface")
+        domains = [whole.layout["scene" if k == 0 else f"scene{k + 1}"].domain for k in range(count)]
+        sizes = [(d.x[1] - d.x[0]) * whole.layout.width for d in domains]
+        assert all(abs(sizes[k] - sizes[k - 1]) > 3.4 for k in range(count)), sizes
+        assert max(sizes) - min(sizes) < 9, "the scenes look alike"

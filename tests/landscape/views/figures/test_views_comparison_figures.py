@@ -64,8 +64,8 @@ def test_overlaid_contour_lines_have_a_colour_and_a_line_style_each(planes: Pair
     assert keys == {"sgd: minimum": one.line.dash, "adam: minimum": two.line.dash}
     ends = {trace.name: (trace.x[0], trace.y[0]) for trace in roles(figure, "end")}
     assert set(ends) == {
-        "sgd: minimum, convergence point (epoch 10)",
-        "adam: minimum, convergence point (epoch 5)",
+        "sgd: minimum, last snapshot (epoch 10)",
+        "adam: minimum, last snapshot (epoch 5)",
     }
     assert roles(figure, "origin")
 

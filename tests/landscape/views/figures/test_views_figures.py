@@ -13,13 +13,14 @@ import plotly.graph_objects as go
 import pytest
 
 from landscape.errors import JobError
+from landscape.surface import ProjectedPath
 from landscape.views import KINDS, config, figure, figure_name
 from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
 from landscape.views.figures.curve import band, y_limits
 from landscape.views.figures.kinds import KIND_TABLE, Kind
 from landscape.views.figures.layout import Style
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.surface import LINE_LIFT
+from landscape.views.figures.surface import LINE_LIFT, MARK_LIFT
 from landscape.views.prepared.figure_data import FigureData, prepare_figure
 from landscape.views.prepared.path_on_surface import PIECES, along_normals, path_on_surface
 from landscape.views.report.page import render_report
@@ -254,7 +255,7 @@ def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
     line = traces(drawn, "path")[-1]
     np.testing.assert_array_equal(line.x, path.coordinates["alpha"])
     np.testing.assert_array_equal(line.y, path.coordinates["beta"])
-    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "convergence point (epoch 10)"]
+    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "last snapshot (epoch 10)"]
     labels = [each.text for each in drawn.layout.annotations if each.name == "step"]
     assert labels[0] == "<b>1</b>"
     assert labels[-1] == "<b>10</b>"
@@ -262,12 +263,114 @@ def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_path_lies_on_the_surface_slightly_lifted(make: ModuleType, log: bool) -> None:
-    path = make.spiral(10)
+def test_the_line_lies_on_the_surface_and_snapshots_at_their_own_loss_with_a_thread(
+    make: ModuleType, log: bool
+) -> None:
+    path = off_the_plane(make)
     drawn = figure(make.quadratic(path=path), "surface", log=log)
-    field, line = drawn.data[0], traces(drawn, "path")[1]
-    height = np.log10(path.projected_loss) if log else path.projected_loss
-    np.testing.assert_allclose(line.z - height, LIFT * (field.cmax - field.cmin), rtol=1e-9)
+    field, (line, threads, edges, marks) = drawn.data[0], traces(drawn, "path")
+    lift = LIFT * (field.cmax - field.cmin)
+    on_plane, own = (np.log10(each) if log else each for each in (path.projected_loss, path.loss))
+    np.testing.assert_allclose(line.z[::PIECES], on_plane + lift, rtol=1e-9)
+    np.testing.assert_allclose(marks.z, own + MARK_LIFT * lift, rtol=1e-9)
+    np.testing.assert_array_equal(edges.z, marks.z)
+    np.testing.assert_allclose(
+        threads.z.reshape(-1, 3)[:, :2], np.stack([own, on_plane], axis=1) + MARK_LIFT * lift, rtol=1e-9
+    )
+    assert np.isnan(threads.z[2::3]).all()
+    low, high = drawn.layout.scene.zaxis.range
+    assert low < marks.z.min() < marks.z.max() < high, "a snapshot is cut off"
+    ends = {trace.name: trace.z[0] for trace in traces(drawn, "end") if trace.name}
+    assert sorted(ends.values()) == sorted([marks.z[0], marks.z[-1]])
+
+
+def test_a_snapshot_far_above_the_surface_is_at_the_upper_end_and_the_caption_says_so(make: ModuleType) -> None:
+    path = make.spiral(10)
+    path = dataclasses.replace(path, loss=np.where(path.step == 1, 250.0, path.loss))
+    drawn = figure(make.quadratic(path=path), "surface", log=False)
+    marks = traces(drawn, "path")[3]
+    assert marks.z[0] == drawn.layout.scene.zaxis.range[1]
+    assert "Above the heights drawn, and shown at their upper end: epoch 1 (250)." in drawn.layout.meta["caption"]
+    assert "the loss is 250" in drawn.layout.meta["caption"]
+
+
+def off_the_plane(make: ModuleType) -> ProjectedPath:
+    """A path whose start has a loss higher than the plane by 0.4, and whose snapshot 4 has half that of the plane."""
+    path = make.spiral(10)
+    loss = path.projected_loss.copy()
+    loss[0] += 0.4
+    loss[3] *= 0.5
+    return dataclasses.replace(path, loss=loss)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
+def test_snapshots_have_the_colours_of_the_plane_at_their_own_loss(
+    make: ModuleType, kind: str, log: bool, theme: str
+) -> None:
+    path = off_the_plane(make)
+    surface = make.quadratic(path=path)
+    scale = prepare_figure(surface, log=log).scale
+    own = np.log10(path.loss) if log else path.loss
+    share = (own - scale.low) / (scale.high - scale.low)
+    if kind == "topographic":
+        edges = np.array([scale.low, *scale.ticks, scale.high])
+        band = [int((np.array(scale.ticks) <= value).sum()) for value in own]
+        middle = (edges[band] + edges[np.array(band) + 1]) / 2
+        share = (middle - scale.low) / (scale.high - scale.low)
+    if kind == "contour":  # lines leave out the end of the scale that is too faint
+        start, stop = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}[theme]
+        share = start + (stop - start) * np.clip(share, 0, 1)
+    drawn = figure(surface, kind, log=log, theme=theme)
+    (marks,) = (trace for trace in traces(drawn, "path") if trace.hoverinfo == "text")
+    assert list(marks.marker.color) == colours_at("viridis", share)
+    assert marks.marker.line.color == "#d6336c"
+    ends = [trace.marker.color[0] for trace in traces(drawn, "end") if trace.name]
+    assert ends == [marks.marker.color[0], marks.marker.color[-1]]
+    assert "have the colour" in drawn.layout.meta["caption"]
+
+
+def test_the_page_can_change_the_theme_of_snapshots_on_lines(make: ModuleType) -> None:
+    surface = make.quadratic(path=off_the_plane(make))
+    light, dark = (traces(figure(surface, "contour", theme=theme), "path")[2] for theme in ("light", "dark"))
+    assert light.marker.color != dark.marker.color
+    for theme, one in (("light", light), ("dark", dark)):
+        assert list(one.marker.color) == list(light.meta["themed"][theme]["marker"]["color"])
+
+
+@pytest.mark.parametrize("kind", ["topographic", "contour"])
+def test_snapshots_of_which_the_own_loss_is_not_known_are_hollow(make: ModuleType, kind: str) -> None:
+    path = make.spiral(5)
+    path = dataclasses.replace(path, loss=np.array([0.5, np.nan, np.inf, 0.2, 0.1]))
+    drawn = figure(make.quadratic(path=path), kind)
+    marks = traces(drawn, "path")[2]
+    assert [colour == "#ffffff" for colour in marks.marker.color] == [False, True, True, False, False]
+    assert "<br>loss not known<br>" in marks.hovertext[1]
+    assert "<br>loss not finite<br>" in marks.hovertext[2]
+    assert "at epoch 3 the loss is not finite, the plane has" in drawn.layout.meta["caption"]
+    accuracy = figure(make.quadratic(path=path), kind, observable="accuracy")
+    marks = traces(accuracy, "path")[2]
+    assert set(marks.marker.color) == {"#ffffff"}
+    assert all(line.endswith("accuracy not known along the path") for line in marks.hovertext)
+    assert "colour of their own loss" not in accuracy.layout.meta["caption"]
+
+
+@pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
+def test_the_caption_gives_the_largest_difference_between_path_and_plane(make: ModuleType, kind: str) -> None:
+    agrees = figure(make.quadratic(path=make.spiral()), kind).layout.meta["caption"]
+    assert "lies off" not in agrees
+    path = off_the_plane(make)
+    apart = np.abs(path.loss - path.projected_loss)
+    assert int(np.argmax(apart)) == 0
+    said = figure(make.quadratic(path=path), kind, log=False).layout.meta["caption"]
+    loss, plane = path.loss[0], path.projected_loss[0]
+    assert f"The path lies off the plane: at epoch 1 the loss is {loss:.3g}, the plane has {plane:.3g} there." in said
+    # On a logarithmic scale a factor of 2 is what is far.
+    ratio = np.abs(np.log10(path.loss / path.projected_loss))
+    k = int(np.argmax(ratio))
+    said = figure(make.quadratic(path=path), kind, log=True).layout.meta["caption"]
+    assert f"at epoch {path.step[k]} the loss is {path.loss[k]:.3g}" in said
 
 
 def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> None:

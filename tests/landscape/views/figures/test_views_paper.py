@@ -92,7 +92,7 @@ def test_a_slice_for_print_says_which_it_is(make: ModuleType) -> None:
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_a_title_of_several_lines_has_room_above_the_plot(make: ModuleType, preset: str | None) -> None:
-    words = "The loss of <LeNet-5> & its convergence point, trained on handwritten digits for ten epochs " * 2
+    words = "The loss of <LeNet-5> & its last snapshot, trained on handwritten digits for ten epochs " * 2
     short = figure(make.quadratic(), preset=preset, title="Loss").layout
     long = figure(make.quadratic(), preset=preset, title=words.strip()).layout
     lines = long.title.text.split("<br>")

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from refined_surfaces import refined
 
 from landscape.errors import JobError, LandscapeError
+from landscape.surface import ProjectedPath
 from landscape.views import plot
 from landscape.views.figures.finer import NAME as EDGES
+from landscape.views.plots.style import rgb
 from landscape.views.prepared.figure_data import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -56,9 +59,42 @@ def test_a_plane_has_the_levels_of_all_figures(make: ModuleType, pyplot: Any, lo
     ax = surface.plot(kind="topographic", log=log)
     (bar,) = ax.child_axes
     assert [text.get_text() for text in bar.get_yticklabels()] == list(scale.texts)
-    assert {"trajectory", "start (epoch 1)", "convergence point (epoch 10)", "origin"} <= set(labels(ax))
+    assert {"trajectory", "start (epoch 1)", "last snapshot (epoch 10)", "origin"} <= set(labels(ax))
     np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
     ax.figure.canvas.draw()
+
+
+def own_losses(make: ModuleType) -> ProjectedPath:
+    path = make.spiral(6)
+    return dataclasses.replace(path, loss=path.projected_loss * np.array([1.8, 1.0, np.nan, 0.4, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("kind", ["contour", "topographic"])
+def test_snapshots_have_the_colours_of_the_plane_at_their_own_loss(make: ModuleType, kind: str) -> None:
+    surface = make.quadratic(path=own_losses(make))
+    ax = surface.plot(kind=kind)
+    (dots,) = (each for each in ax.collections if each.get_label() == "_snapshots")
+    np.testing.assert_allclose(dots.get_offsets()[:, 0], surface.path.coordinates["alpha"])
+    figure_marks = next(
+        trace for trace in surface.figure(kind).data if (trace.meta or {}).get("role") == "path" and trace.name
+    )
+    expected = [to_rgba(rgb(colour) if colour.startswith("rgb") else colour) for colour in figure_marks.marker.color]
+    np.testing.assert_allclose(dots.get_facecolor(), expected, atol=1e-6)
+    assert figure_marks.marker.color[2] == "#ffffff", "its loss is not known"
+    np.testing.assert_allclose(dots.get_edgecolor()[0], to_rgba("#d6336c"))
+    assert line_named(ax, "last snapshot (epoch 6)").get_markerfacecolor() == pytest.approx(expected[-1][:3])
+
+
+def test_snapshots_float_at_their_own_loss_over_a_surface_with_a_thread(make: ModuleType) -> None:
+    surface = make.quadratic(path=own_losses(make))
+    ax = surface.plot(kind="surface", log=False)
+    scale = prepare_figure(surface, log=False).scale
+    lift, path = 0.03 * (scale.high - scale.low), surface.path
+    known = np.where(np.isfinite(path.loss), path.loss, path.projected_loss) + lift
+    (dots,) = (each for each in ax.collections if each.get_label() == "_snapshots")
+    np.testing.assert_allclose(np.sort(dots._offsets3d[2]), np.sort(known))
+    threads = [line.get_data_3d()[2] for line in ax.lines if len(line.get_data_3d()[2]) == 2]
+    np.testing.assert_allclose(threads, np.stack([path.projected_loss + lift, known], axis=1))
 
 
 def test_missing_points_are_hatched_each_in_its_own_way(make: ModuleType) -> None:

@@ -14,6 +14,7 @@ from landscape.views.prepared.figure_data import prepare_figure, suggests_log
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface
 from landscape.views.prepared.missing import rectangles, square_states, why_empty
+from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.prepared.path import place_labels, prepare_paths
 from landscape.views.prepared.thinning import thinned
 from landscape.views.prepared.wording import short_axis_title
@@ -99,6 +100,15 @@ def test_fractions_stay_linear(make: ModuleType) -> None:
     assert not suggests_log(surface, "accuracy")
 
 
+def test_an_origin_that_training_went_on_after_says_so(make: ModuleType) -> None:
+    surface = make.with_record(make.line(), origin="epoch <10>", went_on_to="epoch 12")
+    data = prepare_figure(surface)
+    assert "Origin: epoch <10> (training went on to epoch 12)" in data.caption
+    assert data.origin.hover.startswith("<b>origin</b> (epoch &lt;10&gt;)<br>")
+    assert data.origin.hover.endswith("<br>training went on to epoch 12")
+    assert ("origin", "epoch <10> (training went on to epoch 12)") in landscape_rows(surface)
+
+
 def test_the_origin_is_marked_where_it_lies_inside_the_axes(make: ModuleType) -> None:
     odd, even = make.quadratic(41, 31), make.quadratic(40, 30)
     assert prepare_figure(odd).origin.height == pytest.approx(0.1)
@@ -167,7 +177,7 @@ def test_the_drawn_path_follows_the_path(make: ModuleType) -> None:
     (drawn,) = prepare_paths(make.quadratic(path=path), "loss", log=True)
     np.testing.assert_allclose(drawn.height, np.log10(path.projected_loss))
     assert drawn.numbers == tuple(range(1, 11))
-    assert "<b>epoch 10</b> (convergence point)" in drawn.hover[-1]
+    assert "<b>epoch 10</b> (last snapshot)" in drawn.hover[-1]
     for word in ("alpha", "beta", "loss ", "loss at its projection", "distance off the plane 0.4"):
         assert word in drawn.hover[0]
     assert {0, 9} <= {label.index for label in drawn.labels}

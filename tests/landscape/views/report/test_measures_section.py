@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from landscape.page.describing import measure_columns
 from landscape.views.prepared.measures import lines_of, measure_curves, measure_numbers, table_csv
 from landscape.views.report.measured import measures_section
 from landscape.views.report.page import render_report
@@ -73,6 +74,45 @@ def test_tables_for_people_and_for_software_hold_every_row():
         "linear 0.25 not finite",
     ]
     table = table_csv(measures(1, 5))
-    assert table[0] == ["origin", "number", "layer", "measure", "value", "stderr", "low", "high", "draws", "note"]
-    assert table[2] == ["epoch 1", "1", "", "rise 0.25", "0.25", "0.003", "0.2", "0.3", "16", ""]
+    assert table[0] == ["origin", "number", "layer", "measure", "value", "stderr", "low", "high", "draws", "note",
+                        "above", "below"]  # fmt: skip
+    assert table[2] == ["epoch 1", "1", "", "rise 0.25", "0.25", "0.003", "0.2", "0.3", "16", "", "", ""]
     assert table[-4][:5] == ["epoch 5", "5", "<conv>", "rise 0.1", "0.75"]
+
+
+BOUND = {"value": None, "note": "the loss is not finite there", "below": 0.05}
+
+
+def bounded(**rows: dict) -> dict:
+    """Measures of four snapshots, of which the second has these rows and the others a radius."""
+    found = measures(1, 2, 5, 9)
+    for entry in found["origins"].values():
+        entry["rows"] = ROWS | {"radius": {"value": 0.25, "low": 0.2, "high": 0.3}}
+    found["origins"]["epoch 2"]["rows"] = ROWS | rows
+    return found
+
+
+def test_a_bound_is_nowhere_shown_as_a_value():
+    found = bounded(radius=BOUND)
+    (line,) = [line for line in lines_of(found) if "flatness radius" in line and "<" in line]
+    assert line.split()[:4] == ["flatness", "radius", "<", "0.05"]
+    (row,) = [row for row in table_csv(found) if row[0] == "epoch 2" and row[3] == "radius"]
+    assert row[4:] == ["", "", "", "", "", "the loss is not finite there", "", "0.05"]
+    (curve,) = [curve for curve in measure_curves(found) if curve.title == "flatness radius"]
+    assert (curve.places, curve.bounds) == ((1, 5, 9), ((2, None, 0.05),))
+    section = measures_section(ReportRun("a", (), measures=found))
+    assert "&lt; 0.05" in section
+    figure = next(each for each in section.split("<figure>") if "flatness radius; an open triangle" in each)
+    assert figure.count("<circle") == 3
+    assert figure.count("<polyline") == 2  # from epoch 5 to 9, and epoch 1 alone: not through the bound
+    last = measures(5)
+    last["origins"]["epoch 5"]["rows"] = ROWS | {
+        "radius": BOUND | {"above": 0.025},
+        "sam 20 steps": {"value": None, "above": 2.0},
+    }
+    shown = measure_numbers(last)
+    assert shown["flatness radius"] == "0.025 to 0.05"
+    assert shown["worst case in ‖ε‖ ≤ 0.05 (SAM), 20 steps"] == "> 2"
+    columns = measure_columns(shown)
+    assert columns["flatness radius"] == "0.025 to 0.05"
+    assert "of" not in columns

@@ -45,4 +45,16 @@ def test_a_check_that_fails_is_the_verdict():
     twice = dataclasses.replace(checks, results=(failed, failed, *checks.results[1:]), seconds=0.5)
     assert dataclasses.replace(checks, results=(failed,)).verdict.startswith("no: 1 check does not hold (1 check,")
     assert twice.verdict == "no: 2 checks do not hold, with 1 reservation (3 checks, 94 evaluations, 0.5 s)"
-    assert dataclasses.replace(checks, results=()).verdict.startswith("nothing of it could be judged (0 checks")
+    assert dataclasses.replace(checks, results=()).verdict.startswith("not judged: ")
+
+
+def test_values_that_hold_are_no_verdict_where_the_network_was_not_evaluated(make: ModuleType):
+    checks = found(3)
+    centre = dataclasses.replace(checks.results[0], state="unjudged", text="centre: no module 'mine'")
+    unjudged = dataclasses.replace(checks, results=(centre, *checks.results[1:]), evaluations=0)
+    assert unjudged.not_judged
+    assert unjudged.verdict.startswith("not judged: its network could not be evaluated, with 1 reservation (1 check, 0")
+    section = checks_section(make.with_record(make.line(), checks=unjudged))
+    assert '<details class="checks" open><summary>Can this picture be trusted? not judged: ' in section
+    fails = dataclasses.replace(checks.results[1], state="fails")
+    assert not dataclasses.replace(unjudged, results=(centre, fails)).not_judged, "a fault is an answer"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.calculation import AtPoints, Calculator, Setting
+from landscape.calculation.calculator import Calculator, Setting
+from landscape.calculation.points import AtPoints
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.problem.observables import Observe
