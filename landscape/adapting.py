@@ -47,6 +47,8 @@ def run(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     limits: Limits | None = None,
+    *,
+    accept_origin: bool = False,
 ) -> Run:
     """Compute a job serially, in this process, or go on with it where it stopped.
 
@@ -54,11 +56,13 @@ def run(
         observer: is told the `Progress` after every task.
         stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
         limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
+        accept_origin: go on, with a warning that the landscape keeps, where the model that the callback returned has
+            another loss at the origin, or at one point beside it, by its own forward pass; else that is an error.
 
     Returns:
         The run, opened for reading.
     """
-    return with_levels(job, lambda each: pipeline.run(each, observer, stop, limits))
+    return with_levels(job, lambda each: pipeline.run(each, observer, stop, limits, accept_origin=accept_origin))
 
 
 def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:

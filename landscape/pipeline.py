@@ -50,6 +50,8 @@ def run(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     limits: Limits | None = None,
+    *,
+    accept_origin: bool = False,
 ) -> Run:
     """Compute a job as `adapting.run` does, but without the levels of refinement that it asks for."""
     stage(PREPARING)
@@ -57,7 +59,9 @@ def run(
     try:
         with run_lock(prepared.run):
             bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
-            run_prepared(prepared, observer or (lambda progress: None), stop, limits)
+            run_prepared(
+                prepared, observer or (lambda progress: None), stop, limits, accept_origin=accept_origin
+            )  # fmt: skip
     except OSError as error:
         raise write_error(prepared.run, error) from error
     return Run(prepared.run)
@@ -69,11 +73,14 @@ def run_prepared(
     stop: Callable[[], bool],
     limits: Limits | None = None,
     open_one: OpenOne = open_landscape,
+    *,
+    accept_origin: bool = False,
 ) -> None:
     """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
 
     Args:
         open_one: another way to open its landscapes, where they have been opened already.
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
     """
 
     def on_point() -> None:  # the evaluator calls it before each point
@@ -94,7 +101,7 @@ def run_prepared(
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)
-        compute_landscape(prepared, planned, opened, observer, on_point)
+        compute_landscape(prepared, planned, opened, observer, on_point, accept_origin=accept_origin)
 
 
 def compute_landscape(
@@ -103,6 +110,8 @@ def compute_landscape(
     opened: OpenLandscape,
     observer: Observer,
     on_point: Callable[[], None],
+    *,
+    accept_origin: bool = False,
 ) -> None:
     """Compute what is left to do of one landscape, task after task, and record how far it is.
 
@@ -116,7 +125,9 @@ def compute_landscape(
         evaluator = make_evaluator(prepared, landscape, on_point)
         with recorded_end(tally):
             with in_folder(prepared.folder):
-                check_reproduction(opened.store, landscape.grid, evaluator, landscape.extension)
+                check_reproduction(
+                    opened.store, landscape.grid, evaluator, landscape.extension, accept_origin=accept_origin
+                )
             for task in opened.tasks:
                 compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
                 observer(tally.progress())

@@ -1,12 +1,16 @@
-"""Whether a process computes the values that a landscape holds: one point off the origin, in equal bits.
+"""Whether a process computes the values that a landscape holds, and whether they are those of the user's own model.
 
 Before the first value of a process is used, the process evaluates the origin and one point beside it. The values of
 the first process are kept with the landscape, and every later process must compute the same bits. It does not where it
 has other code, another kind of processor, other versions, or a network that is not the same in every process.
+
+Of a landscape that is new, the first process also has the user's own model give its losses at both places, by plain
+forward passes: the landscape is of a copy whose weights are moved, and a model may be such that this is another one.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +21,16 @@ import numpy as np
 from landscape.devices import processor_name
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.plain import OwnLosses, Pair, own_losses
 from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
 from landscape.preparation.extension import Extension
-from landscape.record import CheckRecord, Record
+from landscape.record import CheckRecord, OwnModelRecord, Record
 from landscape.store import LandscapeStore
+
+log = logging.getLogger("landscape")
 
 ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
 COARSE_ROUNDING = 3e-2  # the same in bfloat16
@@ -31,6 +38,7 @@ COARSE_ROUNDING = 3e-2  # the same in bfloat16
 SAME_ORIGIN = attrgetter("origin", "samples", "num_samples", "seed", "precision", "batch_norm")  # of the identities
 SAME_PLAN = attrgetter("engine", "batch_size", "device")  # of the plans
 Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
+UNKNOWN_ERROR = 1e-2  # relative: of a lower precision whose error could not be measured; bfloat16 has 8 bits, tf32 11
 
 
 @dataclass(frozen=True)
@@ -240,14 +248,23 @@ def refusal(name: str, expected: Witness | None, witness: Witness, difference: s
 
 
 def check_reproduction(
-    store: LandscapeStore, grid: Grid, evaluator: Evaluator, extension: Extension | None = None
+    store: LandscapeStore,
+    grid: Grid,
+    evaluator: Evaluator,
+    extension: Extension | None = None,
+    *,
+    accept_origin: bool = False,
 ) -> None:
     """Have this process compute what the landscape holds before it adds to it.
 
     Where the landscape holds nothing yet, what this process computes is kept as what every other one must reproduce.
 
+    Args:
+        accept_origin: go on, with a warning, where the user's own model gives other losses.
+
     Raises:
         NotReproduced: this process computes something else.
+        OtherModel: the user's own model gives other losses.
     """
     expected = recorded(store, grid)
     point = expected.point if expected else check_point(grid)
@@ -257,4 +274,105 @@ def check_reproduction(
     difference = witness.differs_from(expected) if expected else other_network(store, witness)
     if difference:
         raise refusal(store.name, expected, witness, difference)
+    if is_to_be_compared(store.record, extends=extension is not None):
+        keep_comparison(store, losses_of_own_model(evaluator, witness), accept_origin=accept_origin)
+    elif not store.record.states("own_model"):
+        keep_reason(store, why_not_compared(store.record, extends=extension is not None))
     keep_witness(store, witness)
+
+
+# -- the user's own model ------------------------------------------------------------------------------------------
+
+
+class OtherModel(JobError):
+    """The landscape would be of another network than the user's own model."""
+
+
+def why_not_compared(record: Record, *, extends: bool) -> str:
+    """Why the losses are not compared with those of the user's own model; empty where they can be.
+
+    Args:
+        extends: whether the landscape takes over values of another one, or is a level of it.
+    """
+    if extends or record.level is not None:
+        return "the landscape that it goes on with was"
+    if record.quantisation is not None:
+        return f"its network has {record.rounding_in_words}, and the model has not"
+    if record.batch_norm != "eval" and record.provenance.batch_norm_layers:
+        return f"batch_norm: {record.batch_norm} is meant to give other losses than the model in eval mode"
+    return ""
+
+
+def is_to_be_compared(record: Record, *, extends: bool) -> bool:
+    """Whether nobody has compared the landscape with the user's own model yet, and that can be done."""
+    return not record.states("own_model") and not why_not_compared(record, extends=extends)
+
+
+def losses_of_own_model(evaluator: Evaluator, witness: Witness) -> OwnLosses:
+    """The user's own model at the origin and at the point of the witness, beside what the process has there."""
+    nothing = math.nan
+    return own_losses(
+        evaluator, witness.point, witness.origin.get("loss", nothing), witness.values.get("loss", nothing)
+    )
+
+
+def keep_reason(store: LandscapeStore, reason: str) -> None:
+    """Record why the landscape was not compared with the user's own model."""
+    store.update_attributes(own_model=OwnModelRecord(state="not compared", text=reason))
+
+
+def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: bool) -> None:
+    """Record what the user's own model gave.
+
+    Raises:
+        OtherModel: it has other losses, and that is not accepted; nothing is recorded.
+    """
+    if found.origin is None:
+        log.warning("landscape %r was not compared with your model: %s", store.name, found.why_not)
+        keep_reason(store, found.why_not)
+        return
+    pairs = {name: pair for name, pair in (("origin", found.origin), ("point", found.beside)) if pair is not None}
+    differs = {
+        name: pair for name, pair in pairs.items() if not pair.agrees(_error_of_precision(store.record, pair))
+    }  # fmt: skip
+    losses = {name: (pair.evaluated.hex(), pair.own.hex()) for name, pair in pairs.items()}
+    kept = OwnModelRecord(state="agrees", point=found.point, losses=losses)
+    if differs:
+        name, pair = next(iter(differs.items()))
+        text = _difference(name, pair, found.point)
+        if not accept_origin:
+            raise OtherModel(f"landscape {store.name!r}: {text}; {CAUSES[name]} mend that, or {ACCEPT}")
+        log.warning("landscape %r: %s; this was accepted, and stays in its record and captions", store.name, text)
+        kept = OwnModelRecord(state="accepted", text=text, point=found.point, losses=losses)
+    store.update_attributes(own_model=kept)
+
+
+CAUSES = {
+    "origin": (
+        "does eval() merge weights, as LoRA's does, are values kept by the identity of a model, or does its "
+        "__deepcopy__ leave something out?"
+    ),
+    "point": (
+        "does a hook or observe read another layer or model than the one that it is given, does eval() merge weights, "
+        "as LoRA's does, or are values kept by the identity of a model?"
+    ),
+}
+ACCEPT = "go on as it is with --accept-origin (accept_origin=True)"
+
+
+def _difference(name: str, pair: Pair, point: Sequence[float]) -> str:
+    both = f"loss {pair.evaluated:.6g}, and {pair.own:.6g} by your model's own forward pass"
+    if name == "origin":
+        return f"the centre is not your model: {both} on the same samples"
+    at = ", ".join(f"{coordinate:.4g}" for coordinate in point)
+    return f"beside the centre it is not your model: {both} with the weights of ({at})"
+
+
+def _error_of_precision(record: Record, pair: Pair) -> float:
+    """By how much a lower precision may change the loss, as far as it was measured."""
+    if record.precision in ("float32", "float64", None):
+        return 0.0
+    found, size = record.precision_error, max(abs(pair.evaluated), abs(pair.own))
+    if found is None or found.max_abs_error is None:
+        return UNKNOWN_ERROR * size
+    return max(found.max_abs_error, (found.max_rel_error or 0.0) * size)

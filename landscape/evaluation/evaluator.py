@@ -163,6 +163,11 @@ class Evaluator:
         return Evaluator(*of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit)
 
     @property
+    def weights_at_origin(self) -> State:
+        """θ₀, as it was given."""
+        return self._origin
+
+    @property
     def held_samples(self) -> ChosenSamples:
         """All samples, on the device where they are resident."""
         return self._feed.samples

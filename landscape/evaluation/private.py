@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import nn
 
 from landscape.errors import JobError, one_line
@@ -22,6 +23,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
+    _refuse_shared(model, copied)
     copies = dict(copied.named_modules())  # a __deepcopy__ of the user's may leave some out
     lost = [
         f"{type(each).__name__}.{slot}"
@@ -33,3 +35,23 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     if lost:
         raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
     return copied, [copy_of for original, copy_of in memo.items() if id(copy_of) != original]
+
+
+def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
+    """Refuse a copy that is none: its weights would be moved, and with them those of the user's own model.
+
+    Raises:
+        JobError: a __deepcopy__ of the user's returns the model itself, or a model with the same trainable parameters.
+    """
+    own = {each.data_ptr(): name for name, each in model.named_parameters() if _moves(each)}
+    shared = [own[each.data_ptr()] for each in copied.parameters() if _moves(each) and each.data_ptr() in own]
+    if copied is model or shared:
+        what = "itself" if copied is model else f"one that has the same {shared[0]}"
+        raise JobError(
+            f"model: copy.deepcopy of {type(model).__name__} gives {what}, and what is moved must be a copy: let its "
+            "__deepcopy__ copy its parameters"
+        )
+
+
+def _moves(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.layout is torch.strided and parameter.numel() > 0

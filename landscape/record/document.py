@@ -30,6 +30,7 @@ from landscape.record.parts import (
     ImportRecord,
     JobRecord,
     LevelRecord,
+    OwnModelRecord,
     PlanRecord,
     PrecisionError,
     ProgressRecord,
@@ -92,6 +93,7 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
+    own_model: OwnModelRecord | None = None  # none where nobody has asked yet, as in landscapes of earlier versions
     found_range: FoundRange | None = None  # none where the job gives the range in numbers, or its axes their own
     level: LevelRecord | None = None  # of a refinement; none of a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
@@ -174,6 +176,11 @@ class Record:
             return None if recorded is None else Quantisation.from_record(recorded)
         except (TypeError, ValueError):  # a later version's
             return None
+
+    @property
+    def accepted_in_words(self) -> str:
+        """What differs between the landscape and the user's own model, and was accepted; empty where nothing does."""
+        return self.own_model.text if self.own_model is not None and self.own_model.state == "accepted" else ""
 
     @property
     def rounding_in_words(self) -> str:

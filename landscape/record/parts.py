@@ -230,6 +230,21 @@ class CheckRecord:
     repeatable: Annotated[Flag, _default(True)] = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnModelRecord:
+    """Whether the landscape is that of the user's own model, as its own forward passes over the same samples say.
+
+    `state` is `agrees`, `accepted` where it differs and the user has accepted that, or `not compared`; `text` says what
+    differs, or why nothing was compared. `losses` has, for the origin and for the point beside it, the loss of the
+    landscape and that of the model, in hexadecimal.
+    """
+
+    state: Text
+    text: Text = ""
+    point: tuple[Real, ...] = ()
+    losses: dict[Text, tuple[Text, Text]] = field(default_factory=dict)
+
+
 # The parts below are documents that other types write as a whole; the fields name only the entries that are read.
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from small_models import (
     LOOK,
     MEASURED,
+    OWN_MODEL,
     WITNESS,
     ConvNet,
     Counter,
@@ -312,7 +313,7 @@ def test_several_landscapes_are_computed_and_one_can_be_added(tmp_path):
     counter.calls = 0
     found = run(make_job(tmp_path, lambda: problem, [first, line]))
     assert list(found) == ["first", "line"]
-    assert counter.calls == LOOK + MEASURED + WITNESS + 4
+    assert counter.calls == LOOK + MEASURED + WITNESS + OWN_MODEL + 4
     assert found["line"].loss.shape == (4,)
 
 
@@ -413,7 +414,7 @@ def test_points_where_user_code_raises_are_quarantined_and_retried_by_the_next_r
     np.testing.assert_array_equal(found.loss, [1, 2, 3, 4, np.nan, np.nan, np.nan, np.nan, 9])
     assert found.attributes["progress"]["state"] == "partial"
     # Each of the two tiles raises at its first point, three times.
-    assert counter.calls == LOOK + MEASURED + WITNESS + 5 + 2 * 3
+    assert counter.calls == LOOK + MEASURED + WITNESS + OWN_MODEL + 5 + 2 * 3
     failures = sorted(found.attributes["failures"], key=lambda each: each["task"])
     assert [(each["task"], each["attempts"]) for each in failures] == [("tile (2,)", 3), ("tile (3,)", 3)]
     assert failures[0]["cause"] == "ValueError: bad weight 5.0"

@@ -15,8 +15,9 @@ from landscape import Job, Problem
 from landscape.trajectory.snapshots import write_snapshot
 
 # Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
-# origin and the point that a process reproduces before its first tile.
-LOOK, MEASURED, WITNESS = 3, 2, 2
+# origin and the point that a process reproduces before its first tile. At these two the user's own model is evaluated
+# as well where the landscape is new.
+LOOK, MEASURED, WITNESS, OWN_MODEL = 3, 2, 2, 2
 
 
 class Quadratic(nn.Module):

@@ -1,0 +1,276 @@
+"""The mean loss by a plain loop over the user's own model, without an engine, without the code that moves weights.
+
+At θ₀ the model itself is evaluated, so that what a copy of it loses is seen. Elsewhere a fresh copy of it is, while the
+model itself has the same weights: a hook or an `observe` that reads the model past the one that it is given then finds
+the right weights, and what is cached by the identity of a model is computed anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from landscape.batch_norm import BatchNorm
+from landscape.draws import noticed_draws, seed_draws
+from landscape.errors import Interrupted, JobError, one_line
+from landscape.evaluation.arithmetic import arithmetic, autocast
+from landscape.evaluation.batching import batching_of
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.feed import make_feed
+from landscape.evaluation.loaded import take_to_type
+from landscape.evaluation.module_state import ModuleState
+from landscape.evaluation.private import private_copy
+from landscape.parameters import State
+from landscape.plan import Plan
+from landscape.problem.names import WEIGHT
+from landscape.problem.observables import Combination, Observe
+from landscape.problem.reading import seed_of
+from landscape.problem.user_code import kept_alive
+
+Batches = Callable[[], Iterator[Any]]
+Weights: TypeAlias = Callable[[], Iterable[tuple[str, Tensor]]]  # gives the tensors of a state one at a time, by name
+
+ROUNDING = 1e-5  # relative, of the mean loss: what engines promise against plain evaluation
+LEAST_ROUNDING = 1e-7  # absolute: of losses near zero
+MANY = 8.0  # times the rounding: a larger difference has another cause
+ULPS = 4.0  # of the weights, by which they are changed to see what rounding makes of the loss
+
+
+class DrawnError(Exception):
+    """`observe` draws random numbers, which are others in another type."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A loss as the landscape has it, and by the user's own model.
+
+    Attributes:
+        rounding: by how much the loss changes with weights that are a few units in the last place off; 0 where both
+            are so near to each other that it was not measured.
+    """
+
+    evaluated: float
+    own: float
+    rounding: float = 0.0
+
+    def agrees(self, rounding: float = 0.0) -> bool:
+        """Whether they differ by no more than rounding explains, or neither is a number.
+
+        Args:
+            rounding: what else is known of it.
+        """
+        if not (math.isfinite(self.evaluated) or math.isfinite(self.own)):
+            return True
+        known = max(ROUNDING * max(abs(self.evaluated), abs(self.own)) + LEAST_ROUNDING, self.rounding, rounding)
+        return abs(self.evaluated - self.own) <= MANY * known
+
+
+@dataclass(frozen=True)
+class OwnLosses:
+    """What the user's own model has at the origin and at one point off it, beside what the landscape has there.
+
+    Attributes:
+        beside: None where the origin is found to differ already.
+        why_not: why they are not known; then `origin` and `beside` are None.
+    """
+
+    point: tuple[float, ...]
+    origin: Pair | None = None
+    beside: Pair | None = None
+    why_not: str = ""
+
+
+def own_losses(evaluator: Evaluator, point: Sequence[float], at_origin: float, at_point: float) -> OwnLosses:
+    """Compare with the user's own model, over the same samples in the same batches: two forward passes.
+
+    A third one is made where a loss differs, to see how much of it is rounding. What user code raises, or memory that
+    does not suffice, is a reason that nothing is compared, and no error.
+
+    Args:
+        at_origin, at_point: the losses as the evaluator has them.
+    """
+    place = tuple(point)
+    try:
+        origin = _compared(evaluator, (), at_origin)
+        beside = _compared(evaluator, place, at_point) if origin.agrees() else None
+    except Interrupted:
+        raise
+    except Exception as error:
+        return OwnLosses(place, why_not=f"its own forward pass raised {one_line(error)}")
+    return OwnLosses(place, origin, beside)
+
+
+def _compared(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> Pair:
+    def weights() -> Iterator[tuple[str, Tensor]]:
+        return rebuilt(evaluator.weights_at_origin, evaluator.directions if point else (), point)
+
+    pair = Pair(evaluated, loss_of(evaluator, weights, evaluator.plan, fresh=bool(point)))
+    if pair.agrees():
+        return pair
+    moved = loss_of(evaluator, lambda: _shaken(weights(), evaluator), evaluator.plan, fresh=bool(point))
+    change = abs(moved - pair.own)
+    return replace(pair, rounding=change if math.isfinite(change) else math.inf)
+
+
+def _shaken(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Iterator[tuple[str, Tensor]]:
+    """Weights of which each is a few units in the last place larger or smaller, as a seed decides."""
+    plan, origin, generator = evaluator.plan, evaluator.weights_at_origin, torch.Generator().manual_seed(0)
+    for name, tensor in weights:
+        if not tensor.is_floating_point():
+            yield name, tensor
+            continue
+        coarse = plan.rounds_weights and origin[name].dtype is torch.bfloat16
+        held_in = torch.bfloat16 if coarse else torch.float64 if plan.precision == "float64" else torch.float32
+        signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8) * 2 - 1
+        yield name, tensor * (1 + ULPS * torch.finfo(held_in).eps * signs.to(tensor.device))
+
+
+def rebuilt(origin: State, directions: Sequence[State], point: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
+    """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; what no direction names stays as it is."""
+    for name, tensor in origin.items():
+        moving = [(c, each[name]) for c, each in zip(point, directions, strict=True) if name in each]
+        yield name, sum((c * _double(each) for c, each in moving), start=_double(tensor))
+
+
+def _double(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def loss_of(
+    evaluator: Evaluator, weights: Weights, plan: Plan, batch_norm: BatchNorm = "eval", *, fresh: bool,
+    batches: int | None = None, draws: bool = True,
+) -> float:  # fmt: skip
+    """The mean loss of the user's own model with these weights, over the evaluator's samples in its batches.
+
+    Args:
+        plan: the arithmetic: precision, threads and seed.
+        fresh: evaluate a fresh copy of the model, see above; else the model itself.
+        batches: how many, from the first; None for all.
+        draws: whether `observe` may draw random numbers.
+
+    Raises:
+        DrawnError: it draws some, and may not.
+    """
+    device = evaluator.device
+    dtype = torch.float64 if plan.precision == "float64" else torch.float32
+    batching = batching_of(evaluator.samples, plan, evaluator.batch_size, evaluator.held_samples.cuts)
+    feed = make_feed(evaluator.held_samples, device, dtype)
+    feed.split(batching.edges)
+
+    def of_samples() -> Iterator[Any]:
+        for index, batch in feed.batches(batches):
+            evaluator.on_point()  # a stop need not wait for the end of the samples
+            if index in batching.begins:  # common random numbers, as everywhere
+                block = batching.begins[index]
+                seed_draws(seed_of(plan.seed, "block", block) if block else plan.seed)
+            yield batch
+
+    model = private_copy(evaluator.model)[0] if fresh else evaluator.model
+    with (
+        arithmetic(plan, device), torch.no_grad(), kept_alive(), autocast(plan, device),
+        _borrowed(evaluator.model, plan, device),
+    ):  # fmt: skip
+        if model is not evaluator.model:
+            _take(model, plan, device)
+            set_weights(evaluator.model, weights())
+            evaluator.model.eval()
+        set_weights(model, weights())
+        return plain_loss(model, evaluator.observe, of_samples, batch_norm, draws=draws)
+
+
+def set_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy tensors into the model's own parameters and buffers, as `load_state_dict` does."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, tensor in weights:
+        if name in own:
+            own[name].copy_(tensor)
+
+
+def _take(model: nn.Module, plan: Plan, device: torch.device) -> None:
+    model.to(device)
+    take_to_type(model, plan)
+
+
+@contextlib.contextmanager
+def _borrowed(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None]:
+    """The user's own model on the device in the plan's type, for the block; afterwards it is as it was, to the bit."""
+    tensors = [*model.parameters(), *model.buffers()]
+    state = ModuleState(model, _own_objects(model, tensors))
+    modes = [(module, module.training) for module in model.modules()]
+    homes, kept = [tensor.data for tensor in tensors], list[Tensor | None]()
+    try:
+        _take(model, plan, device)
+        on_device = {each.data_ptr() for each in (*model.parameters(), *model.buffers())}
+        # What lies where the evaluation writes to is kept; what was taken elsewhere is itself the copy.
+        kept += [home.clone() if home.data_ptr() in on_device else None for home in homes]
+        yield
+    finally:
+        state.unnoticed()  # what is written past torch's counters is put back as well
+        state.restore()
+        for module, mode in modes:
+            module.training = mode
+        for tensor, home, values in zip(tensors, homes, kept or [None] * len(homes), strict=True):
+            tensor.data = home
+            if values is not None:
+                home.copy_(values)
+
+
+def _own_objects(model: nn.Module, tensors: Sequence[Tensor]) -> list[Any]:
+    """The objects that a deep copy of the model would copy, found without copying its weights."""
+    memo: dict[int, Any] = {id(each): each for each in tensors}
+    try:
+        copy.deepcopy(model, memo)
+    except Exception as cause:  # the evaluation has copied it: say which error this one is
+        raise JobError(f"model: {type(model).__name__} cannot be copied ({one_line(cause)})") from cause
+    return [each for each in memo.get(id(memo), ()) if memo.get(id(each)) is not each]
+
+
+def plain_loss(
+    model: nn.Module, observe: Observe, batches: Batches, batch_norm: BatchNorm, *, draws: bool = True
+) -> float:
+    """The mean loss of a model over the batches, in eval mode; the model is changed.
+
+    Raises:
+        DrawnError: random numbers are drawn, and may not be.
+    """
+    model.eval()
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    if batch_norm == "recalibrate":
+        for index, batch in enumerate(batches()):
+            for norm in norms:
+                norm.train()
+                norm.momentum = 1 / (index + 1)  # a mean over the batches; the first one forgets what was there
+            observe(model, batch)
+    if batch_norm != "eval":
+        for norm in norms:
+            norm.train(batch_norm == "batch")
+    sums: dict[str, list[float]] = {}
+    for batch in batches():
+        with noticed_draws() as noticed:
+            values = observe(model, batch)
+        if noticed.happened and not draws:
+            raise DrawnError
+        for name, total, count in _totals(values, observe):
+            sums.setdefault(name, [0.0, 0.0])
+            sums[name][0] += total
+            sums[name][1] += count
+    factors = observe.factors if isinstance(observe, Combination) else {"loss": 1.0}
+    return sum(factors[name] * total / count for name, (total, count) in sums.items())
+
+
+def _totals(values: Mapping[str, Tensor], observe: Observe) -> Iterator[tuple[str, float, float]]:
+    """Σ wᵢℓᵢ and Σ wᵢ of a batch, of the loss or of each of its terms."""
+    for name in values if isinstance(observe, Combination) else ("loss",):
+        losses = values[name].double()
+        weights = values[WEIGHT].double() if WEIGHT in values else torch.ones_like(losses)
+        yield name, float((weights * losses).sum()), float(weights.sum())
