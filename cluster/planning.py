@@ -33,6 +33,7 @@ from landscape.problem.user_code import in_folder
 from landscape.record import plain
 from landscape.refinement.choosing import MOST_LEVELS
 from landscape.refinement.grids import finer_shape
+from landscape.reproduction import why_not_compared
 from landscape.spec import Job
 from landscape.store import LandscapeStore, PathPlan
 from landscape.surface import MOMENT_PARTS
@@ -65,7 +66,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     for part, count_of in (("curvature", ""), ("convexity", "all_"), ("layers", "all_")):
         missing += sum(each[part][f"{count_of}evaluations"] for each in landscapes if each[part])
-    missing += sum(each["range_evaluations"] for each in landscapes)
+    missing += sum(each["range_evaluations"] + each["own_model"]["evaluations"] for each in landscapes)
     engine = _engine(prepared, evaluator, seconds)
     asked = workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
     times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not asked)
@@ -131,6 +132,7 @@ def _plan_landscape(
         "quantised": landscape.record.rounding_in_words or None,
         "rounded": list(landscape.record.rounded),
         "range_evaluations": _range_evaluations(landscape),
+        "own_model": _own_model(landscape, stored, missing),
         "origin_on_grid": not without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
@@ -186,6 +188,15 @@ def _range_evaluations(landscape: PreparedLandscape) -> int:
     """About how many it takes to find the range of the axes; 0 where that is given, or has been found."""
     is_to_be_found = any(AUTO in axis for axis in landscape.identity["coordinates"])
     return 1 + ranging.EVALUATIONS * len(landscape.directions) if is_to_be_found else 0
+
+
+def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, missing: int) -> dict[str, Any]:
+    """How many forward passes of the user's own model are made to compare it with the landscape, or why none."""
+    record = landscape.record if stored is None else stored.record
+    if record.states("own_model") or not missing:
+        return {"evaluations": 0, "why_not": "it has been compared"}
+    reason = why_not_compared(record, extends=landscape.extension is not None)
+    return {"evaluations": 0 if reason else 2, "why_not": reason}
 
 
 def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None) -> int:
@@ -255,6 +266,10 @@ def plan_text(plan: dict[str, Any]) -> str:
             )
         of_map = convexity_text(each["convexity"]) if each["convexity"] else []
         lines += [f"  {line}" for line in [*of_map, *(each["layers"]["text"] if each["layers"] else [])]]
+        if each["own_model"]["evaluations"]:
+            lines.append(
+                "  first your own model is evaluated, at the origin and at one point beside it: 2 forward passes"
+            )
         if each["range_evaluations"]:
             lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")
         if each["refined_points"]:

@@ -100,7 +100,9 @@ def status_text(status: dict[str, Any]) -> str:
             lowest = f"lowest loss {each['minimum']['loss']:.4g} at {place}"
             parts.append(f"the same loss {each['minimum']['loss']:.4g} at all points" if each["constant"] else lowest)
         lines.append(", ".join(parts))
-        below = (*each["problems"], *_failure_lines(each), *_worker_lines(each))
+        own = each["own_model"] or {}
+        accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
+        below = (*accepted, *each["problems"], *_failure_lines(each), *_worker_lines(each))
         lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]
     if not status["landscapes"]:
         lines.append("no landscapes yet")

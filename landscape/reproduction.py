@@ -276,8 +276,7 @@ def check_reproduction(
         raise refusal(store.name, expected, witness, difference)
     if is_to_be_compared(store.record, extends=extension is not None):
         keep_comparison(store, losses_of_own_model(evaluator, witness), accept_origin=accept_origin)
-    elif not store.record.states("own_model"):
-        keep_reason(store, why_not_compared(store.record, extends=extension is not None))
+    keep_why_not_compared(store, extension)
     keep_witness(store, witness)
 
 
@@ -316,9 +315,16 @@ def losses_of_own_model(evaluator: Evaluator, witness: Witness) -> OwnLosses:
     )
 
 
-def keep_reason(store: LandscapeStore, reason: str) -> None:
-    """Record why the landscape was not compared with the user's own model."""
-    store.update_attributes(own_model=OwnModelRecord(state="not compared", text=reason))
+def keep_why_not_compared(store: LandscapeStore, extension: Extension | None) -> None:
+    """Record why the landscape is not compared with the user's own model, if so; else nothing.
+
+    What goes on with a landscape has what is recorded of that.
+    """
+    reason = why_not_compared(store.record, extends=extension is not None)
+    if not reason or store.record.states("own_model"):
+        return
+    before = None if extension is None else extension.store.record.own_model
+    store.update_attributes(own_model=before or OwnModelRecord(state="not compared", text=reason))
 
 
 def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: bool) -> None:
@@ -329,7 +335,7 @@ def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: b
     """
     if found.origin is None:
         log.warning("landscape %r was not compared with your model: %s", store.name, found.why_not)
-        keep_reason(store, found.why_not)
+        store.update_attributes(own_model=OwnModelRecord(state="not compared", text=found.why_not))
         return
     pairs = {name: pair for name, pair in (("origin", found.origin), ("point", found.beside)) if pair is not None}
     differs = {

@@ -94,7 +94,7 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
     nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
     names = ("seconds", "engine", "precision", "quantised", "precision_error", "workers", "updated", "eta_seconds")
-    unknown = dict.fromkeys(names)
+    unknown = dict.fromkeys((*names, "own_model"))
     empty: dict[str, Any] = {
         "rate": 0.0,
         "retries": 0,
@@ -149,6 +149,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "reduced_batches": progress.reduced_batches,
         "retries": progress.retries,
         "updated": progress.updated,
+        "own_model": plain(record.own_model),
         "found_range": _found_range(store),
         "minimum": _minimum([store, *(level for level, _ in levels)]),
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),

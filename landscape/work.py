@@ -37,7 +37,7 @@ class Work:
 
     `convexity` asks for the ends of the Hessian's spectrum at the points, too, and `layers` for which layer breaks.
     `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
-    losses of the single samples at the points.
+    losses of the single samples at the points. `own_model` asks first for what the user's own model gives.
     """
 
     points: Floats
@@ -47,6 +47,7 @@ class Work:
     keep: bool = False
     convexity: ConvexityRecord | None = None
     layers: LayersRecord | None = None
+    own_model: bool = False
 
 
 def work_at(landscape: PreparedLandscape, points: Floats) -> Work:

@@ -56,7 +56,7 @@ INNER = {
         "running",
         "walks",
         "evaluator",
-        "choice differentiation first_look",
+        "choice differentiation first_look plain",
         "layers",
     ],
 }

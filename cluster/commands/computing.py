@@ -17,11 +17,13 @@ def compute(
     address: str | None = None,
     allow_open: bool = False,
     shown: bool = True,
+    accept_origin: bool = False,
 ) -> int:
     """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up.
 
     Args:
         shown: whether the lines are printed.
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
     """
     with diverted(), ProgressDisplay() as display:
         if serial:
@@ -29,11 +31,11 @@ def compute(
             from landscape.memory import keep_freed_memory
 
             keep_freed_memory()
-            found = run_serially(job, display)
+            found = run_serially(job, display, accept_origin=accept_origin)
         else:
             from cluster.driver.run import run as run_on_ray
 
-            found = run_on_ray(job, workers, address, display, allow_open=allow_open)
+            found = run_on_ray(job, workers, address, display, allow_open=allow_open, accept_origin=accept_origin)
     status = run_status(found.path)
     if shown:
         put(printable(status_text(status)))

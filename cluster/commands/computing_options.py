@@ -52,17 +52,19 @@ class WorkerOptions:
             raise JobError("serial: runs in this process alone; leave out workers and address")
         checked_workers(self.workers)
 
-    def compute(self, job: Job, *, shown: bool = True) -> int:
+    def compute(self, job: Job, *, shown: bool = True, accept_origin: bool = False) -> int:
         """Compute a job with progress on stderr; the exit code.
 
         Args:
             shown: whether a line per landscape is printed.
+            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
         """
         from cluster.commands.computing import compute
 
         return compute(
-            job, serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open, shown=shown
-        )
+            job, serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open,
+            shown=shown, accept_origin=accept_origin,
+        )  # fmt: skip
 
     def calculator(
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int

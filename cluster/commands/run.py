@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cluster.commands.computing_options import ANYONE, Workers
 from cluster.commands.output import read_bound_job
-from cluster.options import ManyWhole, MaybeNumber, MaybeWhole
+from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole
 
 
 def run(
@@ -23,6 +23,7 @@ def run(
     threads: MaybeWhole = None,
     num_gpus: MaybeNumber = None,
     device_ids: ManyWhole = None,
+    accept_origin: Flag = False,
 ) -> int:
     """Compute a job, or go on with it where it stopped.
 
@@ -50,10 +51,12 @@ def run(
         GPUs of each worker: a share from 0 to 1, or a whole number.
     device_ids
         Which GPUs of this machine a local Ray may use.
+    accept_origin
+        Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass.
     """
     given = read_bound_job(
         job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
         batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
     )  # fmt: skip
     who.check()
-    return who.compute(given)
+    return who.compute(given, accept_origin=accept_origin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cluster.driver.landscape_state import DrivenLandscape
@@ -43,6 +44,8 @@ class Driver:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
+        *,
+        accept_origin: bool = False,
     ) -> None:
         """
         Args:
@@ -50,13 +53,16 @@ class Driver:
             observer: is told the progress of a landscape after every task.
             stop: is asked several times a second whether to end early.
             limits: how long the search for the fastest engine may take.
+            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
         """
         self._run, self._crew, self._stop, self._clock = prepared.run, crew, stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: Schedule[Task] = Schedule(policy=policy, kind=_kind_of)
         results = Results(self._landscapes, self._schedule, metrics, observer)
         self._manager = WorkerManager(results, crew, self._schedule, metrics, clock)
-        self._receipts = Receipts(self._landscapes, crew, self._schedule, self._manager, results, clock)
+        self._receipts = Receipts(
+            self._landscapes, crew, self._schedule, self._manager, results, clock, accept_origin=accept_origin
+        )
         self._measuring = Measuring(
             prepared, crew, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits
         )
@@ -78,6 +84,7 @@ class Driver:
                 self._look_after()
                 self._send_tasks()
                 self._take_in()
+            self._wait_for_own_model()
         except StoreError:
             raise  # the store cannot be reached, so do not try to record the interruption
         except BaseException as error:
@@ -90,6 +97,16 @@ class Driver:
         self._look_after()
         self._take_in()
 
+    def _wait_for_own_model(self) -> None:
+        """Where another worker was quicker with the task of the one that evaluates the user's own model, wait for it.
+
+        It may hang, so that what is accepted is stored in the end.
+        """
+        end = self._clock() + self._schedule.policy.hang_seconds
+        while self._receipts.holds and self._clock() < end:
+            self._wait()
+        self._receipts.commit_held()
+
     def _look_after(self) -> None:
         self._check_stop()
         self._manager.patrol()
@@ -98,7 +115,9 @@ class Driver:
         for name, task in self._schedule.assign(self._clock()):
             state = self._landscapes.of(task)
             state.begin()
-            self._crew.send(name, task, state.sent.inputs, make_work(state.landscape, state.store, task))
+            asks = state.asks_own_model(name, task, self._crew.handles)
+            work = replace(make_work(state.landscape, state.store, task), own_model=asks)
+            self._crew.send(name, task, state.sent.inputs, work)
 
     def _take_in(self) -> None:
         self._receipts.handle(self._crew.arrivals(POLL_SECONDS))
@@ -116,6 +135,7 @@ class Driver:
         while self._clock() < end and not self._schedule.finished:
             self._take_in()
             self._schedule.abandon()
+        self._receipts.commit_held()
         raise Interrupted(f"run {shown(self._run)} is interrupted; what is done is kept: the same command goes on")
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from cluster.driver.sent_landscape import SentLandscape
+from landscape.evaluation.plain import OwnLosses
 from landscape.preparation import PreparedLandscape
 from landscape.preparation.warnings import warn_of_constant
-from landscape.reproduction import NotReproduced, Witness, keep_witness, other_network, recorded, refusal
+from landscape.reproduction import (
+    NotReproduced,
+    Witness,
+    is_to_be_compared,
+    keep_comparison,
+    keep_why_not_compared,
+    keep_witness,
+    other_network,
+    recorded,
+    refusal,
+)
 from landscape.spec import Job
 from landscape.tally import ReportingWorker, Tally
 from landscape.tasks import OpenLandscape, start_tally
+from landscape.work import Task
+
+MOST_ASKED = 2  # workers, one after another, for what the user's own model gives: the first may have died of it
 
 
 class NewLandscape:
@@ -64,6 +78,10 @@ class LandscapeState:
         self._unsettled = len(opened.tasks)  # tasks that are neither committed nor given up
         self._tally: Tally | None = None
         self._deaths_before_agreement = 0
+        self._to_keep: Witness | None = None  # once the landscape is known to be of the user's own model
+        self._is_open = is_to_be_compared(opened.store.record, extends=landscape.extension is not None)
+        # The workers that were asked for what the user's own model gives, and with which task.
+        self._asked: list[tuple[str, Task]] = []
 
     @property
     def landscape(self) -> PreparedLandscape:
@@ -115,14 +133,21 @@ class LandscapeState:
     def compare_or_keep(self, witness: Witness) -> str:
         """Why a worker's values do not belong to this landscape; '' where they do.
 
-        Where no values are recorded yet, the worker's are recorded, and every other worker must reproduce them.
+        Where no values are recorded yet, the worker's are to be, and every other worker must reproduce them.
         """
         expected = self._expected
         difference = witness.differs_from(expected) if expected else other_network(self.store, witness)
-        if not difference and not self.store.record.has_check:
-            keep_witness(self.store, witness)
+        if not difference and not self.store.record.has_check and self._to_keep is None:
+            self._to_keep = witness
             self._expected = expected or witness
         return difference
+
+    def keep_first(self) -> None:
+        """Record the values of the first worker, if that is still to be done."""
+        if self._to_keep is not None:
+            keep_why_not_compared(self.store, self.landscape.extension)
+            keep_witness(self.store, self._to_keep)
+            self._to_keep = None
 
     @property
     def processor(self) -> str:
@@ -139,12 +164,44 @@ class LandscapeState:
         After `most` such deaths no worker is asked to reproduce it any more: then the tile that holds the point shows
         whether the point is to blame.
         """
-        if not self.sent.check_workers or self.store.record.has_check:
+        if not self.sent.check_workers or self._to_keep is not None or self.store.record.has_check:
             return False
         self._deaths_before_agreement += 1
         if self._deaths_before_agreement == most:
             self.sent.stop_checking()
         return True
+
+    # -- the user's own model ---------------------------------------------------------------------------------
+
+    def asks_own_model(self, worker: str, task: Task, workers: Container[str]) -> bool:
+        """Whether a worker is to evaluate the user's own model before this task, as nobody has done or does it.
+
+        Args:
+            workers: the names of all that there are.
+        """
+        if not self._is_open or self.awaits_own_model(workers) or len(self._asked) == MOST_ASKED:
+            return False
+        self._asked.append((worker, task))
+        return True
+
+    def awaits_own_model(self, workers: Container[str]) -> bool:
+        """Whether a worker evaluates the user's own model; until it answers nothing is stored."""
+        return self._is_open and bool(self._asked) and self._asked[-1][0] in workers
+
+    def own_model_answered(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
+        """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
+
+        Args:
+            found: None where the receipt says nothing of it.
+
+        Raises:
+            OtherModel: the landscape is of another model, and that is not accepted.
+        """
+        if not self._asked or self._asked[-1] != (worker, task):
+            return
+        if found is not None and self._is_open:
+            keep_comparison(self.store, found, accept_origin=accept_origin)
+        self._is_open = False
 
 
 DrivenLandscape: TypeAlias = NewLandscape | LandscapeState

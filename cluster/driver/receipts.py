@@ -13,6 +13,7 @@ from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError
+from landscape.evaluation.plain import OwnLosses
 from landscape.reproduction import Witness
 from landscape.tasks import Outcome, well_formed
 from landscape.work import Task
@@ -33,13 +34,23 @@ class Receipts:
         manager: WorkerManager[Task],
         results: Results,
         clock: Callable[[], float],
+        *,
+        accept_origin: bool = False,
     ) -> None:
+        """
+        Args:
+            accept_origin: go on, with a warning, where the user's own model has other losses.
+        """
         self._landscapes, self._crew, self._schedule = landscapes, crew, schedule
         self._manager, self._results, self._clock = manager, results, clock
         self.measurements: dict[str, Receipt] = {}
+        self._accept_origin = accept_origin
+        self._held: list[AcceptedOutcome] = []  # of landscapes that are not known to be of the user's own model yet
 
     def handle(self, arrivals: Sequence[Arrival]) -> None:
         """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
+
+        Those of a landscape wait until it is known to be of the user's own model.
 
         Raises:
             JobError: no worker could do what one reports that it cannot.
@@ -50,7 +61,31 @@ class Receipts:
                 if arrival.worker in self._crew.handles:  # it may have been lost in this very round
                     self._handle_one(arrival, accepted)
         finally:
-            self._results.commit(accepted)
+            self._held += accepted
+            self._commit()
+
+    def commit_held(self) -> None:
+        """Commit all accepted outcomes, whatever is known of the user's own model."""
+        for state in self._landscapes.on_disk:
+            state.keep_first()
+        held, self._held = self._held, []
+        self._results.commit(held)
+
+    @property
+    def holds(self) -> bool:
+        """Whether accepted outcomes wait."""
+        return bool(self._held)
+
+    def _commit(self) -> None:
+        for state in self._landscapes.on_disk:
+            if not state.awaits_own_model(self._crew.handles):
+                state.keep_first()
+        ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
+        for one in self._held:
+            waits = self._landscapes.of(one.task).awaits_own_model(self._crew.handles)
+            (waiting if waits else ready).append(one)
+        self._held = waiting
+        self._results.commit(ready)
 
     def _handle_one(self, arrival: Arrival, accepted: list[AcceptedOutcome]) -> None:
         name, receipt = arrival.worker, arrival.receipt
@@ -76,6 +111,8 @@ class Receipts:
         state = self._landscapes.of(task)
         if not self._reproduces(worker, state, receipt):
             return None
+        found: OwnLosses | None = receipt.details.get("own_model")
+        state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
         if receipt.outcome is None:
             self._manager.answered()
             self._failed(worker, task, receipt)

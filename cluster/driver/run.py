@@ -48,6 +48,7 @@ class _Options:
     address: str | None = None
     policy: Policy | None = None
     limits: Limits | None = None
+    accept_origin: bool = False
 
 
 def run(
@@ -59,6 +60,8 @@ def run(
     policy: Policy | None = None,
     allow_open: bool = False,
     limits: Limits | None = None,
+    *,
+    accept_origin: bool = False,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when it is done.
 
@@ -74,6 +77,8 @@ def run(
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
         limits: how long the search for the fastest engine may take.
+        accept_origin: go on, with a warning that the landscape keeps, where the model that the callback returned has
+            another loss at the origin, or at one point beside it, by its own forward pass; else that is an error.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -84,7 +89,7 @@ def run(
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
     with shown_progress(observer) as shown, Company(workers, address, allow_open) as company:
-        options = _Options(shown, stop, workers, address, policy, limits)
+        options = _Options(shown, stop, workers, address, policy, limits, accept_origin)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         calculators: Calculators = partial(
             calculator_of, workers=workers, address=address, allow_open=allow_open, stop=stop
@@ -96,9 +101,9 @@ def run(
         )
 
 
-def run_serially(job: Job, observer: Observer) -> Run:
+def run_serially(job: Job, observer: Observer, *, accept_origin: bool = False) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
-    options = _Options(observer, lambda: False)
+    options = _Options(observer, lambda: False, accept_origin=accept_origin)
     calculators: Calculators = partial(calculator_of, serial=True)
     compute = partial(_until_signalled, options=options)
     return with_levels(job, lambda each: _while_locked(each, compute, calculators, ALONE))
@@ -163,7 +168,10 @@ def _compute_here(prepared: PreparedJob, options: _Options, open_one: OpenOne) -
 
 def _until_signalled(prepared: PreparedJob, options: _Options, open_one: OpenOne = open_landscape) -> None:
     with graceful_stop() as signalled:
-        run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, open_one)
+        run_prepared(
+            prepared, options.observer, lambda: options.stop() or signalled(), options.limits, open_one,
+            accept_origin=options.accept_origin,
+        )  # fmt: skip
 
 
 def _compute_on_ray(
@@ -180,4 +188,5 @@ def _compute_on_ray(
         options.policy or Policy(),
         company.metrics,
         limits=options.limits,
+        accept_origin=options.accept_origin,
     ).run()

@@ -41,6 +41,8 @@ class SubmitOptions:
     """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
     include: Words = None
     """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
+    accept_origin: Flag = False
+    """Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass."""
     no_look: Flag = False
     """Send without trying out the callback here; for one that needs what only the cluster has."""
 
@@ -75,7 +77,7 @@ class SubmitOptions:
 
         number = 1 if self.attempt is None else self.attempt
         made = make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
-        return replace(made, log_format="json" if as_json() else "text")
+        return replace(made, log_format="json" if as_json() else "text", accept_origin=self.accept_origin)
 
     def cpus(self, job: Work) -> int:
         """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""

@@ -34,6 +34,7 @@ class Submission:
         attempt: from 1; Ray and Kubernetes take each name once.
         log_format: what the driver's log is there: the one of the command that sends it.
         training: what is trained; None for a job of landscapes.
+        accept_origin: whether a landscape of another model than the user's own is computed, with a warning.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Submission:
     gpus_per_worker: float | None = None
     log_format: str = "text"
     training: SentTraining | None = None
+    accept_origin: bool = False
 
     @property
     def base(self) -> str:
@@ -137,6 +139,8 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
         words += ["--gpus-per-worker" if training else "--num-gpus", number(submission.gpus_per_worker)]
+    if submission.accept_origin and training is None:
+        words += ["--accept-origin"]
     if submission.log_format != "text":
         words += ["--log-format", submission.log_format]
     return [*words, *(training.options if training else ())]

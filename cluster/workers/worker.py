@@ -43,7 +43,7 @@ from landscape.problem.points import PointSets
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
-from landscape.reproduction import NotReproduced, Witness, bear_witness
+from landscape.reproduction import NotReproduced, Witness, bear_witness, losses_of_own_model
 from landscape.retries import NotRetried
 from landscape.tasks import Outcome, evaluate
 from landscape.work import Work
@@ -200,15 +200,18 @@ class Worker:
             work: the task, without its whole weights.
             states: references to whole weights.
         """
+        details: dict[str, Any] = {}
         try:
             landscape, evaluator = self._load(inputs)
             if self._witness is None and landscape.check is not None:
                 self._witness = bear_witness(evaluator, landscape.check, landscape.before)
+            if work.own_model and self._witness is not None:
+                details["own_model"] = losses_of_own_model(evaluator, self._witness)
             whole = replace(work, states=tuple(unpack_state(self._fetch(state)) for state in states))
             outcome = evaluator.within_memory(lambda: evaluate(evaluator, whole))
         except Exception as error:
-            return _failed(error)
-        return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
+            return replace(_failed(error), details=details)
+        return Receipt(outcome, details={"witness": self._witness, **details, **_reduced(evaluator)})
 
     @_reporting
     def answer(self, inputs: Sequence[Any], question: Question[Any]) -> Receipt:

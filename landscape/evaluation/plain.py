@@ -67,8 +67,10 @@ class Pair:
         Args:
             rounding: what else is known of it.
         """
-        if not (math.isfinite(self.evaluated) or math.isfinite(self.own)):
-            return True
+        if not (math.isfinite(self.evaluated) and math.isfinite(self.own)):
+            # Where one is, rounding tells whether the other has come to overflow.
+            neither = not (math.isfinite(self.evaluated) or math.isfinite(self.own))
+            return neither or math.isinf(self.rounding)
         known = max(ROUNDING * max(abs(self.evaluated), abs(self.own)) + LEAST_ROUNDING, self.rounding, rounding)
         return abs(self.evaluated - self.own) <= MANY * known
 

@@ -21,7 +21,7 @@ ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # without these a landsc
 TELLING = (
     "progress", "precision_error", "provenance", "name", "precision", "batch_norm", "origin", "origin_step",
     "num_samples", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures", "checks",
-    "connection", "compared", "snapshots", "guessing", "went_on_to",
+    "connection", "compared", "snapshots", "guessing", "went_on_to", "own_model",
 )  # fmt: skip
 
 

@@ -264,7 +264,7 @@ def test_a_partial_surface_holds_whole_tiles_and_nothing_else(tmp_path, referenc
     job = make_job(tmp_path, lambda: problem, [PLANE], tile=[2, 3])
     with pytest.raises(Interrupted):
         # Beside the first points, the path, the tiles (0, 0) and (0, 2) of 6 and 3 points, and some of (0, 1).
-        run(job, stop=stop_after(MEASURED + WITNESS + 2 * PATH_POINTS + 6 + 3 + 4))
+        run(job, stop=stop_after(MEASURED + WITNESS + OWN_MODEL + 2 * PATH_POINTS + 6 + 3 + 4))
     found = open_run(tmp_path)["p"]
     assert found.status.tolist() == [[1, 1, 0, 0, 1]] * 3 + [[0] * 5]
     assert (found.path.status == 1).all()
@@ -284,8 +284,8 @@ def test_resuming_computes_what_is_missing_and_nothing_else(tmp_path):
     problem, counter = counted(quadratic_problem())  # 23 samples: one batch, so one call per point
     job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": [6, 5]}], tile=[2, 5])
     with pytest.raises(Interrupted):
-        run(job, stop=stop_after(MEASURED + WITNESS + 10 + 10 + 4))
-    assert counter.calls == LOOK + MEASURED + WITNESS + 24
+        run(job, stop=stop_after(MEASURED + WITNESS + OWN_MODEL + 10 + 10 + 4))
+    assert counter.calls == LOOK + MEASURED + WITNESS + OWN_MODEL + 24
     counter.calls = 0
     seen = []
     run(job, observer=seen.append)
@@ -517,7 +517,7 @@ def test_a_damaged_directions_chunk_is_made_again_and_the_rest_computed_right(tm
         folder = tmp_path / damage
         job = make_job(folder, lambda: problem, [spec], tile=2)
         with pytest.raises(Interrupted):
-            run(job, stop=stop_after(MEASURED + WITNESS + 4 + 1))
+            run(job, stop=stop_after(MEASURED + WITNESS + OWN_MODEL + 4 + 1))
         chunk = raw_chunk(folder, "a", "directions", (1, 0))
         intact = chunk.read_bytes()
         if damage == "flip":

@@ -78,6 +78,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
         ("origin", surface.record.origin_in_words or "not recorded"),
+        *([("your model", wording.own_model_text(surface))] if wording.own_model_text(surface) else []),
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]

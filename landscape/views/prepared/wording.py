@@ -232,10 +232,19 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         f"loss {place}: {at_origin}{surface.record.guessing_in_words}" if at_origin else "",
         f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         constant_in_words(surface.loss, surface.name, surface.record.is_imported) if observable == "loss" else "",
+        surface.record.accepted_in_words,
         state_text(surface),
         *notes,
     ]
     return tuple(part[:1].upper() + part[1:] for part in parts if part)
+
+
+def own_model_text(surface: Surface) -> str:
+    """That the user's own model gave other losses, which was accepted, or why it was not asked; '' elsewhere."""
+    known = surface.record.own_model
+    if known is None or known.state == "agrees":
+        return ""
+    return known.text if known.state == "accepted" else f"not compared: {known.text}"
 
 
 def imported_from(surface: Surface) -> str:

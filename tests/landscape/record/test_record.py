@@ -33,6 +33,7 @@ from landscape.record import (
     FoundRange,
     ImportRecord,
     LayersRecord,
+    OwnModelRecord,
     PrecisionError,
     ProgressRecord,
     Provenance,
@@ -109,6 +110,10 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
             steps=StepsRecord(axis="alpha", at=(-0.1, 0.1), unrounded=(0.5, 0.5), rounded=(0.6, None)),
         ),
         {"bits": [{"bits": "four"}]},
+    ),
+    "own_model": (
+        OwnModelRecord(state="accepted", text="t", point=(0.5,), losses={"origin": ("0x1.0p+0", "nan")}),
+        {"state": 3},
     ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),

@@ -19,6 +19,7 @@ import zarr
 from small_models import (
     LOOK,
     MEASURED,
+    OWN_MODEL,
     WITNESS,
     Counter,
     Quadratic,
@@ -202,7 +203,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
     job = make_job(tmp_path / "seed", lambda: problem, [spec], tile=2)
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 5)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + OWN_MODEL + 5)
     assert not raw_chunk(tmp_path / "seed", "a", "directions", (0, 0)).exists()
     found = run(job)["a"]
     assert found.loss.tobytes() == kept.loss.tobytes()
@@ -440,7 +441,7 @@ def test_a_disk_that_fills_up_gives_one_clear_error_and_the_job_goes_on_when_the
     expected = run(make_job(small_disk.parent / "other", lambda: problem, [{"name": "a", "size": 6}], tile=2))["a"]
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 4)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + OWN_MODEL + 4)
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * max(0, free_bytes(small_disk) - 8192))
     with pytest.raises(LandscapeError, match="No space left") as caught:

@@ -16,6 +16,7 @@ from object_stores import Raw
 from small_models import (
     LOOK,
     MEASURED,
+    OWN_MODEL,
     WITNESS,
     Counter,
     Quadratic,
@@ -157,7 +158,7 @@ def test_an_interrupted_run_goes_on_and_computes_the_rest_only(place, tmp_path, 
     job = make_job(place, lambda: counted, [{"name": "a", "size": 6}], tile=[2, 3])
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 2 * 6 + 1)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + OWN_MODEL + 2 * 6 + 1)
     stopped = open_run(place)["a"]
     assert (stopped.status == 1).sum() == 12
     assert stopped.attributes["progress"]["state"] == "interrupted"
@@ -238,7 +239,7 @@ def test_a_tile_that_is_given_up_is_quarantined_and_tried_anew(place):
 
     def stop() -> bool:
         nonlocal broken
-        broken = next(asked) > MEASURED + WITNESS + 4
+        broken = next(asked) > MEASURED + WITNESS + OWN_MODEL + 4
         return False
 
     found = run(job, stop=stop)["a"]
