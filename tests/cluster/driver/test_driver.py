@@ -21,6 +21,7 @@ from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.directions import FileDirection
 from landscape.errors import Interrupted, JobError
+from landscape.reproduction import OtherModel
 from landscape.results import open_run
 from landscape.spec import Job, read_job
 from landscape.store import LandscapeStore
@@ -325,3 +326,39 @@ def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
             crew.fetch([waiting])
     finally:
         ray.cancel(waiting)
+
+
+HOOKED = """
+import torch
+from torch import nn
+from landscape import Problem
+
+
+def problem():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    first = model[0]
+    model[2].register_forward_hook(lambda module, given, made: made * first.weight.square().mean())
+    return Problem.supervised(model, (torch.randn(40, 4), torch.randint(0, 2, (40,))))
+"""
+
+
+def test_a_model_that_is_not_what_is_moved_is_found_by_a_worker_and_no_value_of_any_is_stored(tmp_path, caplog):
+    (tmp_path / "hooked_problem.py").write_text(HOOKED)
+    (tmp_path / "job.yaml").write_text(
+        "{run: run, problem: 'hooked_problem:problem', num_samples: 40, threads: 1, tile: 1, engine: eager, "
+        "landscapes: [{name: plane, size: 5}]}"
+    )
+    job = read_job(tmp_path / "job.yaml")
+    with pytest.raises(OtherModel, match=r"^landscape 'plane': beside the centre it is not your model: loss"):
+        cluster.run(job, workers=2)
+    store = LandscapeStore.open(job.run_path, "plane")
+    assert store.counts()[1:].sum() == 0
+    assert not store.record.has_check
+
+    found = cluster.run(job, workers=2, accept_origin=True)["plane"]
+    assert found.record.own_model.state == "accepted"
+    assert caplog.text.count(found.record.own_model.text) == 1
+    serial = landscape.run(job.replace(run=job.run + "-serial"), accept_origin=True)["plane"]
+    assert_same(serial, found)
+    assert serial.record.own_model == found.record.own_model
