@@ -80,8 +80,8 @@ class LandscapeState:
         self._deaths_before_agreement = 0
         self._to_keep: Witness | None = None  # once the landscape is known to be of the user's own model
         self._is_open = is_to_be_compared(opened.store.record, extends=landscape.extension is not None)
-        # The workers that were asked for what the user's own model gives, and with which task.
-        self._asked: list[tuple[str, Task]] = []
+        self._times_asked = 0  # for what the user's own model gives
+        self._awaited: tuple[str, Task] | None = None  # the worker that was asked last, and with which task
 
     @property
     def landscape(self) -> PreparedLandscape:
@@ -179,14 +179,14 @@ class LandscapeState:
         Args:
             workers: the names of all that there are.
         """
-        if not self._is_open or self.awaits_own_model(workers) or len(self._asked) == MOST_ASKED:
+        if not self._is_open or self.awaits_own_model(workers) or self._times_asked == MOST_ASKED:
             return False
-        self._asked.append((worker, task))
+        self._times_asked, self._awaited = self._times_asked + 1, (worker, task)
         return True
 
     def awaits_own_model(self, workers: Container[str]) -> bool:
         """Whether a worker evaluates the user's own model; until it answers nothing is stored."""
-        return self._is_open and bool(self._asked) and self._asked[-1][0] in workers
+        return self._is_open and self._awaited is not None and self._awaited[0] in workers
 
     def own_model_answered(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
         """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
@@ -197,11 +197,16 @@ class LandscapeState:
         Raises:
             OtherModel: the landscape is of another model, and that is not accepted.
         """
-        if not self._asked or self._asked[-1] != (worker, task):
+        if self._awaited != (worker, task):
             return
         if found is not None and self._is_open:
             keep_comparison(self.store, found, accept_origin=accept_origin)
         self._is_open = False
+
+    def own_model_unanswered(self, worker: str) -> None:
+        """Note that a worker will not answer, as it raised or is left out; the next one that gets a task is asked."""
+        if self._awaited is not None and self._awaited[0] == worker:
+            self._awaited = None
 
 
 DrivenLandscape: TypeAlias = NewLandscape | LandscapeState

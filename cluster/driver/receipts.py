@@ -110,9 +110,13 @@ class Receipts:
         """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
         state = self._landscapes.of(task)
         if not self._reproduces(worker, state, receipt):
+            state.own_model_unanswered(worker.name)
             return None
         found: OwnLosses | None = receipt.details.get("own_model")
-        state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
+        if found is None and receipt.outcome is None:
+            state.own_model_unanswered(worker.name)
+        else:
+            state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
         if receipt.outcome is None:
             self._manager.answered()
             self._failed(worker, task, receipt)

@@ -315,7 +315,7 @@ def test_plan_says_that_the_range_will_be_found_and_what_that_costs(make, tmp_pa
     planned = plan_job(make())
     (each,) = planned["landscapes"]
     assert each["range_evaluations"] == 33
-    assert planned["seconds"] == pytest.approx((25 + 33) * planned["seconds_per_point"] / planned["workers"])
+    assert planned["seconds"] == pytest.approx((25 + 33 + 2) * planned["seconds_per_point"] / planned["workers"])
     text = plan_text(planned)
     assert "  alpha: as far as the loss changes visibly, " in text
     assert "  range: found first, by bisection: about 33 evaluations" in text

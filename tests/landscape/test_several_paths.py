@@ -398,7 +398,7 @@ def test_every_snapshot_and_projection_is_evaluated_once(tmp_path):
     assert landscape.points == 9 + 2 * 10
     counter.calls = 0
     run(job)
-    assert 29 <= counter.calls <= 29 + 8
+    assert 29 <= counter.calls <= 29 + 10
 
 
 def test_the_callback_is_told_the_network_of_the_first_path_where_the_run_has_trained_none(tmp_path):
