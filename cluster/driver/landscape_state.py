@@ -203,6 +203,13 @@ class LandscapeState:
             keep_comparison(self.store, found, accept_origin=accept_origin)
         self._is_open = False
 
+    def stop_asking(self) -> None:
+        """Where as many workers as may be were asked, and none of them answers, record that."""
+        if self._is_open and self._times_asked == MOST_ASKED:
+            lost = OwnLosses((), why_not="the workers that were asked for its own forward pass were lost, or raised")
+            keep_comparison(self.store, lost, accept_origin=False)
+            self._is_open = False
+
     def own_model_unanswered(self, worker: str) -> None:
         """Note that a worker will not answer, as it raised or is left out; the next one that gets a task is asked."""
         if self._awaited is not None and self._awaited[0] == worker:

@@ -79,6 +79,7 @@ class Receipts:
     def _commit(self) -> None:
         for state in self._landscapes.on_disk:
             if not state.awaits_own_model(self._crew.handles):
+                state.stop_asking()
                 state.keep_first()
         ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
         for one in self._held:

@@ -6,9 +6,10 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,9 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
 from landscape.errors import Interrupted, JobError
+from landscape.evaluation.plain import OwnLosses, Pair
 from landscape.evaluation.values import Values
-from landscape.reproduction import Witness
+from landscape.reproduction import OtherModel, Witness
 from landscape.tasks import OpenLandscape, Outcome, missing_tasks
 
 BUSY = 0.95
@@ -87,6 +89,78 @@ def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
         "landscape 'plane' holds the values of the first worker, on Odd, with which 1 of 3 workers agree; where that "
         "one is the odd one, stop, leave out its node, and give the landscape another name"
     )
+
+
+class AskedForTheModel(SimulatedCrew):
+    """The worker that is asked for what the user's own model gives takes ten times as long; the first ones may die."""
+
+    def __init__(self, *given: Any, answer: OwnLosses, die: int = 0, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.answer, self.die, self.asked = answer, die, list[tuple[str, Hashable]]()
+
+    def _begin(self, name: str, worker: Any, now: float) -> None:
+        task, work = worker.asked[0]
+        before = self._tile_seconds
+        if work is not None and work.own_model:
+            self.asked.append((name, task))
+            self._tile_seconds = lambda chance: 100.0
+            worker.dies = now + 50 if len(self.asked) <= self.die else worker.dies
+        super()._begin(name, worker, now)
+        self._tile_seconds = before
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        return [self._answered(each) for each in super().arrivals(seconds)]
+
+    def _answered(self, arrival: Arrival) -> Arrival:
+        if arrival.receipt is None or (arrival.worker, arrival.asked) not in self.asked:
+            return arrival
+        return replace(arrival, receipt=replace(arrival.receipt, details={"own_model": self.answer}))
+
+
+def computed_with(answer: OwnLosses, die: int = 0, **fields: Any) -> tuple[NoStore, AskedForTheModel]:
+    store, clock = NoStore((40, 20), (2, 2)), VirtualClock()
+    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
+    crew = AskedForTheModel(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
+    driver = Driver(
+        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(),
+        clock, **fields,
+    )  # fmt: skip
+    if fields.get("accept_origin") or answer.origin.agrees():
+        driver.run()
+    else:
+        with pytest.raises(OtherModel, match="loss 1, and 2 by your model's own forward pass"):
+            driver.run()
+    return store, crew
+
+
+SAME = OwnLosses((1.0, 1.0), Pair(1.0, 1.0), Pair(1.0, 1.0))
+OTHER = OwnLosses((1.0, 1.0), Pair(1.0, 2.0))
+
+
+def test_nothing_is_stored_before_one_worker_has_asked_the_users_own_model():
+    store, crew = computed_with(OTHER)
+    assert len(crew.asked) == 1
+    assert crew.receipts > 5, "others have computed meanwhile"
+    assert store.commits.sum() == 0
+    assert store.record.own_model is None
+    store, crew = computed_with(OTHER, accept_origin=True)
+    assert (store.commits == 1).all()
+    assert store.record.own_model.state == "accepted"
+    store, crew = computed_with(SAME)
+    assert (store.commits == 1).all()
+    assert len(crew.asked) == 1
+    assert store.record.own_model.state == "agrees"
+
+
+def test_where_the_worker_that_asks_the_users_own_model_dies_another_one_asks_and_after_two_nobody():
+    store, crew = computed_with(SAME, die=1)
+    assert len({name for name, _ in crew.asked}) == 2
+    assert (store.commits == 1).all()
+    assert store.record.own_model.state == "agrees"
+    store, crew = computed_with(SAME, die=2)
+    assert len(crew.asked) == 2
+    assert (store.commits == 1).all()
+    assert store.record.own_model.state == "not compared"
 
 
 @pytest.mark.long
