@@ -268,7 +268,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         lines += [f"  {line}" for line in [*of_map, *(each["layers"]["text"] if each["layers"] else [])]]
         if each["own_model"]["evaluations"]:
             lines.append(
-                "  first your own model is evaluated, at the origin and at one point beside it: 2 forward passes"
+                "  compared with your own model first, at the centre and at one point beside it: 2 forward passes"
             )
         if each["range_evaluations"]:
             lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from landscape import Problem, run
+from landscape.checks import check_landscape
 from landscape.errors import JobError
 from landscape.evaluation.plain import Pair
 from landscape.reproduction import OtherModel
@@ -368,3 +369,11 @@ def test_a_pass_that_raises_although_the_evaluation_did_not_is_a_warning(tmp_pat
 )
 def test_two_losses_agree_within_eight_times_the_rounding(pair, agrees):
     assert pair.agrees() is agrees
+
+
+def test_the_checks_find_the_same_at_points_far_from_the_centre(tmp_path):
+    job = make_job(tmp_path, hook_over_another_layer, [PLANE], num_samples=40)
+    run(job, accept_origin=True)
+    found = {each.number: each for each in check_landscape(tmp_path, "plane", problem=hook_over_another_layer).results}
+    assert found["1"].state == "holds"
+    assert found["3"].state == "fails"

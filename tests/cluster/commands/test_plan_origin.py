@@ -59,6 +59,20 @@ def test_a_plan_says_where_no_point_is_at_the_origin(tmp_path):
     assert "at the origin" not in plan_text(fine)
 
 
+def test_a_plan_tells_the_passes_of_the_users_own_model_or_why_there_are_none(tmp_path):
+    told = "  compared with your own model first, at the centre and at one point beside it: 2 forward passes"
+    said = plan_job(job_of(tmp_path, size=5))
+    assert said["landscapes"][0]["own_model"] == {"evaluations": 2, "why_not": ""}
+    assert told in plan_text(said).splitlines()
+    assert said["seconds"] == pytest.approx((25 + 2) * said["seconds_per_point"] / said["workers"])
+    quantised = plan_job(job_of(tmp_path, size=5, quantise={"bits": 4}))
+    assert quantised["landscapes"][0]["own_model"]["evaluations"] == 0
+    assert "weights rounded to 4 bits" in quantised["landscapes"][0]["own_model"]["why_not"]
+    assert told not in plan_text(quantised)
+    run(job_of(tmp_path, size=5))
+    assert told not in plan_text(plan_job(job_of(tmp_path, size=5)))
+
+
 def test_a_landscape_that_is_begun_keeps_its_grid(tmp_path):
     run(job_of(tmp_path, size=[4, 5]))
     (said,) = plan_job(job_of(tmp_path, size=[4, 5]))["landscapes"]
