@@ -75,7 +75,8 @@ def spot(found: Spot) -> Check:
         f"at {found.places[worst]}"
     )
     remedy = (
-        "the stored axes, coordinates or values are not those of this network: landscape validate, then compute anew"
+        "the stored axes, coordinates or values are not those of this network: landscape validate, then compute anew; "
+        "or a hook or observe reads another model than the one that it is given"
     )
     return check("3", "spot check", "fails", text, remedy, of_relief, numbers=known)
 
