@@ -6,6 +6,7 @@ import json as json_module
 import sys
 from pathlib import Path
 
+from cluster.commands.output import read_told_job
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from cluster.process.streams import diverted, put
 from landscape.errors import JobError
@@ -56,10 +57,9 @@ def bench(
         Print one JSON document instead of text.
     """
     from landscape.bench import options_for
-    from landscape.spec import read_job
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
-    given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    given = read_told_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
     if not quick and options.precisions and given.precision not in options.precisions:
         own = given.precision
         raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, CallbackOptions, Workers
-from cluster.commands.output import Json, show
+from cluster.commands.output import Json, read_told_job, show
 from cluster.options import Flag
 from cluster.process.logs import bind
 from cluster.process.streams import diverted
@@ -68,10 +68,9 @@ def _job(run: str, callback: CallbackOptions) -> Job:
     """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
     from landscape.measures.asking import job_of_file, job_of_run
     from landscape.results import open_run
-    from landscape.spec import read_job
 
     if Path(run).is_file():
         if callback.problem or callback.folder:
             raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
-        return job_of_file(read_job(Path(run)))
+        return job_of_file(read_told_job(Path(run)))
     return job_of_run(open_run(run).path, callback.problem, callback.folder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from cluster.process import supervisor_pipe
 from cluster.process.logs import bind
 from cluster.process.streams import put
 from landscape.errors import printable
@@ -29,8 +30,21 @@ def read_bound_job(path: Path, **overrides: Any) -> Job:
     Raises:
         JobError: the file holds no job.
     """
+    found = read_told_job(path, **overrides)
+    bind(run=found.run_path)
+    return found
+
+
+def read_told_job(path: Path, **overrides: Any) -> Job:
+    """The job of a file, some fields replaced; a supervisor is told where it is a packed problem.
+
+    Raises:
+        JobError: the file holds no job.
+    """
+    from landscape.portable.archive import names_a_file
     from landscape.spec import read_job
 
     found = read_job(path, **overrides)
-    bind(run=found.run_path)
+    if names_a_file(found.problem):
+        supervisor_pipe.tell(supervisor_pipe.PACKED)
     return found

@@ -30,6 +30,7 @@ class ChildReport:
     Attributes:
         orderly: a signal stops it in an orderly way.
         here: user code computes in it.
+        packed: it computes a packed problem, and no user code.
         ray: it has a private Ray.
         attached: it is attached to a cluster.
         lost: why its private Ray is gone; None where it is not.
@@ -38,6 +39,7 @@ class ChildReport:
 
     orderly: bool = False
     here: bool = False
+    packed: bool = False
     ray: bool = False
     attached: bool = False
     lost: str | None = None
@@ -60,6 +62,8 @@ class ChildReport:
                 self.orderly = False
             case [supervisor_pipe.HERE]:
                 self.here = True
+            case [supervisor_pipe.PACKED]:
+                self.packed = True
             case [supervisor_pipe.RAY]:
                 self.ray, self.here = True, False  # what was measured here is done
             case [supervisor_pipe.ATTACHED]:

@@ -75,5 +75,13 @@ def judge(ended: Ended, restarts: int) -> Decision:
             None, f"the process that computed here was ended {how}; going on with Ray's workers, which outlive that",
             here_failed=True,
         )  # fmt: skip
-    memory = "; is there memory enough?" if ended.signal == signal.SIGKILL else "; user code may have crashed it"
-    return Decision(FAILED, f"the process was ended {how}{memory}; what is done is kept: the same command goes on")
+    kept = "what is done is kept: the same command goes on"
+    if ended.signal == signal.SIGKILL:
+        return Decision(FAILED, f"the process was ended {how}; is there memory enough?; {kept}")
+    if report.packed:
+        return Decision(
+            FAILED,
+            f"the process was ended {how} while it computed a packed problem, which runs no user code: torch crashed "
+            f"at one of its operations; do not run a file again whose sender you do not know, and report it; {kept}",
+        )
+    return Decision(FAILED, f"the process was ended {how}; user code may have crashed it; {kept}")

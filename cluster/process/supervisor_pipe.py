@@ -8,6 +8,7 @@ import os
 # The reports, one a line. From ORDERLY on a signal is answered by an orderly end, from ABRUPT on no more.
 ORDERLY, ABRUPT = "orderly", "abrupt"
 HERE = "here"  # user code computes in this process
+PACKED = "packed"  # the job is a packed problem, and no user code runs
 RAY = "ray"  # a private Ray is about to start; if it dies, the job can go on from the store with a new one
 ATTACHED = "attached"  # a cluster is attached to
 NO_RAY = "no-ray"  # there is neither a private Ray nor a cluster any more

@@ -71,6 +71,8 @@ def told(*words: str) -> ChildReport:
         (Ended(told("here"), signal.SIGSEGV), 0, None, "ended by SIGSEGV; going on with Ray's workers"),
         (Ended(told()), 0, FAILED, "ended from inside (os._exit?)"),
         (Ended(told(), signal.SIGSEGV), 0, FAILED, "ended by SIGSEGV; user code may have crashed it"),
+        (Ended(told("packed"), signal.SIGSEGV), 0, FAILED, "a packed problem, which runs no user code: torch crashed"),
+        (Ended(told("packed"), signal.SIGKILL), 0, FAILED, "ended by SIGKILL; is there memory enough?"),
     ],
 )
 def test_how_a_child_ended_says_what_becomes_of_the_command(ended, restarts, code, said):
