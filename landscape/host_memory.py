@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 
 def free_host_bytes() -> int:
-    """The bytes that can be had without swapping; a container or a Slurm job may have less than its machine."""
-    return min([_free_of_machine(), *_limits_of_control_groups()])
+    """The bytes that can be had without swapping; a container, a Slurm job or `ulimit -v` may have set a limit."""
+    return min([_free_of_machine(), *_limits_of_control_groups(), *_left_of_address_space()])
 
 
 def _free_of_machine() -> int:
@@ -38,3 +39,15 @@ def _number_in(file: Path) -> list[int]:
         return [int(file.read_text())]
     except (OSError, ValueError):  # there is no such file, or it says "max": no limit
         return []
+
+
+def _left_of_address_space() -> list[int]:
+    """The bytes by which this process may still grow, where it has such a limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return []
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return [limit]
+    return [max(0, limit - used)]
