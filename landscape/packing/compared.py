@@ -70,6 +70,8 @@ def compare(
                 mine = _observed(source[1], source[0], batch)
                 try:
                     other = _observed(packed[1], packed[0], batch)
+                except JobError:
+                    raise
                 except Exception as error:
                     raise JobError(f"{OTHERWISE}: of {size} samples it {in_words(error)[:200]}{REMEDY}") from error
                 worst, count = max(worst, _difference(mine, other)), count + 1
@@ -113,9 +115,10 @@ def _compare_gradients(
         raise JobError(f"{OTHERWISE}: its derivative {in_words(error)[:200]}{REMEDY}") from error
     tolerance = GRADIENT_TOLERANCES.get(plan.precision, GRADIENT_TOLERANCE)
     for name, gradient in mine.items():
-        scale = float(gradient.abs().max()) if gradient.numel() else 0.0
-        apart = float((gradient - other[name]).abs().max()) if gradient.numel() else 0.0
-        if not apart <= tolerance * scale + 1e-12:
+        scale = float(gradient.nan_to_num(nan=0.0).abs().max()) if gradient.numel() else 0.0
+        same = torch.equal(gradient.isnan(), other[name].isnan())  # where the source has none, the packed one has none
+        apart = float((gradient - other[name]).nan_to_num(nan=0.0).abs().max()) if gradient.numel() else 0.0
+        if not same or not apart <= tolerance * scale + 1e-12:
             raise JobError(f"{OTHERWISE}: its derivative by {name} differs by {apart:.2g} of {scale:.2g}{REMEDY}")
 
 

@@ -16,7 +16,8 @@ from landscape.errors import JobError, shown
 from landscape.packing.refusals import place_of_node
 from landscape.portable.graph import DTYPES, FORMATS
 from landscape.portable.modules import options_of
-from landscape.portable.operations import PYTHON, why_refused
+from landscape.portable.operations import ALLOWED, PYTHON
+from landscape.portable.rules import RULES
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
@@ -126,13 +127,16 @@ class _Writer:
             packet = target._schema.name.removeprefix("aten::")
             if DROPPED.fullmatch(packet):
                 return None
-            if why := why_refused(target):
-                raise self._refused(node, str(target), why)
+            name = f"{packet}.{target._overloadname}"
+            if name not in ALLOWED:
+                raise self._refused(node, str(target), "")
+            if why := _why_not(packet, node):
+                raise self._refused(node, str(target), f": {why}")
             if (layer := self._layer(node)) is not None:
                 return self._add("layer", layer, [self._argument(node.args[0], node)], {})
             arguments = [self._argument(value, node) for value in node.args]
             options = {key: self._argument(value, node) for key, value in node.kwargs.items() if key != "pin_memory"}
-            return self._add("aten", f"{packet}.{target._overloadname}", arguments, options)
+            return self._add("aten", name, arguments, options)
         if target in PYTHON_NAMES:
             arguments = [self._argument(value, node) for value in node.args]
             return self._add("python", PYTHON_NAMES[target], arguments, {})
@@ -219,8 +223,8 @@ class _Writer:
 
     def _refused(self, node: fx.Node, name: str, why: str) -> JobError:
         return JobError(
-            f"model: must be made of operations of torch's aten to be packed, not {shown(name)}{why}"
-            f"{place_of_node(node)}; write it with operations of torch, or run the job from its source"
+            f"model: must be made of operations that a packed graph may hold, not {shown(name)}{why}"
+            f"{place_of_node(node)}; write it with others of torch, or run the job from its source"
         )
 
 
@@ -230,6 +234,18 @@ def _split(node: fx.Node, values: Mapping[fx.Node, Any]) -> list[Any]:
         if isinstance(each, fx.Node) and isinstance(values.get(each), fx.GraphModule):
             return [*node.args[:place], (values[each], node.args[place + 1 :])]
     raise AssertionError(f"{node.target} without a graph")
+
+
+def _why_not(packet: str, node: fx.Node) -> str:
+    """What a reader would say against the call, by the shapes that it was exported with; empty where it would not."""
+    rule = RULES.get(packet)
+    if rule is None:
+        return ""
+    try:
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda each: each.meta["val"])
+        return rule(*args, **kwargs)
+    except Exception:  # it is given sizes that are not known yet: the reader looks at them when they are
+        return ""
 
 
 def _attribute(owner: nn.Module, path: str) -> Any:

@@ -24,7 +24,7 @@ from landscape.packing.sequences import are_sequences, described_sequences, exam
 from landscape.packing.tree import described_parameters, described_tree
 from landscape.packing.writing import ArchiveWriter
 from landscape.plan import Plan
-from landscape.portable.archive import SUFFIX
+from landscape.portable.archive import REMEDY, SUFFIX
 from landscape.portable.manifest import CONSTANTS, JOB, SAMPLES, WEIGHTS
 from landscape.portable.model import PortableModel
 from landscape.portable.structure import leaves_of, structure_of
@@ -86,12 +86,27 @@ def pack(job: Job, path: str | Path) -> Packed:
         with ArchiveWriter(unproved) as writer:
             made.write(writer)
         with in_folder(prepared.folder):
-            compared = made.compared(unproved.absolute())
+            compared = _read_again(made, unproved.absolute())
         refuse_other_layers(prepared, prepare(read_job(unproved)))
         os.replace(unproved, path)
     finally:
         unproved.unlink(missing_ok=True)
     return Packed(path, path.stat().st_size, writer.tensor_bytes, compared)
+
+
+def _read_again(made: _Exporting, path: Path) -> Compared:
+    """The problem of the file beside its source; what its reader refuses is said of the model, not of this file.
+
+    Raises:
+        JobError: it is refused, or computes otherwise.
+    """
+    try:
+        return made.compared(path)
+    except JobError as error:
+        _, refused, why = str(error).partition(" cannot be taken: ")
+        if not refused or path.stem not in str(error):
+            raise
+        raise JobError(f"model: cannot be packed: {why.removesuffix(REMEDY)}; run the job from its source") from None
 
 
 class _Exporting:

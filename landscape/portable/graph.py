@@ -37,8 +37,8 @@ DEEPEST = 8  # lists in lists of an argument
 LONGEST_TEXT = 200
 
 
-def program_of(graph: Any, root: nn.Module, constants: int) -> Program:
-    """The function `program(root, *inputs)` that runs a graph, with the results in a tuple.
+def program_of(graph: Any, root: nn.Module, constants: int) -> tuple[Program, fx.Graph]:
+    """The function `program(root, *inputs)` that runs a graph, with the results in a tuple; and the graph.
 
     Args:
         graph: from the file.
@@ -65,7 +65,7 @@ class _Reader:
         self._read: dict[str, fx.Node] = {}
         self._device: fx.Node | None = None
 
-    def read(self, graph: Any) -> Program:
+    def read(self, graph: Any) -> tuple[Program, fx.Graph]:
         if not isinstance(graph, dict) or set(graph) != {"inputs", "nodes", "outputs"}:
             raise ValueError("a graph that is none")
         count, nodes = graph["inputs"], graph["nodes"]
@@ -80,7 +80,7 @@ class _Reader:
         self._graph.lint()
         made = fx.GraphModule(self._root, self._graph)
         program: Program = type(made).forward
-        return program
+        return program, self._graph
 
     def _node(self, node: Any) -> fx.Node:
         if not isinstance(node, list) or len(node) != 4 or not isinstance(node[1], str):
@@ -90,7 +90,7 @@ class _Reader:
         if kind == "layer":
             if (
                 name not in self._modules
-                or type(self._modules[name]) is nn.Module
+                or type(self._modules[name]) in (nn.Module, nn.Embedding)  # its indices are looked at in operations
                 or kwargs
                 or not PATH.fullmatch(name)
             ):

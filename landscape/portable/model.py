@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from landscape.parameters import ParameterInfo
+from landscape.portable.bounds import bounds_of
 from landscape.portable.graph import program_of
 from landscape.portable.modules import build_tree
 from landscape.portable.structure import count_of, filled, leaves_of
@@ -44,10 +45,7 @@ class PortableModel(nn.Module):
         self.inlined: Mapping[str, tuple[str, ...]] = {"norms": (), "rounded": ()}
         build_tree(self, entries, tensors)
         self.constants = tuple(constants)
-        self._programs = {
-            name: (program_of(graph["graph"], self, len(constants)), graph["takes"], graph["returns"])
-            for name, graph in graphs.items()
-        }
+        self._programs = {name: _program(name, graph, self, len(constants)) for name, graph in graphs.items()}
         for name, graph in graphs.items():
             if graph["graph"]["inputs"] != count_of(graph["takes"]):
                 raise ValueError(f"a graph {name[:40]!r} of other inputs than it takes")
@@ -65,6 +63,30 @@ class PortableModel(nn.Module):
         return self.run(MAIN, batch)
 
     def run(self, name: str, batch: Any) -> Any:
-        """What the graph of this name returns for a batch."""
-        program, takes, returns = self._programs[name]
-        return filled(returns, iter(program(self, *leaves_of(takes, batch))))
+        """What the graph of this name returns for a batch.
+
+        Raises:
+            JobError: for batches of this shape it does what no packed graph may do.
+        """
+        program, _, takes, returns = self._programs[name]
+        leaves = self._within_bounds(name, leaves_of(takes, batch))
+        return filled(returns, iter(program(self, *leaves)))
+
+    def _within_bounds(self, name: str, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves, after a look at what the graph does with them; where the model is traced, the look is traced."""
+        proxy = next((each for each in leaves if isinstance(each, fx.Proxy)), None)
+        if proxy is None:
+            self._programs[name][1](self, leaves)
+            return leaves
+
+        def within_bounds(*leaves: Any) -> Sequence[Any]:
+            return self._within_bounds(name, leaves)
+
+        looked_at: Any = proxy.tracer.create_proxy("call_function", within_bounds, tuple(leaves), {})
+        return [looked_at[place] for place in range(len(leaves))]
+
+
+def _program(name: str, said: Mapping[str, Any], root: nn.Module, constants: int) -> tuple[Any, Any, Any, Any]:
+    """What runs a graph, what looks at it before, and the structures of what it takes and returns."""
+    program, graph = program_of(said["graph"], root, constants)
+    return program, bounds_of(name, graph), said["takes"], said["returns"]

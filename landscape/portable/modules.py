@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from landscape.portable.rules import largest
+
 PATH = re.compile(r"\w{1,200}(\.\w{1,200})*", re.ASCII)
 NUMBERS = (bool, int, float, type(None))
 # The layers that are made again, each with the options that its class takes, as it has them in attributes.
@@ -70,7 +72,9 @@ def make_layer(kind: str, options: Mapping[str, Any], *, bias: bool) -> nn.Modul
 def _check_option(name: str, value: Any) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
     words = ("zeros",) if name == "padding_mode" else ("same", "valid") if name == "padding" else ()
-    if value not in words and not all(type(each) in NUMBERS and abs(each or 0) < LARGEST for each in numbers):
+    if value not in words and not all(
+        type(each) in NUMBERS and abs(each or 0) < min(LARGEST, largest(name)) for each in numbers
+    ):
         raise ValueError(f"a layer's {name} that is no number")
 
 

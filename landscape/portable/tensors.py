@@ -48,6 +48,7 @@ def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dic
                 tensors[name] = tensor = torch.empty(shape, dtype=dtype)
                 if tensor.numel():
                     read.into(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                _refuse_other_truths(name, tensor)
             return {name: tensors[name] for name in entries}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
         if isinstance(error, JobError):
@@ -73,7 +74,14 @@ def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
         count, start = math.prod(shape), begin + entry["data_offsets"][0]
         held = torch.frombuffer(whole, dtype=dtype, count=count, offset=start).view(shape) if count else None
         tensors[name] = torch.empty(shape, dtype=dtype) if held is None else held
+        _refuse_other_truths(name, tensors[name])
     return tensors
+
+
+def _refuse_other_truths(name: str, tensor: Tensor) -> None:
+    """Refuse truth values whose bytes are neither 0 nor 1, which kernels take for places in tables."""
+    if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
+        raise ValueError(f"truth values of {shown(name)} that are neither 0 nor 1")
 
 
 def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, dict[str, Any]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from landscape import Job, Problem
 from landscape.packing import Packed, pack
+from landscape.portable.model import PortableModel
 
 PLANE = {"name": "plane", "size": 3, "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}]}
 
@@ -98,3 +99,22 @@ def with_json(file: Path, name: str, change: Callable[[Any], object]) -> dict[st
     values = json.loads(members[name])
     change(values)
     return {**members, name: json.dumps(values).encode()}
+
+
+def of_one_operation(name: str, *args: Any, **kwargs: Any) -> Any:
+    """What a packed graph of one operation returns: of a file, its tensors being the batch."""
+    leaves: list[Tensor] = []
+
+    def written(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            leaves.append(value)
+            return {"input": len(leaves) - 1}
+        if isinstance(value, (list, tuple)):
+            return [written(each) for each in value]
+        return {"dtype": str(value).removeprefix("torch.")} if isinstance(value, torch.dtype) else value
+
+    node = ["aten", name, written(args), {key: written(value) for key, value in kwargs.items()}]
+    structure = ["tuple", *["tensor"] * max(1, len(leaves))]
+    graph = {"inputs": max(1, len(leaves)), "nodes": [node], "outputs": [{"node": 0}]}
+    model = PortableModel([], {}, [], {"model": {"graph": graph, "takes": structure, "returns": ["tuple", "tensor"]}})
+    return model(tuple(leaves) or (torch.zeros(3),))[0]

@@ -256,7 +256,7 @@ class Ours(nn.Module):
 
 
 def test_an_operation_that_no_graph_may_hold_is_named():
-    model, words = Ours(), "model: must be made of operations of torch's aten to be packed, not 'aten.resize_.default'"
+    model, words = Ours(), "model: must be made of operations that a packed graph may hold, not 'aten.resize_.default'"
     model.layer = nn.Linear(4, 2)
     data = torch.randn(24, 4), torch.randint(2, (24,))
     with pytest.raises(JobError) as refused:
@@ -362,3 +362,68 @@ def test_a_landscape_with_more_than_observe_returns_may_stand_first(tmp_path, mo
 def test_which_layer_breaks_is_not_packed_where_the_layers_are_others():
     with pytest.raises(JobError, match=r"layers: must be left out of .*'plane' to be packed, .* such as '1\."):
         packed(own_layers, "layers", landscapes=[{**PLANE, "layers": True}])
+
+
+class Transposed(nn.Module):
+    """Every way of torch to transpose a matrix of weights, each an operation of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, inputs):
+        hidden = torch.tanh(inputs @ self.first.T)
+        hidden = hidden + hidden @ self.first @ self.first.mT + hidden @ self.first @ self.first.mH
+        hidden = hidden + hidden @ self.first @ self.first.H + hidden @ self.first @ self.first.adjoint()
+        return (self.head @ hidden.T).T + hidden @ self.head.t()
+
+
+class Spectral(nn.Module):
+    """A layer of a neural operator: weights of complex numbers times the low frequencies."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.cfloat) / 3)
+
+    def forward(self, inputs):
+        frequencies = torch.fft.rfft(self.first(inputs), norm="ortho")
+        mixed = torch.cat([frequencies[:, :3] @ self.weight.mH, frequencies[:, 3:]], 1)
+        return torch.fft.irfft(mixed, n=inputs.shape[-1], norm="ortho")
+
+
+@pytest.mark.parametrize(("model", "inputs", "outputs"), [(Transposed, 4, 3), (Spectral, 8, 8)])
+def test_models_that_transpose_and_transform_are_packed_with_the_same_bits(model, inputs, outputs):
+    torch.manual_seed(0)
+    data = torch.randn(24, inputs), torch.randn(24, outputs)
+    made = packed(lambda: Problem.supervised(model(), data, nn.MSELoss()), f"{model.__name__}-packed")
+    assert made.compared.equal
+
+
+class Picks(nn.Module):
+    """By a mask, which picks as many values as it says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        outputs = self.layer(inputs)
+        return outputs + outputs[outputs > 0].sum()
+
+
+def test_what_no_packed_graph_may_hold_is_named_with_its_line_and_no_temporary_file():
+    data = torch.randn(24, 4), torch.randint(2, (24,))
+    with pytest.raises(JobError) as refused:
+        packed(lambda: Problem.supervised(Picks(), data), "picks")
+    text = str(refused.value)
+    assert "'aten.index.Tensor': a mask picks as many values as it says; write torch.where" in text
+    assert "test_packed_kinds.py:" in text
+    assert ".landscape'" not in text
+    assert "copy the file again" not in text
+
+
+def test_what_the_reader_refuses_is_said_of_the_model_and_not_of_a_temporary_file(monkeypatch):
+    monkeypatch.setattr("landscape.portable.operations.ALLOWED", frozenset())
+    with pytest.raises(JobError, match=r"^model: cannot be packed: its model holds the operation '[a-z_0-9.]+', which"):
+        packed(small_problem, "unread")

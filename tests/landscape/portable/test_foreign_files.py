@@ -1,17 +1,17 @@
 """Files of other people: what is damaged, newer or foreign is refused in a line, and nothing of its sender's is run."""
 
 import io
+import json
 import pickle
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
-from packed_scene import members_of, small_file, with_json, written
+from packed_scene import members_of, of_one_operation, small_file, with_json, written
 
 from landscape import JobError, NotFoundError
 from landscape.portable.manifest import PortableFile
-from landscape.portable.operations import operation
 from landscape.problem.callback import load_problem
 from landscape.spec import read_job
 
@@ -86,6 +86,7 @@ def test_every_byte_that_is_changed_is_noticed(place):
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels="x"), "in_channels"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(device="cuda"), "a layer 'Conv2d'"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels=1 << 60), "in_channels"),
+        (lambda manifest: manifest["problem"]["modules"][1]["options"].update(stride=1 << 15), "a layer's stride"),
         (
             lambda manifest: manifest["problem"]["parameters"][0].update(shape=["x"]),
             "other parameters than its manifest",
@@ -160,21 +161,92 @@ def test_a_graph_that_does_more_than_compute_is_refused(place, node):
     assert "cannot be taken: its model holds" in refusal(place)
 
 
+# -- what torch does not check, or not before it computes -----------------------------------------------------------
+
+ROWS = torch.tensor([[0.5, 1.0, 2.0], [0.1, 0.2, 0.3]])
+
+
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("name", "arguments", "words"),
     [
-        ("_fft_r2c.default", (torch.ones(2, 3), [-1, 9], 0, True)),
-        ("_log_softmax_backward_data.default", (torch.ones(2, 3), torch.ones(1), 1, torch.float32)),
-        ("_weight_norm.default", (torch.ones(5, 5), torch.ones(1), 0)),
+        ("_fft_r2c.default", (ROWS, [-1, 9], 0, True), r"its dimensions \[-1, 9\] are not those of a tensor of 2"),
+        ("_fft_r2c.default", (ROWS * 1j, [-1], 0, True), "it takes real numbers, not torch.complex64"),
+        ("_fft_r2c.default", (ROWS.half(), [0], 0, True), "it takes real numbers, not torch.float16"),
+        ("_log_softmax_backward_data.default", (ROWS, torch.ones(1), 1, torch.float32), "differ in shape or type"),
+        ("_weight_norm.default", (torch.ones(5, 5), torch.ones(1), 0), "its norms are not one for each row"),
         (
             "_native_batch_norm_legit_no_training.default",
             (torch.ones(2, 1000), None, None, torch.ones(1), torch.ones(1), 0.1, 1e-5),
+            "its weights or statistics are not one for each channel",
+        ),
+        # Of the issue: writes where the targets point to, far beyond the tensor.
+        (
+            "nll_loss_backward.default",
+            (torch.ones(2), ROWS, torch.tensor([0, 1 << 33]), None, 0, -100, torch.ones(())),
+            "nll_loss_backward: the index 8589934592 is not from 0 to 2",
+        ),
+        (
+            "nll_loss_backward.default",
+            (torch.ones(2), ROWS, torch.tensor([0, -7]), None, 0, -100, torch.ones(())),
+            "the index -7 is not from 0 to 2",
+        ),
+        (
+            "nll_loss_backward.default",
+            (torch.ones(2), ROWS, torch.zeros(99, dtype=torch.int64), None, 0, -100, torch.ones(())),
+            "its gradient, targets or weights have other shapes",
+        ),
+        (
+            "nll_loss2d_backward.default",
+            (
+                torch.ones(1, 1, 1),
+                torch.ones(1, 2, 1, 1),
+                torch.full((1, 1, 1), 1 << 33),
+                None,
+                0,
+                -100,
+                torch.ones(()),
+            ),
+            "the index 8589934592 is not from 0 to 1",
+        ),
+        ("ones.default", ([2 * 10**12],), "it would take .* GB, and .* GB are free|steps of work"),
+        ("expand.default", (torch.ones(1, 1), [1 << 40, 1 << 40]), "is refused at 'expand.default'"),
+        ("sum.default", (torch.ones(1).expand(1 << 45),), "it would take .* GB"),
+        ("unbind.int", (torch.ones(1).expand(1 << 30),), "it would make 1,073,741,824 tensors, more than 100,000"),
+        (
+            "conv2d.default",
+            (torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1), None, [1 << 40, 1]),
+            "stride is 1099511627776",
+        ),
+        (
+            "upsample_nearest2d.default",
+            (torch.ones(1, 1, 4, 4), [4, 4], 1e-5, 1.0),
+            "a scale of 1e-05 does not make 4 of 4",
+        ),
+        (
+            "native_group_norm.default",
+            (torch.ones(1, 2, 3), None, None, 1, 2, 3000, 1, 1e-5),
+            "its sizes are not those",
+        ),
+        ("index.Tensor", (ROWS, [torch.tensor([True, False])]), "a mask picks as many values as it says"),
+        ("one_hot.default", (torch.tensor([1, 2]), -1), "its number of classes must be written"),
+        ("one_hot.default", (torch.tensor([1, 7]), 3), "the index 7 is not from 0 to 2"),
+        ("gather.default", (ROWS, 1, torch.tensor([[5]])), "gather: the index 5 is not from 0 to 2"),
+        ("index_select.default", (ROWS, 0, torch.tensor([-1])), "the index -1 is not from 0 to 1"),
+        ("index.Tensor", (ROWS, [None, torch.tensor([-4])]), "the index -4 is not from -3 to 2"),
+        ("index_put.default", (ROWS, [torch.tensor([2])], torch.tensor(1.0)), "the index 2 is not from -2 to 1"),
+        ("scatter.value", (ROWS, 1, torch.tensor([[3]]), 1.0), "the index 3 is not from 0 to 2"),
+        ("embedding.default", (ROWS, torch.tensor([2])), "the index 2 is not from 0 to 1"),
+        ("cross_entropy_loss.default", (ROWS, torch.tensor([0, 3])), "the index 3 is not from 0 to 2"),
+        (
+            "embedding_bag.default",
+            (ROWS, torch.tensor([0, 1]), torch.tensor([0, 2, 1])),
+            "the offsets of its bags descend",
         ),
     ],
 )
-def test_what_torch_does_not_check_is_checked_before_it_is_computed(name, arguments):
-    with pytest.raises(ValueError, match="tensors or axes that do not fit"):
-        operation(name)(*arguments)
+def test_what_torch_does_not_check_is_checked_before_it_is_computed(name, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        of_one_operation(name, *arguments)
 
 
 def test_what_is_checked_is_computed_where_it_fits():
@@ -182,13 +254,68 @@ def test_what_is_checked_is_computed_where_it_fits():
     recurrent, values = torch.nn.LSTM(3, 4, 2, bidirectional=True), torch.randn(5, 2, 3)
     states = [torch.zeros(4, 2, 4)] * 2
     weights = list(recurrent.parameters())
-    computed = operation("lstm.input")(values, states, weights, True, 2, 0.0, False, True, False)
+    computed = of_one_operation("lstm.input", values, states, weights, True, 2, 0.0, False, True, False)
     assert torch.equal(computed[0], recurrent(values)[0])
-    with pytest.raises(ValueError, match="tensors or axes that do not fit"):
-        operation("lstm.input")(values[0], states, weights, True, 2, 0.0, False, True, False)
+    with pytest.raises(ValueError, match="it has other layers than weights"):
+        of_one_operation("lstm.input", values[0], states, weights, True, 2, 0.0, False, True, False)
+    for short in (0, 5):
+        fewer = [each[:-1] if place == short else each for place, each in enumerate(weights)]
+        with pytest.raises(ValueError, match="a weight has another shape than its layer asks for"):
+            of_one_operation("lstm.input", values, states, fewer, True, 2, 0.0, False, True, False)
     weight, norm = torch.randn(4, 3), torch.rand(4, 1)
     normed = weight * (norm / weight.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(operation("_weight_norm.default")(weight, norm, 0), normed)
+    torch.testing.assert_close(of_one_operation("_weight_norm.default", weight, norm, 0), normed)
+
+
+def test_derivatives_of_losses_have_the_values_of_autograd_also_where_a_target_is_left_out():
+    values, targets = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 2, -100, 1, 1])
+    torch.nn.functional.nll_loss(values, targets, reduction="none").sum().backward()
+    found = of_one_operation(
+        "nll_loss_backward.default", torch.ones(5), values.detach(), targets, None, 0, -100, torch.ones(())
+    )
+    assert torch.equal(found, values.grad)
+
+
+def test_indices_that_cannot_be_read_are_moved_into_their_dimension():
+    """Under `vmap`, where a kernel would use them as they are; those that lie inside stay."""
+    rows = torch.arange(6.0).reshape(3, 2)
+    chosen = torch.tensor([[0, 1], [2, 99], [-5, 1]])
+    found = torch.func.vmap(lambda index: of_one_operation("index_select.default", rows, 0, index))(chosen)
+    assert torch.equal(found, rows[torch.tensor([[0, 1], [2, 2], [0, 1]])])
+
+
+def test_an_empty_tensor_of_a_graph_does_not_show_what_the_memory_held():
+    assert torch.equal(of_one_operation("empty.memory_format", [1000]), torch.zeros(1000))
+
+
+def test_a_graph_whose_numbers_grow_without_end_is_refused(place):
+    def grow(graph):
+        squares = [["python", "mul", [{"node": max(0, k - 1)}] * 2 if k else [9, 9], {}] for k in range(60)]
+        graph["nodes"] = squares + [moved_on(node, 60) for node in graph["nodes"]]
+        graph["outputs"] = moved_on(graph["outputs"], 60)
+
+    written(place, with_json(small_file(), GRAPH, grow))
+    with pytest.raises(JobError, match=r"its result is a number of \d+ bits"):
+        load_problem(str(place)).model(torch.zeros(2, 1, 4, 4))
+
+
+def moved_on(values, count):
+    """The graph's values, whose nodes have others before them."""
+    if isinstance(values, dict):
+        return {key: each + count if key == "node" else each for key, each in values.items()}
+    return [moved_on(each, count) for each in values] if isinstance(values, list) else values
+
+
+def test_a_truth_value_that_is_neither_0_nor_1_is_refused(place):
+    members = members_of(small_file())
+    whole = members["tensors/weights.safetensors"]
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    header["head.bias"] |= {"dtype": "BOOL", "shape": [16]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    members["tensors/weights.safetensors"] = len(text).to_bytes(8, "little") + text + whole[8 + length :]
+    written(place, members)
+    assert "truth values of 'head.bias' that are neither 0 nor 1" in refusal(place)
 
 
 def test_a_pickle_in_the_place_of_tensors_is_not_loaded(place, tmp_path):

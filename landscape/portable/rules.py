@@ -1,0 +1,274 @@
+"""What torch does not check itself of shapes, types and numbers that operations are given, checked on shapes alone.
+
+Each rule takes what the operation takes, and says why it must not be called; empty where it may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WINDOWS = {
+    "kernel_size", "stride", "padding", "dilation", "output_padding", "groups", "pad", "n_fft", "hop_length",
+    "win_length",
+    "upscale_factor", "downscale_factor", "num_groups",
+}  # fmt: skip
+ENDS = {"start", "end"}  # which slices cut off at the size of their dimension
+LARGEST_WINDOW = 1 << 20  # of a kernel's size, stride, padding, dilation
+STEPS = {"stride", "dilation", "output_padding"}
+LARGEST_STEP = 1 << 12  # by far larger ones let kernels of transposed convolutions write beyond their results
+LARGEST_NUMBER = 1 << 48  # of whole numbers that an operation is given
+LONGEST_LIST = 100_000
+MOST_SECTIONS = 100_000
+REDUCTIONS = (0, 1, 2)
+
+
+def largest(name: str) -> int:
+    """The largest number that an argument, or an option of a layer, of this name may be."""
+    return LARGEST_STEP if name in STEPS else LARGEST_WINDOW if name in WINDOWS else LARGEST_NUMBER
+
+
+def refuse_numbers(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse numbers that are out of all proportion, before an operation computes with them.
+
+    Raises:
+        ValueError: there is one.
+    """
+    arguments = getattr(getattr(function, "_schema", None), "arguments", ())
+    names = [argument.name for argument in arguments]
+    given = [*zip([*names, *[""] * len(args)], args, strict=False), *kwargs.items()]
+    for name, value in given:
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if type(each) is not int:
+                continue
+            if name in ENDS:
+                continue
+            if abs(each) > largest(name):
+                raise ValueError(f"{name} is {each}, more than {largest(name)}")
+            if name == "reduction" and each not in REDUCTIONS:
+                raise ValueError(f"{name} is {each}, not 0, 1 or 2")
+            if name in ("sections", "chunks") and each > MOST_SECTIONS:
+                raise ValueError(f"{name} is {each}, more than {MOST_SECTIONS}")
+        if isinstance(value, (list, tuple)) and len(value) > LONGEST_LIST:
+            raise ValueError(f"{name} holds {len(value)} values, more than {LONGEST_LIST}")
+
+
+def _fourier(tensor: Tensor, axes: Sequence[int], normalised: int, other: Any) -> str:
+    if not all(-tensor.dim() <= axis < tensor.dim() for axis in axes):
+        return f"its dimensions {list(axes)} are not those of a tensor of {tensor.dim()}"
+    if not len(axes) or len({axis % max(1, tensor.dim()) for axis in axes}) < len(axes):
+        return "its dimensions are none, or one twice"
+    if normalised not in (0, 1, 2) or not tensor.numel():
+        return "its normalisation is none, or its tensor empty"
+    return ""
+
+
+def _fft_r2c(tensor: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> str:
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return f"it takes real numbers, not {tensor.dtype}"
+    return _fourier(tensor, dim, normalization, onesided)
+
+
+def _fft_c2c(tensor: Tensor, dim: Sequence[int], normalization: int, forward: bool) -> str:
+    if tensor.dtype not in (torch.complex64, torch.complex128):
+        return f"it takes complex numbers, not {tensor.dtype}"
+    return _fourier(tensor, dim, normalization, forward)
+
+
+def _fft_c2r(tensor: Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> str:
+    if why := _fft_c2c(tensor, dim, normalization, True):
+        return why
+    held = tensor.shape[dim[-1]]
+    return (
+        "" if last_dim_size >= 1 and last_dim_size // 2 + 1 == held else f"{held} of its values make no {last_dim_size}"
+    )
+
+
+def _softmax_backward(grad: Tensor, output: Tensor, *rest: Any, **named: Any) -> str:
+    fits = grad.shape == output.shape and grad.numel() > 0 and grad.dtype == output.dtype
+    return "" if fits else "its two tensors differ in shape or type, or are empty"
+
+
+def _elementwise_backward(grad: Tensor, own: Tensor, *rest: Any, **named: Any) -> str:
+    shapes = {each.shape for each in (grad, own, *rest) if isinstance(each, Tensor) and each.numel()}
+    try:
+        torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return "its tensors differ in shape"
+    return ""
+
+
+def _weight_norm(weight: Tensor, norm: Tensor, dim: int = 0) -> str:
+    wanted = [size if place == dim else 1 for place, size in enumerate(weight.shape)]
+    fits = weight.numel() > 0 and list(norm.shape) == wanted and weight.dtype == norm.dtype
+    return "" if fits else "its norms are not one for each row of its weights"
+
+
+def _batch_norm(values: Tensor, *rest: Any, **named: Any) -> str:
+    given = [*rest[:4], *(named.get(name) for name in ("weight", "bias", "running_mean", "running_var"))]
+    fits = values.dim() > 1 and all(
+        each is None or (each.shape == values.shape[1:2] and each.dtype.is_floating_point)
+        for each in given
+        if each is None or isinstance(each, Tensor)
+    )
+    return "" if fits else "its weights or statistics are not one for each channel"
+
+
+def _group_norm(
+    values: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, area: int, group: int, eps: float
+) -> str:
+    fits = values.dim() > 1 and values.shape[:2] == (n, c) and math.prod(values.shape[2:]) == area
+    fits = fits and group > 0 and c % group == 0
+    fits = fits and all(each is None or each.shape == (c,) for each in (weight, bias))
+    return "" if fits and values.numel() else "its sizes are not those of its values"
+
+
+def _recurrent(gates: int) -> Callable[..., str]:
+    """Every state and weight has the shape that layers and directions ask for."""
+
+    def rule(
+        values: Tensor, state: Any, weights: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
+        first: bool,
+    ) -> str:  # fmt: skip
+        states = [state] if isinstance(state, Tensor) else list(state)
+        ways, projected = 1 + both, False
+        per = 4 if biases else 2
+        if gates == 4 and layers > 0 and len(weights) == layers * ways * (per + 1):
+            projected, per = True, per + 1
+        if values.dim() != 3 or not values.numel() or not 0 < layers < 1000 or len(weights) != layers * ways * per:
+            return "it has other layers than weights"
+        count, hidden, out = values.shape[0 if first else 1], states[-1].shape[-1], states[0].shape[-1]
+        for each, size in zip(states, (out, hidden), strict=False):
+            if tuple(each.shape) != (layers * ways, count, size) or each.dtype != values.dtype:
+                return "a state has another shape than its layers ask for"
+        if len(states) != (2 if gates == 4 else 1) or (not projected and hidden != out):
+            return "its states are not those of its kind"
+        for place, each in enumerate(weights):
+            taken = values.shape[2] if place < per * ways else out * ways
+            wanted: list[tuple[int, ...]] = [(gates * hidden, taken), (gates * hidden, out)]
+            wanted += [(gates * hidden,)] * 2 if biases else []
+            wanted += [(out, hidden)] if projected else []
+            if tuple(each.shape) != wanted[place % per] or each.dtype != values.dtype:
+                return "a weight has another shape than its layer asks for"
+        return ""
+
+    return rule
+
+
+def _classes_backward(
+    grad: Tensor, own: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total: Tensor
+) -> str:
+    """Of `nll_loss_backward`, which writes where its target says, however many there are."""
+    several = own.dim() in (2, 4)
+    classes = own.shape[1 if several else 0] if own.dim() in (1, 2, 4) else -1
+    targets = (own.shape[0], *own.shape[2:]) if several else ()
+    fits = (
+        classes > 0
+        and target.dtype == torch.int64
+        and (target.shape == targets or (not several and target.numel() == 1))
+    )
+    fits = fits and (grad.shape == target.shape if reduction == 0 and several else grad.numel() == 1)
+    fits = fits and (weight is None or (weight.shape == (classes,) and weight.dtype == own.dtype))
+    fits = fits and total.numel() == 1 and {grad.dtype, total.dtype} == {own.dtype} and own.dtype.is_floating_point
+    return "" if fits else "its gradient, targets or weights have other shapes than its values ask for"
+
+
+def _classes_backward_2d(*args: Any) -> str:
+    return _classes_backward(*args) if args[1].dim() == 4 else "it takes values of four dimensions"
+
+
+def _convolution_backward(
+    grad: Tensor, values: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, mask: Sequence[bool],
+) -> str:  # fmt: skip
+    made = torch.ops.aten.convolution.default(
+        values, weight, None, stride, padding, dilation, transposed, output_padding, groups
+    )
+    channels = [made.shape[1]]
+    if (
+        made.shape != grad.shape
+        or grad.dtype != values.dtype
+        or (bias is not None and list(bias) not in ([0], channels))
+    ):
+        return "its gradient has another shape than the convolution's result"
+    return "" if len(mask) == 3 else "its mask is not of three"
+
+
+def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> str:
+    made = torch.empty(list(sizes), device="meta").unfold(dim, size, step)
+    return "" if made.shape == grad.shape else "its gradient has another shape than the windows"
+
+
+def _resampled(values: Tensor, sizes: Any, *rest: Any, **named: Any) -> str:
+    """Sizes and scales agree: kernels compute places to read from scales alone."""
+    scales = [each for each in (*rest, *named.values()) if type(each) in (int, float)]
+    scales += [each for value in rest if isinstance(value, (list, tuple)) for each in value]
+    if not values.numel() or any(not math.isfinite(each) or not 1e-6 < each < 1e6 for each in scales):
+        return "its scales are no sizes of a picture, or its picture is empty"
+    if sizes is None:
+        return ""
+    for place, (size, scale) in enumerate(zip(list(sizes)[-len(scales) :], scales, strict=False) if scales else ()):
+        held = values.shape[place - len(scales)]
+        if abs(held * scale - size) > 1:
+            return f"a scale of {scale} does not make {size} of {held}"
+    return "" if all(size > 0 for size in sizes) else "its sizes are not above zero"
+
+
+def _complex(values: Tensor) -> str:
+    return "" if values.is_complex() else f"it takes complex numbers, not {values.dtype}"
+
+
+def _one_hot(values: Tensor, num_classes: int = -1) -> str:
+    return "" if num_classes > 0 else "its number of classes must be written, as it depends on the values"
+
+
+def _by_some(values: Tensor, indices: Sequence[Any], *rest: Any, **named: Any) -> str:
+    return "" if any(isinstance(each, Tensor) for each in indices) else "it is given no index"
+
+
+def _by_mask(values: Tensor, indices: Sequence[Any]) -> str:
+    if why := _by_some(values, indices):
+        return why
+    masks = any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
+    return "a mask picks as many values as it says; write torch.where" if masks else ""
+
+
+def _without_sorter(*args: Any, **named: Any) -> str:
+    return "a sorter is none that it takes" if named.get("sorter") is not None else ""
+
+
+def _bags(weight: Tensor, indices: Tensor, offsets: Tensor, *rest: Any, **named: Any) -> str:
+    fits = weight.dim() == 2 and indices.dim() == 1 and offsets.dim() == 1 and indices.dtype == offsets.dtype
+    own = rest[3] if len(rest) > 3 else named.get("per_sample_weights")
+    fits = fits and (own is None or (own.shape == indices.shape and own.dtype == weight.dtype))
+    mode = rest[1] if len(rest) > 1 else named.get("mode", 0)
+    last = rest[4] if len(rest) > 4 else named.get("include_last_offset", False)
+    return "" if fits and mode in (0, 1, 2) and offsets.numel() > (1 if last else 0) else "its bags are no list of rows"
+
+
+_BACKWARD = ("tanh", "sigmoid", "silu", "gelu", "elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid",
+    "threshold",
+    "softplus", "softshrink", "hardshrink", "mish", "log_sigmoid", "logit", "mse_loss", "smooth_l1_loss", "huber_loss",
+    "soft_margin_loss", "binary_cross_entropy")  # fmt: skip
+RULES: dict[str, Callable[..., str]] = {
+    "_fft_r2c": _fft_r2c, "_fft_c2c": _fft_c2c, "_fft_c2r": _fft_c2r,
+    "_softmax_backward_data": _softmax_backward, "_log_softmax_backward_data": _softmax_backward,
+    **{f"{name}_backward": _elementwise_backward for name in _BACKWARD},
+    "_weight_norm": _weight_norm, "_native_batch_norm_legit_no_training": _batch_norm, "native_group_norm": _group_norm,
+    "batch_norm": _batch_norm, "lstm": _recurrent(4), "gru": _recurrent(3), "rnn_tanh": _recurrent(1),
+    "rnn_relu": _recurrent(1), "nll_loss_backward": _classes_backward, "nll_loss2d_backward": _classes_backward_2d,
+    "convolution_backward": _convolution_backward, "unfold_backward": _unfold_backward,
+    **dict.fromkeys(
+        ("upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d",
+         "upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+         "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        _resampled,
+    ),
+    "_conj": _complex, "one_hot": _one_hot, "index": _by_mask, "_unsafe_index": _by_mask,
+    "index_put": _by_some, "index_put_": _by_some, "_unsafe_index_put": _by_some, "searchsorted": _without_sorter,
+    "embedding_bag": _bags,
+}  # fmt: skip
