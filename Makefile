@@ -35,7 +35,7 @@ help:
 	@echo "  make bench-serve  points per second of many clients over the serial evaluator's, latency; ARGS=--help"
 	@echo "  make bench-page   how quick the page is, with its goals; ARGS=--quick to try, ARGS=--help"
 	@echo "  make chaos        a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
-	@echo "  make fuzz         bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
+	@echo "  make fuzz         bad input, damaged runs and hostile packed graphs, judged by rule; N=5000 for a long one, SEED=1 for another"
 
 install: $(READY)
 
@@ -92,6 +92,7 @@ chaos: $(READY)
 # Bad input, damaged runs and impossible metadata, judged by rule. OUT keeps the results, with which a stopped run goes on.
 fuzz: $(READY)
 	$(BIN)/python -W ignore tests/fuzz/fuzz.py --cases $(or $(N),200) --seed $(or $(SEED),0) $(if $(OUT),--resume $(OUT))
+	$(BIN)/python -W ignore tests/fuzz/fuzz_graphs.py --cases $(or $(N),200) --seed $(or $(SEED),0)
 
 # Submission to a real Ray and Slurm, the whole ResNet plane, a driver on another machine, every single point of a crash and of a power cut.
 test-slow: $(READY) compiled

@@ -1,4 +1,4 @@
-"""A short run of the four fuzzers; `make fuzz N=5000` is a long one. And that their rules catch what they are for."""
+"""A short run of the fuzzers; `make fuzz N=5000` is a long one. And that their rules catch what they are for."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ def test_a_short_run_breaks_no_rule(words, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert f"{words[1]} cases" in done.stdout, done.stderr
     assert "0 break a rule" in done.stdout, done.stdout
+
+
+@pytest.mark.long
+def test_a_short_run_of_hostile_graphs_breaks_no_rule():
+    """The crashes that were found before are its first cases."""
+    command = [sys.executable, "-W", "ignore", str(HERE / "fuzz_graphs.py"), "--cases", "40"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "40 graphs" in done.stdout
+    assert "0 break a rule" in done.stdout
 
 
 @pytest.mark.parametrize(
