@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from landscape.grid import Floats
 from landscape.record import AxisRecord, PathRecord, parse_axis
 
+NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -63,6 +65,15 @@ class ProjectedPath:
     def label(self) -> str:
         """What figures call the run of this path; empty for the run that the landscape lies in, and for several."""
         return self.runs[0].label if len(self.runs) == 1 else ""
+
+    @property
+    def losses(self) -> tuple[Floats, Floats]:
+        """The losses at the snapshots and at their projections, infinite where one was computed and is not finite."""
+        overflows = self.status == NOT_FINITE
+        own, projected = (
+            np.where(overflows & ~np.isfinite(each), np.inf, each) for each in (self.loss, self.projected_loss)
+        )
+        return own, projected
 
     def parts(self) -> tuple[ProjectedPath, ...]:
         """The paths of the runs, each by itself, in the order in which the job names them; of one path itself."""

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.axes import NOT_COMPUTED as NOT_COMPUTED
+from landscape.axes import NOT_FINITE as NOT_FINITE
+from landscape.axes import OK as OK
+from landscape.axes import QUARANTINED as QUARANTINED
 from landscape.axes import Axis as Axis
 from landscape.axes import ProjectedPath as ProjectedPath
 from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     import xarray
 
-NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
 MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension goes on from
 SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
 MOMENT_PARTS = 6  # numbers that are kept of each row of moments

@@ -14,7 +14,7 @@ from landscape.checks.rules.geometry import Along
 from landscape.checks.rules.resolution import Resolution
 from landscape.grid import Floats
 from landscape.refinement.merging import spread
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, ProjectedPath, Surface
+from landscape.surface import NOT_COMPUTED, OK, ProjectedPath, Surface
 from landscape.topology.descent import corner_steps
 from landscape.topology.features import noise_threshold
 from landscape.topology.persistence import minimum_pairs
@@ -150,17 +150,12 @@ def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
 def along_path(evidence: Evidence, path: ProjectedPath) -> Along:
     """The losses along a path, and those of the plane below it."""
     names = [f"{path.unit} {int(step)}" for step in path.step]
-    found = (
-        np.where((path.status == NOT_FINITE) & ~np.isfinite(each), np.inf, each)
-        for each in (path.loss, path.projected_loss)
-    )
     noise = np.full(len(names), np.nan)
     if evidence.rise_errors is not None:
         axes = evidence.surface.axes
         nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in reversed(axes)]
         noise = evidence.rise_errors[tuple(nearest)]
-    losses, plane = found
-    return Along(names, losses, plane, evidence.relief, noise)
+    return Along(names, *path.losses, evidence.relief, noise)
 
 
 @dataclass(frozen=True, eq=False)

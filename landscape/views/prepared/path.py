@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import NOT_FINITE, RISE_STDERR, ProjectedPath, Surface
+from landscape.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.scale import Scale
@@ -38,9 +38,10 @@ class DrawnPath(Comparable):
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane, and `own` the same in drawn units, NaN as `height` is. `run` is what the run is called,
-    empty where it is that of the landscape; `number` is the place among the paths of several runs, from 0, and `shown`
-    the share of its own variance on the axes, if known.
+    which lie off the plane, and `own` the same in drawn units, NaN as `height` is; `apart` is how far both losses are
+    from each other, infinite where one of them is, NaN where one is not known. `run` is what the run is called, empty
+    where it is that of the landscape; `number` is the place among the paths of several runs, from 0, and `shown` the
+    share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -49,6 +50,7 @@ class DrawnPath(Comparable):
     height: Floats
     loss: Floats
     own: Floats
+    apart: Floats
     hover: tuple[str, ...]
     labels: tuple[Label, ...]
     run: str = ""
@@ -99,6 +101,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             height=_drawn(path.projected_loss, observable, log),
             loss=np.asarray(path.loss, np.float64),
             own=_drawn(path.loss, observable, log),
+            apart=_apart(path, observable),
             hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
             labels=tuple(labels[k]),
             run=path.label,
@@ -138,34 +141,42 @@ def path_notes(paths: Sequence[DrawnPath], observable: str, scale: Scale) -> lis
 def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
     """Of each path the largest difference between the loss at a snapshot and at its projection, where it can be seen.
 
-    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades. A loss that is not
-    finite at the snapshot is further off than any other.
+    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades, or one of both is
+    not finite. The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
     """
-    found = [(path, k) for path in paths if (k := _furthest_off(path, scale)) is not None]
-    if not found:
+    far = [(path, k) for path in paths if (k := _furthest_off(path, scale)) is not None]
+    if not far:
         return []
     plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
-    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in found]
-    below = [number(scale.real(float(path.height[k])), 3) for path, k in found]
-    if len(found) == 1:
-        path, k = found[0]
+    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in far]
+    below = [number(scale.real(h), 3) if math.isfinite(h := float(path.height[k])) else "" for path, k in far]
+    if len(far) == 1:
+        path, k = far[0]
+        there = f"the {plane} has {below[0]} there" if below[0] else f"the {plane}'s is not finite there"
         return [
-            f"the path{f' of {path.run}' if path.run else ''} lies off the {plane}: at {path.unit} {path.numbers[k]} "
-            f"the loss is {losses[0]}, the {plane} has {below[0]} there"
+            f"the loss of the path{f' of {path.run}' if path.run else ''} is not that of the {plane}: at {path.unit} "
+            f"{path.numbers[k]} it is {losses[0]}, {there}"
         ]
     each = [
-        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there})"
-        for (path, k), loss, there in zip(found, losses, below, strict=True)
+        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there or 'not finite'})"
+        for (path, k), loss, there in zip(far, losses, below, strict=True)
     ]
-    return [f"the paths lie off the {plane}, most at {', '.join(each)}"]
+    return [f"the losses of the paths are not those of the {plane}, least at {', '.join(each)}"]
 
 
 def _furthest_off(path: DrawnPath, scale: Scale) -> int | None:
     """The snapshot whose own loss differs most from that of its projection; None where no difference can be seen."""
+    seen = np.abs(path.own - path.height) > VISIBLE * (scale.high - scale.low)
+    apart = np.where(seen | np.isinf(path.apart), path.apart, 0.0)
+    k = int(np.argmax(apart))
+    return k if apart[k] > 0 else None
+
+
+def _apart(path: ProjectedPath, observable: str) -> Floats:
+    """How far the loss at each snapshot is from that at its projection; NaN throughout for other observables."""
+    own, projected = path.losses
     with np.errstate(invalid="ignore"):
-        apart = np.where(np.isinf(path.loss) & np.isfinite(path.height), np.inf, np.abs(path.own - path.height))
-    k = int(np.argmax(np.nan_to_num(apart, nan=-1.0, posinf=np.inf)))
-    return k if apart[k] > VISIBLE * (scale.high - scale.low) else None
+        return np.abs(own - projected) if observable == "loss" else np.full(own.shape, np.nan)
 
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
@@ -212,9 +223,7 @@ def _differs(surface: Surface, path: ProjectedPath) -> bool:
         noise = np.nan_to_num(error[tuple(nearest)])
     known = path.loss[np.isfinite(path.loss)]
     least = np.maximum(3 * noise, 0.01 * float(np.ptp(known)) if known.size else 0.0)
-    overflows = np.isfinite(path.loss) & (path.status == NOT_FINITE)
-    with np.errstate(invalid="ignore"):
-        return bool((overflows | (np.abs(path.loss - path.projected_loss) > least)).any())
+    return bool((_apart(path, "loss") > least).any())
 
 
 def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
@@ -238,9 +247,10 @@ def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
+    own, projected = path.losses
     facts = (
-        ("loss", path.loss),
-        ("loss at its projection", path.projected_loss),
+        ("loss", own),
+        ("loss at its projection", projected),
         ("distance off the plane", path.distance),
     )
     for name, values in facts:

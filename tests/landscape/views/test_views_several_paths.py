@@ -83,9 +83,10 @@ def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says
     off = replace(path, loss=path.projected_loss + np.where(path.step == 1, 0.5, 0.0))
     drawn = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay", "surface")
     caption = drawn.layout.meta["caption"]
-    assert caption.count("lies off the plane") == 1
+    assert caption.count("is not that of the plane") == 1
     assert (
-        f"b: 21 × 11 points, complete, the path lies off the plane: at epoch 1 the loss is {off.loss[0]:.3g}" in caption
+        "b: 21 × 11 points, complete, the loss of the path is not that of the plane: at epoch 1 it is "
+        f"{off.loss[0]:.3g}, the plane has" in caption
     )
     marks = [
         each for each in drawn.data if (each.meta or {}).get("item") == 1 and getattr(each, "mode", "") == "markers"
@@ -93,7 +94,7 @@ def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says
     heights = next(trace.z for trace in marks if len(trace.x) == 10)
     np.testing.assert_allclose(heights - heights[-1], off.loss - off.loss[-1], rtol=1e-9)
     flat = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay")
-    assert "b: 21 × 11 points, complete, the path lies off the plane" in flat.layout.meta["caption"]
+    assert "b: 21 × 11 points, complete, the loss of the path is not that of the plane" in flat.layout.meta["caption"]
 
 
 def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, surface: Surface) -> None:
@@ -103,12 +104,15 @@ def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, su
     first, second = (f"(loss {off.loss[k]:.3g}, plane {off.projected_loss[k]:.3g})" for k in (2, 11))
     steps = path.step[[2, 11]]
     assert (
-        f"The paths lie off the plane, most at sgd epoch {steps[0]} {first}, THOR <2> step {steps[1]} {second}."
-        in caption
+        f"The losses of the paths are not those of the plane, least at sgd epoch {steps[0]} {first}, "
+        f"THOR <2> step {steps[1]} {second}." in caption
     )
     one = replace(path, loss=path.projected_loss + np.where(np.arange(14) == 11, 1.5, 0.0))
     caption = figure(replace(surface, path=one), "topographic").layout.meta["caption"]
-    assert f"The path of THOR <2> lies off the plane: at step {steps[1]} the loss is {one.loss[11]:.3g}" in caption
+    assert (
+        f"The loss of the path of THOR <2> is not that of the plane: at step {steps[1]} it is {one.loss[11]:.3g}"
+        in caption
+    )
 
 
 def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleType) -> None:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from landscape.errors import JobError
-from landscape.surface import ProjectedPath
+from landscape.surface import NOT_FINITE, ProjectedPath
 from landscape.views import KINDS, config, figure, figure_name
 from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
 from landscape.views.figures.curve import band, y_limits
@@ -291,7 +291,7 @@ def test_a_snapshot_far_above_the_surface_is_at_the_upper_end_and_the_caption_sa
     marks = traces(drawn, "path")[3]
     assert marks.z[0] == drawn.layout.scene.zaxis.range[1]
     assert "Above the heights drawn, and shown at their upper end: epoch 1 (250)." in drawn.layout.meta["caption"]
-    assert "the loss is 250" in drawn.layout.meta["caption"]
+    assert "it is 250" in drawn.layout.meta["caption"]
 
 
 def off_the_plane(make: ModuleType) -> ProjectedPath:
@@ -348,7 +348,7 @@ def test_snapshots_of_which_the_own_loss_is_not_known_are_hollow(make: ModuleTyp
     assert [colour == "#ffffff" for colour in marks.marker.color] == [False, True, True, False, False]
     assert "<br>loss not known<br>" in marks.hovertext[1]
     assert "<br>loss not finite<br>" in marks.hovertext[2]
-    assert "at epoch 3 the loss is not finite, the plane has" in drawn.layout.meta["caption"]
+    assert "at epoch 3 it is not finite, the plane has" in drawn.layout.meta["caption"]
     accuracy = figure(make.quadratic(path=path), kind, observable="accuracy")
     marks = traces(accuracy, "path")[2]
     assert set(marks.marker.color) == {"#ffffff"}
@@ -359,18 +359,27 @@ def test_snapshots_of_which_the_own_loss_is_not_known_are_hollow(make: ModuleTyp
 @pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
 def test_the_caption_gives_the_largest_difference_between_path_and_plane(make: ModuleType, kind: str) -> None:
     agrees = figure(make.quadratic(path=make.spiral()), kind).layout.meta["caption"]
-    assert "lies off" not in agrees
+    assert "is not that of the plane" not in agrees
     path = off_the_plane(make)
     apart = np.abs(path.loss - path.projected_loss)
     assert int(np.argmax(apart)) == 0
     said = figure(make.quadratic(path=path), kind, log=False).layout.meta["caption"]
     loss, plane = path.loss[0], path.projected_loss[0]
-    assert f"The path lies off the plane: at epoch 1 the loss is {loss:.3g}, the plane has {plane:.3g} there." in said
-    # On a logarithmic scale a factor of 2 is what is far.
-    ratio = np.abs(np.log10(path.loss / path.projected_loss))
-    k = int(np.argmax(ratio))
-    said = figure(make.quadratic(path=path), kind, log=True).layout.meta["caption"]
-    assert f"at epoch {path.step[k]} the loss is {path.loss[k]:.3g}" in said
+    sentence = (
+        f"The loss of the path is not that of the plane: at epoch 1 it is {loss:.3g}, the plane has {plane:.3g} there."
+    )
+    assert sentence in said
+    assert sentence in figure(make.quadratic(path=path), kind, log=True).layout.meta["caption"]
+
+
+def test_a_plane_that_is_not_finite_below_a_snapshot_is_furthest_from_it(make: ModuleType) -> None:
+    path = off_the_plane(make)
+    below, status = path.projected_loss.copy(), path.status.copy()
+    below[3], status[3] = np.nan, NOT_FINITE
+    surface = make.quadratic(path=dataclasses.replace(path, projected_loss=below, status=status))
+    said = figure(surface, "contour").layout.meta["caption"]
+    assert f"at epoch {path.step[3]} it is {path.loss[3]:.3g}, the plane's is not finite there" in said
+    assert "is not that of" not in figure(surface, "contour", observable="accuracy").layout.meta["caption"]
 
 
 def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> None:
