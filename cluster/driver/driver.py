@@ -112,6 +112,8 @@ class Driver:
         self._manager.patrol()
 
     def _send_tasks(self) -> None:
+        if self._receipts.holds_many:
+            return
         for name, task in self._schedule.assign(self._clock()):
             state = self._landscapes.of(task)
             state.begin()

@@ -18,6 +18,8 @@ from landscape.reproduction import Witness
 from landscape.tasks import Outcome, well_formed
 from landscape.work import Task
 
+MOST_HELD = 4  # outcomes per worker that wait for what the user's own model gives
+
 
 class Receipts:
     """Decides on every receipt: which outcome is accepted, which task is tried again, which worker is not trusted.
@@ -75,6 +77,11 @@ class Receipts:
     def holds(self) -> bool:
         """Whether accepted outcomes wait."""
         return bool(self._held)
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model."""
+        return len(self._held) >= MOST_HELD * len(self._crew.handles)
 
     def _commit(self) -> None:
         for state in self._landscapes.on_disk:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from mpl_toolkits.mplot3d import proj3d
 from refined_surfaces import refined
 
 from landscape.errors import JobError, LandscapeError
@@ -92,7 +93,9 @@ def test_snapshots_float_at_their_own_loss_over_a_surface_with_a_thread(make: Mo
     lift, path = 0.03 * (scale.high - scale.low), surface.path
     known = np.where(np.isfinite(path.loss), path.loss, path.projected_loss) + lift
     (dots,) = (each for each in ax.collections if each.get_label() == "_snapshots")
-    np.testing.assert_allclose(np.sort(dots._offsets3d[2]), np.sort(known))
+    ax.figure.canvas.draw()  # which projects them
+    seen = proj3d.proj_transform(path.coordinates["alpha"], path.coordinates["beta"], known, ax.get_proj())
+    np.testing.assert_allclose(np.sort(dots.get_offsets()[:, 1]), np.sort(seen[1]), rtol=1e-6)
     threads = [line.get_data_3d()[2] for line in ax.lines if len(line.get_data_3d()[2]) == 2]
     np.testing.assert_allclose(threads, np.stack([path.projected_loss + lift, known], axis=1))
 
