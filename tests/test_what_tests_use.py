@@ -14,7 +14,7 @@ PACKAGES = ("landscape", "cluster")
 IMPORT = re.compile(r"^\s*from ((?:landscape|cluster)(?:\.\w+)*) import ([\w, ]+?)(?: as \w+)?\s*$", re.M)
 PRIVATE = re.compile(r"_(?!_)\w+")
 # Names of Python's and of libraries that begin with an underscore: zarr writes a chunk by `_set`.
-FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict", "_set"}
+FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict", "_schema", "_set"}
 
 
 def shown(path: Path) -> str:
