@@ -17,17 +17,22 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     Args:
         title: the name of the observable in words.
 
-    >>> from landscape.record import TermRecord as Term
+    >>> from landscape.record import ConvexityRecord, TermRecord as Term
     >>> terms = {"interior": Term(weight=1.0, samples=700), "boundary": Term(weight=10.0, samples=90)}
     >>> record = Record(num_samples=700, terms=terms)
     >>> mean_in_words(record, "boundary", "boundary"), mean_in_words(record, "loss", "loss")
     ('mean boundary of 90 points', 'loss: weighted sum of 2 means, over 700 and 90 points')
+    >>> mapped = Record(terms=terms, convexity=ConvexityRecord(steps=9, parameters=9, second_derivatives="autograd"))
+    >>> mean_in_words(mapped, "eig_max", "eig max")
+    'eig max of the Hessian of the loss, a weighted sum of 2 means, over 700 and 90 points'
     """
     name = "loss" if observable == RISE_STDERR else observable.removesuffix("_stderr")
     base = bases_of(record.derived, name)[0]
     if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is what is differentiated
         formula = f" = {record.derived[name]}" if name in record.derived else ""
-        return f"{title}{formula} of the Hessian of the {_mean_of(record, 'loss').replace('mean', 'mean loss', 1)}"
+        mean = _mean_of(record, "loss")
+        loss = mean.replace("mean", "mean loss", 1) if mean.startswith("mean") else f"loss, a {mean}"
+        return f"{title}{formula} of the Hessian of the {loss}"
     if record.layers is not None and base in record.layers.observables:
         return _of_layers(record.layers, base, title)
     mean = _mean_of(record, base)
