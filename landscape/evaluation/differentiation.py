@@ -22,7 +22,7 @@ from landscape.evaluation.feed import make_feed
 from landscape.evaluation.gauss_newton import gauss_newton_products
 from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
-from landscape.evaluation.second_derivatives import refuse_once_differentiable, second_derivatives
+from landscape.evaluation.second_derivatives import refuse_wrong_derivatives, second_derivatives
 from landscape.parameters import State, describe_parameters
 from landscape.plan import Plan, Precision, for_derivatives
 from landscape.problem.batches import Batch
@@ -194,7 +194,7 @@ class Differentiation:
         for batch, (start, end) in zip(self._batches(block), edges, strict=True):
             with self._graphs.counting(end - start):
                 loss = self._weighted(batch, factors)
-                refuse_once_differentiable(loss)
+                refuse_wrong_derivatives(loss)
                 with second_derivatives():
                     gradients = torch.autograd.grad(
                         loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True

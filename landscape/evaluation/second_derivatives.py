@@ -19,13 +19,16 @@ class NoSecondDerivative(NotRetried):
 
 # Decorated functions share this code.
 _ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
+# Operations of torch whose second derivative is wrong, as `gradgradcheck` says of torch 2.13: that of weight
+# normalisation is off in the direction of the weights, as if g·v/‖v‖ had another derivative there.
+_WRONG = {"WeightNormInterfaceBackward0": "weight normalisation"}
 
 
-def refuse_once_differentiable(loss: Tensor) -> None:
-    """Refuse a graph with a function of the user's whose gradient is marked as not differentiable.
+def refuse_wrong_derivatives(loss: Tensor) -> None:
+    """Refuse a graph with an operation whose second derivative torch takes in silence, and takes wrongly.
 
-    torch itself takes such a gradient for a constant where only the inputs, and not the incoming gradient, have a
-    graph, and its second derivatives are then silently wrong.
+    These are some operations of torch, and functions of the user's whose gradient is marked as not differentiable:
+    where only the inputs, and not the incoming gradient, have a graph, torch takes such a gradient for a constant.
 
     Raises:
         NoSecondDerivative: there is one.
@@ -37,6 +40,8 @@ def refuse_once_differentiable(loss: Tensor) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
+        if node.name() in _WRONG:
+            raise NoSecondDerivative(f"torch's second derivative of {_WRONG[node.name()]} is wrong")
         nodes += [following for following, _ in node.next_functions]
         backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
         if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
