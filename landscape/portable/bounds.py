@@ -5,6 +5,9 @@ way each operation's numbers and sizes are looked at, the memory that is alive i
 does not fit the free memory, or takes more work than a file of this size has reason to ask for, is refused in a
 sentence, in place of one of the allocator's, of a killed process, or of none.
 
+A mask picks as many values as it says, which no shape knows. The graph is followed up to there, with as many values as
+the mask has places; when the operation has run, it is followed on from there with the sizes that came of it.
+
 Derivatives, and engines that compute several points at once, take a multiple of it; how many points and samples are
 computed at once is the choice of this side, not of the file.
 """
@@ -14,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -27,6 +31,7 @@ from torch.utils.flop_counter import flop_registry
 
 from landscape.errors import JobError, message_of
 from landscape.memory import free_bytes
+from landscape.portable.indices import BY_DIMENSION, proxy_in
 from landscape.portable.rules import RULES, refuse_numbers
 
 SHARE = 0.9  # of the free memory: the rest is for what kernels take besides
@@ -36,6 +41,7 @@ SHARE = 0.9  # of the free memory: the rest is for what kernels take besides
 WORK, WORK_OF_NODE, WORK_OF_PAIR = 2_000_000_000, 10_000_000, 10_000
 HELD_AT_LEAST = 100  # numbers, for graphs that hold no weights, such as criteria
 LARGEST = 1 << 53  # numbers in a tensor, or in a view of few that is that large
+UNKNOWN = object()  # what an operation makes that has not run yet
 MOST_SEEN = 10_000  # shapes of batches that are known to be within bounds
 MOST_PARTS = 100_000  # tensors that one operation returns
 LARGEST_NUMBER = 1 << 62  # of arithmetic of sizes
@@ -56,25 +62,95 @@ SLOW = {
 }  # fmt: skip
 
 
+# Operations that make as many values as their values say.
+BY_VALUES = {
+    "index.Tensor", "argwhere.default", "masked_select.default", "nonzero.default", "nonzero_numpy.default",
+    "where.default",
+}  # fmt: skip
+
+
+class Layout(NamedTuple):
+    """What is known of a tensor without its values."""
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def measured(found: Any) -> Callable[..., Any]:
+    """The operation, one of `BY_VALUES`, after which is told what came of it; where it is traced it stays one call."""
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        proxy = proxy_in((args, *kwargs.values()))
+        if proxy is not None:
+            return proxy.tracer.create_proxy("call_function", computed, args, kwargs)
+        result = found(*args, **kwargs)
+        if _is_by_values(computed._checked, args):  # type: ignore[attr-defined]
+            computed._tell(result)  # type: ignore[attr-defined]
+        return result
+
+    computed.__name__ = found.__name__.replace(".", "_")
+    computed._schema = found._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
+    computed._checked = getattr(found, "_checked", found)  # type: ignore[attr-defined]
+    computed._tell = lambda result: None  # type: ignore[attr-defined]  # what `bounds_of` puts in its place
+    return computed
+
+
+def _is_by_values(found: Any, args: Sequence[Any]) -> bool:
+    """Whether this call makes as many values as its values say; an index does where it is a mask."""
+    if found.__name__ != "index.Tensor":
+        return found.__name__ in BY_VALUES
+    return len(args) > 1 and isinstance(args[1], (list, tuple)) and any(map(_is_mask, args[1]))
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
 def bounds_of(name: str, graph: fx.Graph) -> Callable[[nn.Module, Sequence[Tensor]], None]:
     """What is called before a graph is, with the model and the tensors that the graph is given.
 
-    It looks at the graph once for every shape that these have, and raises JobError, which names the operation and the
-    bound, where the graph would do what none may do.
+    It looks at the graph once for every shape that these have, and that the values picked in it by masks have. It
+    raises JobError, which names the operation and the bound, where the graph would do what none may do.
     """
     seen: set[tuple[Any, ...]] = set()
+    now = threading.local()  # the call that runs: its model, its inputs, what masks have picked so far, and its look
+    told = [node.target for node in graph.nodes if hasattr(node.target, "_tell")]
 
     def look(model: nn.Module, leaves: Sequence[Tensor]) -> None:
-        if not all(map(_has_memory, leaves)):
-            return  # it is traced, or computed without values: nothing is allocated
-        key = tuple((each.shape, each.dtype, each.device.type) for each in leaves)
+        now.model = None
+        if all(map(_has_memory, leaves)):  # otherwise it is traced, or computed without values: nothing is allocated
+            now.model, now.leaves, now.picked, now.call = model, tuple(map(Layout.of, leaves)), [], None
+            go_on()
+
+    def tell(result: Any) -> None:
+        parts = result if isinstance(result, (list, tuple)) else (result,)
+        if getattr(now, "model", None) is not None and all(map(_has_memory, parts)):
+            now.picked.append(tuple(map(Layout.of, parts)))
+            go_on()
+
+    def go_on() -> None:
+        key = (now.leaves, *now.picked)
         if key not in seen:
             with _apart():
-                _Call(model, name, graph, leaves).follow()
+                if now.call is None:
+                    now.call = _Call(now.model, name, graph, now.leaves)
+                now.call.follow(now.picked)
             if len(seen) >= MOST_SEEN:
                 seen.clear()
             seen.add(key)
+            if now.call.is_done:
+                now.call = None
+        if not told:
+            now.model = None
 
+    for each in told:
+        each._tell = torch.compiler.disable(tell)  # type: ignore[no-untyped-call]
     outside: Callable[[nn.Module, Sequence[Tensor]], None] = torch.compiler.disable(look)  # type: ignore[no-untyped-call]
     return outside
 
@@ -101,30 +177,44 @@ def _apart() -> Iterator[None]:
 class _Call:
     """One run of a graph on tensors without memory."""
 
-    def __init__(self, model: nn.Module, name: str, graph: fx.Graph, leaves: Sequence[Tensor]) -> None:
+    def __init__(self, model: nn.Module, name: str, graph: fx.Graph, leaves: Sequence[Layout]) -> None:
         self._model, self._name, self._graph, self._leaves = model, name, graph, leaves
         self._mode = FakeTensorMode(allow_fallback_kernels=False)
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", ()))
         held = sum(each.numel() for each in tensors) + HELD_AT_LEAST
-        batch = sum(each.numel() for each in leaves)
+        batch = sum(math.prod(each.shape) for each in leaves)
         work = WORK + WORK_OF_NODE * len(graph.nodes) + WORK_OF_PAIR * held * batch
         self._counting = _Counting(int(SHARE * free_bytes(leaves[0].device)), work)
         self._fakes: dict[int, Tensor] = {}
         self._kept: list[tuple[Tensor, torch.Size]] = []
+        self._given, self._values = iter(leaves), dict[fx.Node, Any]()
+        self._nodes, self._last = list(graph.nodes), _last_uses(graph)
+        self._place, self._picked = 0, 0
+        self.is_done = False
 
-    def follow(self) -> None:
-        given, values, last = iter(self._leaves), dict[fx.Node, Any](), _last_uses(self._graph)
-        for place, node in enumerate(self._graph.nodes):
+    def follow(self, picked: Sequence[tuple[Layout, ...]]) -> None:
+        """Follow the graph from where it was left to its end, or to a mask of which is not known what it picks.
+
+        Args:
+            picked: what came of the masks before.
+        """
+        while not self.is_done:
+            node = self._nodes[self._place]
             if node.op == "output":
+                self.is_done = True
                 break
             try:
-                values[node] = self._computed(node, values, given)
+                value = self._computed(node, picked)
             except JobError:
                 raise
             except Exception as error:
-                raise self._refused(node, place, message_of(error)) from None
-            for used in last.get(node, ()):
-                values.pop(used, None)
+                raise self._refused(node, self._place, message_of(error)) from None
+            if value is UNKNOWN:
+                break
+            self._values[node] = value
+            for used in self._last.get(node, ()):
+                self._values.pop(used, None)
+            self._place += 1
         if any(fake.shape != shape for fake, shape in self._kept):
             raise JobError(
                 f"model: the packed graph {self._name!r} is refused: it changes the shape of what it is given"
@@ -139,14 +229,14 @@ class _Call:
             f"{' '.join(why.split())[:200]}; have it packed anew, or run the job from its source"
         )
 
-    def _computed(self, node: fx.Node, values: Mapping[fx.Node, Any], given: Iterator[Tensor]) -> Any:
+    def _computed(self, node: fx.Node, picked: Sequence[tuple[Layout, ...]]) -> Any:
         if node.op == "placeholder":
-            return self._fake(next(given))
+            return self._fake(next(self._given))
         if node.op == "get_attr":
             value = _attribute(self._model, str(node.target))
             return self._fake(value) if isinstance(value, Tensor) else value
-        args = fx.map_arg(node.args, lambda each: values[each])
-        kwargs = fx.map_arg(node.kwargs, lambda each: values[each])
+        args = fx.map_arg(node.args, self._values.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, self._values.__getitem__)
         if node.op == "call_module":
             with self._mode, self._counting:
                 return self._layer(self._model.get_submodule(str(node.target)))(*args)
@@ -157,6 +247,8 @@ class _Call:
             with self._mode:
                 if (rule := RULES.get(found.__name__.partition(".")[0])) is not None and (why := rule(*args, **kwargs)):
                     raise ValueError(why)
+                if hasattr(target, "_tell") and _is_by_values(found, args):
+                    return self._by_values(found, args, kwargs, picked)
                 with self._counting:
                     return target(*args, **kwargs)
         if target is getattr:
@@ -165,11 +257,22 @@ class _Call:
             return self._fake(target(*args))
         return _number(target, args)
 
-    def _fake(self, tensor: Tensor) -> Tensor:
+    def _by_values(self, found: Any, args: Any, kwargs: Any, picked: Sequence[tuple[Layout, ...]]) -> Any:
+        """What came of an operation that makes as many values as its values say; `UNKNOWN` where it has not run yet."""
+        if self._picked == len(picked):
+            self._counting.add_most_of(found, args, kwargs)
+            return UNKNOWN
+        layouts, self._picked = picked[self._picked], self._picked + 1
+        made = [torch.empty_strided(each.shape, each.strides, dtype=each.dtype, device=each.device) for each in layouts]
+        self._counting.add_memory(made, 0)
+        return made[0] if found._schema.returns[0].type.kind() == "TensorType" else made
+
+    def _fake(self, tensor: Tensor | Layout) -> Tensor:
         """One of the same layout without memory; the same one where it is asked for again."""
         if id(tensor) not in self._fakes:
+            shape, strides, dtype, device = tensor if isinstance(tensor, Layout) else Layout.of(tensor)
             with self._mode:
-                made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+                made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
             self._fakes[id(tensor)] = made
             self._kept.append((made, made.shape))
         return self._fakes[id(tensor)]
@@ -216,8 +319,29 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._add_work(slow * numbers + _work_of(func, packet, args, kwargs, result, made))
         besides = sum(_excess(each) for each in given)
         besides += 2 * sum(each.nbytes for each in given) if slow > 1 or packet.startswith(("_linalg", "linalg")) else 0
-        self._add_memory(news, besides + _besides(packet, args, made))
+        self.add_memory(news, besides + _besides(packet, args, made))
         return result
+
+    def add_most_of(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Add the most that an operation can make that makes as many values as its values say: one for every place."""
+        given = list(_tensors((args, kwargs)))
+        masks = [each for each in _tensors(args[1]) if _is_mask(each)] if found.__name__ == "index.Tensor" else given
+        places = sum(_places(each) for each in masks)
+        if found.__name__ == "masked_select.default":
+            shape = torch.broadcast_shapes(*(each.shape for each in given))  # type: ignore[no-untyped-call]
+            places += 2 * math.prod(shape)
+        self._add_work(SLOW["index"] * places)
+        self.add_memory([], 16 * places)
+        if found.__name__ == "index.Tensor":
+            longest = max(math.prod(each.shape) for each in masks)
+            others = [math.prod(each.shape) for each in _tensors(args[1]) if not _is_mask(each)]
+            longest = longest if max(others, default=1) == 1 else 1  # a mask goes along with others where it picks one
+            picks: list[Any] = []
+            for each in args[1]:
+                zeros = each.new_zeros([longest], dtype=torch.int64) if _is_mask(each) else each
+                picks += [zeros] * (each.dim() if _is_mask(each) else 1)
+            with self:
+                found(args[0], picks)
 
     def _add_work(self, work: int) -> None:
         self._work += work
@@ -226,7 +350,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"it would take {self._work:.2g} steps of work, more than {self._most_work:.2g} for what the file holds"
             )
 
-    def _add_memory(self, news: Sequence[Tensor], besides: int) -> None:
+    def add_memory(self, news: Sequence[Tensor], besides: int) -> None:
         for each in news:
             storage = each.untyped_storage()
             if storage._cdata not in self._alive or _is_gone(self._alive[storage._cdata][0]):
@@ -271,8 +395,15 @@ def _work_of(func: Any, packet: str, args: Any, kwargs: Any, result: Any, made: 
     return 0
 
 
+def _places(mask: Tensor) -> int:
+    """Numbers that say where a mask picks, if it picks everything."""
+    return math.prod(mask.shape) * max(1, mask.dim())
+
+
 def _besides(packet: str, args: Any, made: Sequence[Tensor]) -> int:
     """Bytes that a kernel takes besides its results."""
+    if packet in BY_DIMENSION:
+        return 16 * sum(_places(each) for each in _tensors(args[1]) if _is_mask(each))
     if packet in ("convolution", "_convolution", "convolution_backward"):
         weight = args[2] if packet == "convolution_backward" else args[1]
         inputs = args[1] if packet == "convolution_backward" else args[0]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from landscape.portable.bounds import BY_VALUES, measured
 from landscape.portable.modules import PATH
 from landscape.portable.operations import operation, refuse_types
 
@@ -99,6 +100,8 @@ class _Reader:
         if kind not in ("aten", "python"):
             raise ValueError(f"a node of the kind {str(kind)[:40]!r}")
         function = operation(name if kind == "aten" else f"python.{name}")
+        if kind == "aten" and name in BY_VALUES:
+            function = measured(function)
         options = self._options(function, name, kwargs) if kwargs else {}
         refuse_types(function, arguments, options)
         return self._graph.call_function(function, arguments, options)

@@ -58,7 +58,7 @@ def guarded(found: Any) -> Callable[..., Any]:
     bounds = INDICES[packet]
 
     def computed(*args: Any, **kwargs: Any) -> Any:
-        proxy = _proxy_in((args, *kwargs.values()))
+        proxy = proxy_in((args, *kwargs.values()))
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", computed, args, kwargs)
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -121,11 +121,12 @@ def _can_be_read(tensor: Tensor) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _proxy_in(values: Any) -> Any:
+def proxy_in(values: Any) -> Any:
+    """A value that stands for another while a graph is traced; None where there is none."""
     for value in values:
         if isinstance(value, fx.Proxy):
             return value
-        if isinstance(value, (list, tuple)) and (found := _proxy_in(value)) is not None:
+        if isinstance(value, (list, tuple)) and (found := proxy_in(value)) is not None:
             return found
     return None
 

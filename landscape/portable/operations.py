@@ -5,8 +5,8 @@ the bounds of memory and work once for every shape of a batch (`landscape.portab
 every call (`landscape.portable.indices`).
 
 Not in the list, and refused by name: what reads or writes files, storages or strides (`from_file`, `set_`,
-`as_strided`); what makes as many values as the values say (`nonzero`, `masked_select`, `unique`, `bincount`), since its
-memory cannot be bounded before; kernels that trust indices or sizes which a file could give them wrong (`put_`,
+`as_strided`); what makes as many values as the values say without a bound by the shape (`bincount`), and what none of
+the models needed (`unique`); kernels that trust indices or sizes which a file could give them wrong (`put_`,
 `ctc_loss`, `fractional_max_pool2d`, `max_pool2d_with_indices_backward`, `embedding_dense_backward`); polynomials and
 other functions whose time is a number in the file (`special_laguerre_polynomial_l`); sparse and quantised tensors.
 """
@@ -159,6 +159,11 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "index_copy_ index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_put index_put_ "
         "index_select one_hot scatter.src scatter.value scatter_.src scatter_.value scatter_add scatter_add_ "
         "scatter_reduce.two scatter_reduce_.two take_along_dim _unsafe_index.Tensor _unsafe_index_put",
+    ),
+    (
+        "values that a mask picks, and where it does: no more than it has places; what follows is looked at when their "
+        "number is known, as for `index.Tensor` with a mask",
+        "argwhere masked_select nonzero nonzero_numpy where",
     ),
     (
         "places in sorted values, which are indices within them by themselves",

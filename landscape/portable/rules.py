@@ -230,11 +230,9 @@ def _by_some(values: Tensor, indices: Sequence[Any], *rest: Any, **named: Any) -
     return "" if any(isinstance(each, Tensor) for each in indices) else "it is given no index"
 
 
-def _by_mask(values: Tensor, indices: Sequence[Any]) -> str:
-    if why := _by_some(values, indices):
-        return why
+def _by_some_but_masks(values: Tensor, indices: Sequence[Any]) -> str:
     masks = any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
-    return "a mask picks as many values as it says; write torch.where" if masks else ""
+    return "it takes no mask" if masks else _by_some(values, indices)
 
 
 def _without_sorter(*args: Any, **named: Any) -> str:
@@ -268,7 +266,7 @@ RULES: dict[str, Callable[..., str]] = {
          "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         _resampled,
     ),
-    "_conj": _complex, "one_hot": _one_hot, "index": _by_mask, "_unsafe_index": _by_mask,
+    "_conj": _complex, "one_hot": _one_hot, "index": _by_some, "_unsafe_index": _by_some_but_masks,
     "index_put": _by_some, "index_put_": _by_some, "_unsafe_index_put": _by_some, "searchsorted": _without_sorter,
     "embedding_bag": _bags,
 }  # fmt: skip
