@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from landscape.errors import JobError
 from landscape.evaluation.differentiable import without_reentrant_checkpoints
 from landscape.packing.described import Exported
-from landscape.packing.refusals import decides, refusal
+from landscape.packing.refusals import Noticing, decides, is_users, refusal
 from landscape.portable.structure import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]
@@ -47,6 +48,11 @@ def exported(
         raise JobError(f"data: batches must be tensors in tuples, lists and dicts to be packed, not {error}") from None
     calling = _Calling(function, model, takes, what)
     leaves = tuple(leaves_of(takes, batch))
+
+    def again(noticing: Noticing) -> None:
+        calling.noticing = noticing
+        _by_export(calling, leaves, free)
+
     with _settled():
         try:
             found = _by_export(calling, leaves, free)
@@ -54,11 +60,11 @@ def exported(
             raise
         except Exception as error:
             if decides(error):
-                raise refusal(error, lambda: function(model, batch)) from error
+                raise refusal(error, again) from error
             try:
                 found = _by_tracing(calling, leaves)
             except Exception:
-                raise refusal(error, lambda: function(model, batch)) from error
+                raise refusal(error, again) from error
     return found, takes, calling.returns_of()
 
 
@@ -77,11 +83,16 @@ class _Calling(nn.Module):
     def __init__(self, function: Function, model: nn.Module, takes: Any, what: str) -> None:
         super().__init__()
         self.model = model
+        self.noticing: Noticing | None = None
         # Behind a function: torch restores attributes of modules, and would take a criterion for a part of the model.
         self._observe, self.returns_of = _noting(function, takes, what)
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
-        return self._observe(self.model, leaves)
+        if self.noticing is None:
+            return self._observe(self.model, leaves)
+        self.noticing.sizes = [size for leaf in leaves for size in leaf.shape if isinstance(size, torch.SymInt)]
+        with self.noticing:
+            return self._observe(self.model, leaves)
 
 
 def _noting(
@@ -105,13 +116,19 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Without what does not export, kernels of whole attention layers, a look at masks, checkpoints; and quietly."""
+    """Without what does not export, kernels of whole attention layers, a look at masks, checkpoints; and quietly.
+
+    Of each operation torch keeps the lines of the user's, which without this are those of `forward` alone.
+    """
+    filtering: Any = getattr(fx.proxy.TracerBase, "_filter_traceback_frames", None)  # of newer versions of torch
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
     # Torch looks at a mask's values to take a kernel for causal ones; any mask is right without, but for rounding.
     transformer._detect_is_causal_mask = _is_said_to_be_causal
     try:
+        if filtering is not None:
+            fx.proxy.TracerBase._filter_traceback_frames = _users_frames
         # torch prints the graph as far as it came, beside what it raises.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -119,9 +136,15 @@ def _settled() -> Iterator[None]:
             with without_reentrant_checkpoints():
                 yield
     finally:
+        if filtering is not None:
+            fx.proxy.TracerBase._filter_traceback_frames = filtering
         logging.disable(disabled)
         transformer._detect_is_causal_mask = detect
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _users_frames(self: Any, frames: traceback.StackSummary) -> traceback.StackSummary:
+    return traceback.StackSummary.from_list([frame for frame in frames if is_users(frame.filename)])
 
 
 def _is_said_to_be_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:

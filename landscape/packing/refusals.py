@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.overrides import TorchFunctionMode
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.problem.user_code import INSTALLED, OURS, STANDARD, in_words, place_of
 
 DATA_DEPENDENT = re.compile(r"data-dependent|Data dependent|GuardOnDataDependent|aten::_local_scalar_dense|unbacked")
@@ -22,23 +23,33 @@ LINE = re.compile(r'File "([^"\n]+)", line (\d+)')
 ELSEWHERE = "; or run the job from its source"
 
 
-def refusal(error: Exception, run: Callable[[], Any]) -> JobError:
+def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
     """The error of a function that does not export.
 
     Args:
         error: what exporting it raised.
-        run: calls the function as it is.
+        export: exports the function again, and has the given one notice where the batch size becomes a constant.
     """
     if isinstance(error, JobError):
         return error
     if SPECIALISED.search(f"{type(error).__name__} {error}"):
-        where = _place_of_length(run)
-        taken = f" by len() of a tensor ({where}); write tensor.shape[0]" if where else "; take it from tensor.shape[0]"
+        noticing = Noticing()
+        with contextlib.suppress(Exception):
+            export(noticing)
+        by_length = noticing.name == "__len__"
+        what = "len() of a tensor" if by_length else f"{shown(noticing.name)} of torch"
+        taken = f" by {what} ({noticing.place})" if noticing.place else ""
+        remedy = "write other operations" if taken and not by_length else "write tensor.shape[0]"
         return JobError(
             "model: must take any number of samples to be packed, and the batch size becomes a constant"
-            f"{taken}{ELSEWHERE}"
+            f"{taken}; {remedy}{ELSEWHERE}"
         )
     where = place_of(error)
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return JobError(
+            f"model: must be made of operations that torch exports, not {shown(str(error.func))}"
+            f"{f' ({where})' if where else ''}, which looks at values; write it with others of torch{ELSEWHERE}"
+        )
     if decides(error):
         return JobError(
             f"model: must do the same operations whatever the data are to be packed, and a value decides"
@@ -57,8 +68,13 @@ def decides(error: Exception) -> bool:
 def place_of_node(node: fx.Node) -> str:
     """The line of the user's that an operation comes from, in brackets; empty where torch has not kept it."""
     lines = LINE.findall(str(node.meta.get("stack_trace") or ""))
-    users = [(file, line) for file, line in lines if not file.startswith(("<", *OURS, *INSTALLED, *STANDARD))]
+    users = [(file, line) for file, line in lines if is_users(file)]
     return f" ({_short(users[-1][0])}:{users[-1][1]})" if users else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a file of a traceback is one of the user's own."""
+    return not file.startswith(("<", *OURS, *INSTALLED, *STANDARD))
 
 
 def _short(file: str) -> str:
@@ -68,28 +84,31 @@ def _short(file: str) -> str:
     return file
 
 
-class _Lengths(TorchFunctionMode):
-    """Notes where the length of a tensor is asked for, which is a plain number."""
+class Noticing(TorchFunctionMode):
+    """Notices, while a function is exported, which call of torch takes a size of its tensors for a constant.
+
+    Attributes:
+        sizes: of the tensors that the function is given, as symbols; set by who calls it.
+        place: the user's line; empty where no call did.
+        name: of the call.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = ""
+        self.sizes: list[torch.SymInt] = []
+        self.place, self.name, self._is_over = "", "", False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is Tensor.__len__ and not self.place:
-            frames = [each for each in traceback.extract_stack() if not each.filename.startswith(("<", *OURS))]
-            users = [each for each in frames if not each.filename.startswith((*INSTALLED, *STANDARD))]
-            self.place = f"{_short(users[-1].filename)}:{users[-1].lineno}" if users else ""
-        return func(*args, **(kwargs or {}))
+        self._is_over = self._is_over or self._is_constant()  # by something between two calls, which has no line here
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            if not self._is_over and (func is Tensor.__len__ or self._is_constant()):
+                users = [each for each in traceback.extract_stack() if is_users(each.filename)]
+                self.place = f"{_short(users[-1].filename)}:{users[-1].lineno}" if users else ""
+                self.name, self._is_over = getattr(func, "__name__", ""), True
 
-
-def _place_of_length(run: Callable[[], Any]) -> str:
-    noticing = _Lengths()
-    try:
-        with torch.no_grad(), noticing:
-            run()
-    except Exception:
-        return ""
-    return noticing.place
+    def _is_constant(self) -> bool:
+        return any(size.node.expr.is_number for size in self.sizes)

@@ -98,6 +98,8 @@ def _right() -> list[tuple[str, list[Any]]]:
         ("scatter_add.default", [rows, 0, ids[:, None], rows]), ("scatter_reduce.two", [rows, 0, ids[:, None], rows, "amax"]),
         ("index_select.default", [rows, 0, ids]), ("index_add.default", [rows, 0, ids, rows]), ("index.Tensor", [rows, [ids, ids]]),
         ("index_copy.default", [rows, 0, ids, rows]), ("index_put.default", [rows, [ids], rows, True]),
+        ("index.Tensor", [rows, [rows > 0]]), ("index_put.default", [rows, [rows > 0], one]), ("nonzero.default", [rows]),
+        ("masked_select.default", [rows, rows > 0]), ("where.default", [ids]), ("argwhere.default", [rows]),
         ("take_along_dim.default", [rows, ids[:, None], 0]), ("embedding.default", [rows, ids, -1]),
         ("embedding_bag.default", [rows, ids, torch.tensor([0, 2]), False, 0, False, None, False]),
         ("lstm.input", [values, [torch.zeros(2, 2, 4)] * 2, weights[0], True, 2, 0.0, False, False, False]),

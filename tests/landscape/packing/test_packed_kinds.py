@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from functools import cache
 
 import numpy as np
@@ -400,25 +401,81 @@ def test_models_that_transpose_and_transform_are_packed_with_the_same_bits(model
     assert made.compared.equal
 
 
-class Picks(nn.Module):
-    """By a mask, which picks as many values as it says."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-
-    def forward(self, inputs):
-        outputs = self.layer(inputs)
-        return outputs + outputs[outputs > 0].sum()
+def scattered(outputs, targets):
+    """The losses of some samples, the others 0."""
+    kept, losses = targets != 2, F.cross_entropy(outputs, targets, reduction="none")
+    return torch.zeros_like(losses).index_put((kept,), losses[kept] * 2)
 
 
-def test_what_no_packed_graph_may_hold_is_named_with_its_line_and_no_temporary_file():
-    data = torch.randn(24, 4), torch.randint(2, (24,))
+def put(outputs, targets):
+    losses = outputs.square().sum(1)
+    losses[outputs[:, 0] > 0] = 0.5
+    return losses
+
+
+def added(outputs, targets):
+    (places,) = torch.where(targets != 2)
+    return torch.zeros(outputs.shape[0]).index_add(0, places, outputs[places].square().sum(1))
+
+
+def masked_mean(outputs, targets):
+    kept = targets != 2
+    return F.cross_entropy(outputs[kept], targets[kept]).expand(outputs.shape[0])
+
+
+PICKS = {
+    "scattered": scattered, "put": put, "added": added, "masked_mean": masked_mean,
+    "select": lambda outputs, targets: targets * torch.masked_select(outputs, outputs > 0.1).square().sum(),
+    "nonzero": lambda outputs, targets: outputs[torch.nonzero(outputs > 0, as_tuple=True)].sum() * outputs[:, 0],
+    "argwhere": lambda outputs, targets: torch.argwhere(outputs > 0).sum() * outputs[:, 0].square(),
+    "rows": lambda outputs, targets: outputs[outputs > -99].view(-1, 3).square().sum(1),
+    "columns": lambda outputs, targets: outputs[targets != 2, 1].square().mean() * outputs[:, 0].square(),
+}  # fmt: skip
+
+
+def picking(losses):
+    torch.manual_seed(0)
+    data = torch.randn(70, 4), torch.randint(3, (70,))
+    return Problem(nn.Linear(4, 3), data, lambda model, batch: {"loss": losses(model(batch[0]), batch[1])})
+
+
+@pytest.mark.parametrize("losses", PICKS.values(), ids=list(PICKS))
+def test_what_picks_by_a_mask_is_packed_with_the_same_bits(losses):
+    made = packed(lambda: picking(losses), "picks", num_samples=70)
+    assert made.compared.equal
+
+
+@pytest.mark.parametrize("engine", ["auto", "eager", "vmap:3"])
+def test_what_picks_by_a_mask_of_the_labels_is_computed_by_all_engines(tmp_path, engine):
+    """Under `vmap` torch takes masks that are the same for all points."""
+    source = Job(run=str(tmp_path / "source"), problem=lambda: picking(scattered), landscapes=[PLANE], engine=engine)
+    file = pack(source, tmp_path / "picks.landscape").path
+    theirs = run(read_job(file, run=str(tmp_path / "packed"), engine=engine))["plane"]
+    assert np.array_equal(run(source)["plane"].loss, theirs.loss)
+
+
+NAMED = {
+    "multi_dot": (lambda x, t: torch.linalg.multi_dot([x, x.T, x]).sum(1), "becomes a constant by 'linalg_multi_dot'"),
+    "take": (lambda x, t: torch.take_along_dim(x, t[:, None], 1)[:, 0], "becomes a constant by 'take_along_dim'"),
+    "length": (lambda x, t: x.sum(1) / len(x), "becomes a constant by len() of a tensor"),
+    "cov": (lambda x, t: x.sum(1) * torch.cov(x.T).sum(), "operations that torch exports, not 'aten.equal.default'"),
+    "ctc": (
+        lambda x, t: F.ctc_loss(x.expand(7, *x.shape), t[:, None], t * 0 + 7, t * 0 + 1, reduction="none"),
+        "operations that torch exports, not 'aten._ctc_loss.Tensor'",
+    ),
+    "out": (lambda x, t: torch.add(x, 1, out=torch.empty_like(x)).sum(1), "not 'aten.add.out'"),
+    "unique": (lambda x, t: x.sum(1) * torch.unique(t).sum(), "not 'aten._unique2.default'"),
+    "histogram": (lambda x, t: x.sum(1) * torch.histc(x).sum(), "not 'aten.histc.default'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("losses", "words"), NAMED.values(), ids=list(NAMED))
+def test_what_no_packed_graph_may_hold_is_named_with_its_line_and_no_temporary_file(losses, words):
     with pytest.raises(JobError) as refused:
-        packed(lambda: Problem.supervised(Picks(), data), "picks")
+        packed(lambda: picking(losses), "unpacked")
     text = str(refused.value)
-    assert "'aten.index.Tensor': a mask picks as many values as it says; write torch.where" in text
-    assert "test_packed_kinds.py:" in text
+    assert words in text
+    assert re.search(rf"\(\S*test_packed_kinds\.py:{losses.__code__.co_firstlineno}\)", text), text
     assert ".landscape'" not in text
     assert "copy the file again" not in text
 

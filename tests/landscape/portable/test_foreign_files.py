@@ -12,6 +12,7 @@ from packed_scene import members_of, of_one_operation, small_file, with_json, wr
 
 from landscape import JobError, NotFoundError
 from landscape.portable.manifest import PortableFile
+from landscape.portable.model import PortableModel
 from landscape.problem.callback import load_problem
 from landscape.spec import read_job
 
@@ -227,7 +228,14 @@ ROWS = torch.tensor([[0.5, 1.0, 2.0], [0.1, 0.2, 0.3]])
             (torch.ones(1, 2, 3), None, None, 1, 2, 3000, 1, 1e-5),
             "its sizes are not those",
         ),
-        ("index.Tensor", (ROWS, [torch.tensor([True, False])]), "a mask picks as many values as it says"),
+        ("nonzero.default", (torch.ones(1).expand(1 << 45),), "it would take .* GB|steps of work"),
+        (
+            "masked_select.default",
+            (torch.ones(1).expand(1 << 24, 1), (torch.ones(1) > 0).expand(1 << 24)),
+            "it would take .* GB|steps",
+        ),
+        ("index.Tensor", (torch.ones(1).expand(1 << 45), [(torch.ones(1) > 0).expand(1 << 45)]), "is refused at"),
+        ("_unsafe_index.Tensor", (ROWS, [torch.tensor([True, False])]), "it takes no mask"),
         ("one_hot.default", (torch.tensor([1, 2]), -1), "its number of classes must be written"),
         ("one_hot.default", (torch.tensor([1, 7]), 3), "the index 7 is not from 0 to 2"),
         ("gather.default", (ROWS, 1, torch.tensor([[5]])), "gather: the index 5 is not from 0 to 2"),
@@ -265,6 +273,36 @@ def test_what_is_checked_is_computed_where_it_fits():
     weight, norm = torch.randn(4, 3), torch.rand(4, 1)
     normed = weight * (norm / weight.norm(dim=1, keepdim=True))
     torch.testing.assert_close(of_one_operation("_weight_norm.default", weight, norm, 0), normed)
+
+
+def picks_and(*nodes):
+    """A model that is given values, picks those above 0, and then does this; node 2 is how many there are."""
+    begin = [
+        ["aten", "gt.Scalar", [{"input": 0}, 0], {}],
+        ["aten", "index.Tensor", [{"input": 0}, [{"node": 0}]], {}],
+        ["aten", "sym_size.int", [{"node": 1}, 0], {}],
+    ]
+    last = len(begin) + len(nodes) - 1
+    graph = {"inputs": 1, "nodes": [*begin, *nodes], "outputs": [{"node": last}]}
+    return PortableModel([], {}, [], {"model": {"graph": graph, "takes": "tensor", "returns": ["tuple", "tensor"]}})
+
+
+def test_what_follows_a_mask_is_bounded_by_how_many_values_it_picked():
+    """Also where fewer values make a larger tensor; a size that fits is computed whatever it was before."""
+    divided = picks_and(
+        ["python", "floordiv", [10**12, {"node": 2}], {}], ["aten", "ones.default", [[{"node": 3}]], {}]
+    )
+    with pytest.raises(JobError, match=r"at 'ones.default', operation 5: it would take"):
+        divided(torch.tensor([1.0, -1.0, -1.0]))
+    grown = picks_and(["python", "mul", [10**5, {"node": 2}], {}], ["aten", "ones.default", [[{"node": 3}] * 2], {}])
+    for _ in range(2):
+        assert grown(torch.tensor([-1.0, -1.0]))[0].shape == (0, 0)
+        with pytest.raises(JobError, match=r"at 'ones.default', operation 5: it would take"):
+            grown(torch.tensor([1.0, 1.0]))
+    shaped = picks_and(["aten", "view.default", [{"node": 1}, [-1, 2]], {}], ["aten", "sum.default", [{"node": 3}], {}])
+    assert shaped(torch.tensor([1.0, -1.0, 2.0]))[0] == 3.0
+    with pytest.raises(JobError, match=r"at 'view.default', operation 4"):
+        shaped(torch.ones(3))
 
 
 def test_derivatives_of_losses_have_the_values_of_autograd_also_where_a_target_is_left_out():
