@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from landscape.errors import JobError
 
 Given = Mapping[str, Any]
-# Arguments by which each operation is given indices, and the bounds of each: from … to before …, and one more value.
+# Arguments by which each operation is given indices, or whole numbers that its kernel trusts, and the bounds of each:
+# from … to before …, and one more value.
 REFUSED = "model: a packed graph is refused:"
 Bounds = Callable[[Given], dict[str, tuple[int, int, int | None]]]
 
@@ -30,7 +31,7 @@ def inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> T
     Raises:
         JobError: some are not, where they can be read.
     """
-    if index.dtype in (torch.bool, torch.uint8) or not index.numel() or not _has_values(index):
+    if index.dtype == torch.bool or not index.numel() or not _has_values(index):
         return index
     if index.dtype.is_floating_point or index.dtype.is_complex:
         raise JobError(f"{REFUSED} {what}: indices must be whole numbers, not {index.dtype}")
@@ -45,7 +46,9 @@ def inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> T
         if also is not None:
             outside &= index != also
         if outside.any():
-            raise JobError(f"{REFUSED} {what}: the index {int(index[outside][0])} is not from {low} to {high - 1}")
+            kind = "number" if what == "div" else "index"
+            wrong = int(index[outside][0])
+            raise JobError(f"{REFUSED} {what}: the {kind} {wrong} is not from {low} to {high - 1}")
     return index
 
 
@@ -188,6 +191,15 @@ def _of_pooled(given: Given) -> dict[str, tuple[int, int, int | None]]:
     return {"indices": (0, math.prod(given["output_size"]), None)}
 
 
+def _dividend(given: Given) -> dict[str, tuple[int, int, int | None]]:
+    """The smallest whole number divided by -1 is none of its type, which ends the process."""
+    own, whole = given["self"], (torch.int8, torch.int16, torch.int32, torch.int64)
+    if given.get("rounding_mode") is None or own.dtype not in whole:
+        return {}
+    least = torch.iinfo(own.dtype).min
+    return {"self": (least + 1, -least, None)}
+
+
 BY_DIMENSION = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put")  # a list of indices, one each
 INDICES: dict[str, Bounds] = {
     **dict.fromkeys(BY_DIMENSION, lambda given: {}),
@@ -205,5 +217,5 @@ INDICES: dict[str, Bounds] = {
         _classes,
     ),
     "multi_margin_loss": _of_margins, "multilabel_margin_loss": _of_several_margins,
-    "max_unpool2d": _of_pooled, "max_unpool3d": _of_pooled,
+    "div": _dividend, "max_unpool2d": _of_pooled, "max_unpool3d": _of_pooled,
 }  # fmt: skip

@@ -24,6 +24,7 @@ LARGEST_STEP = 1 << 12  # by far larger ones let kernels of transposed convoluti
 LARGEST_NUMBER = 1 << 48  # of whole numbers that an operation is given
 LONGEST_LIST = 100_000
 MOST_SECTIONS = 100_000
+MOST_FACTORS = 300  # of a product, and differences of differences
 REDUCTIONS = (0, 1, 2)
 
 
@@ -248,6 +249,15 @@ def _bags(weight: Tensor, indices: Tensor, offsets: Tensor, *rest: Any, **named:
     return "" if fits and mode in (0, 1, 2) and offsets.numel() > (1 if last else 0) else "its bags are no list of rows"
 
 
+def _product(matrices: Sequence[Tensor]) -> str:
+    """Of many matrices, whose best order takes their number to the third power."""
+    return "" if len(matrices) <= MOST_FACTORS else f"it multiplies {len(matrices)} matrices, more than {MOST_FACTORS}"
+
+
+def _differences(values: Tensor, n: int = 1, *rest: Any, **named: Any) -> str:
+    return "" if n <= MOST_FACTORS else f"it takes differences {n} times, more than {MOST_FACTORS}"
+
+
 _BACKWARD = ("tanh", "sigmoid", "silu", "gelu", "elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid",
     "threshold",
     "softplus", "softshrink", "hardshrink", "mish", "log_sigmoid", "logit", "mse_loss", "smooth_l1_loss", "huber_loss",
@@ -268,5 +278,5 @@ RULES: dict[str, Callable[..., str]] = {
     ),
     "_conj": _complex, "one_hot": _one_hot, "index": _by_some, "_unsafe_index": _by_some_but_masks,
     "index_put": _by_some, "index_put_": _by_some, "_unsafe_index_put": _by_some, "searchsorted": _without_sorter,
-    "embedding_bag": _bags,
+    "embedding_bag": _bags, "linalg_multi_dot": _product, "chain_matmul": _product, "diff": _differences,
 }  # fmt: skip

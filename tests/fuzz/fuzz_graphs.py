@@ -62,6 +62,8 @@ def _planted() -> list[tuple[str, list[Any]]]:
         ("_fft_r2c.default", [rows, [-1, 9], 0, True]),
         ("special_laguerre_polynomial_l.n_scalar", [rows, 4 * 10**12]),
         ("ones.default", [[2 * 10**12]]),
+        ("div.Scalar_mode", [torch.tensor([-(1 << 63)]), {"node": 0}]),
+        ("linalg_multi_dot.default", [[torch.ones(2, 2)] * 5000]),
     ]  # fmt: skip
 
 

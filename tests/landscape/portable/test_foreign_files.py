@@ -228,6 +228,12 @@ ROWS = torch.tensor([[0.5, 1.0, 2.0], [0.1, 0.2, 0.3]])
             (torch.ones(1, 2, 3), None, None, 1, 2, 3000, 1, 1e-5),
             "its sizes are not those",
         ),
+        ("linalg_multi_dot.default", ([torch.ones(2, 2)] * 400,), "it multiplies 400 matrices, more than 300"),
+        (
+            "multi_margin_loss.default",
+            (ROWS, torch.tensor([0, 99], dtype=torch.uint8)),
+            "the index 99 is not from 0 to 2",
+        ),
         ("nonzero.default", (torch.ones(1).expand(1 << 45),), "it would take .* GB|steps of work"),
         (
             "masked_select.default",
@@ -273,6 +279,15 @@ def test_what_is_checked_is_computed_where_it_fits():
     weight, norm = torch.randn(4, 3), torch.rand(4, 1)
     normed = weight * (norm / weight.norm(dim=1, keepdim=True))
     torch.testing.assert_close(of_one_operation("_weight_norm.default", weight, norm, 0), normed)
+
+
+def test_a_quotient_that_no_whole_number_holds_is_refused_and_others_are_computed():
+    """Torch's kernel ends the process by SIGFPE."""
+    least, divisors = torch.tensor([-(1 << 63), 7]), torch.tensor([-1, 2])
+    with pytest.raises(JobError, match=r"div: the number -9223372036854775808 is not from -9223372036854775807"):
+        of_one_operation("div.Tensor_mode", least, divisors, rounding_mode="trunc")
+    found = of_one_operation("div.Tensor_mode", torch.tensor([-7, 7]), divisors, rounding_mode="trunc")
+    assert found.tolist() == [7, 3]
 
 
 def picks_and(*nodes):
