@@ -32,7 +32,7 @@ FORMATS = {
     name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 }
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-MOST_NODES = 1_000_000
+MOST_NODES = 200_000  # which take about a minute to follow
 MOST_INPUTS = 1000
 DEEPEST = 8  # lists in lists of an argument
 LONGEST_TEXT = 200
