@@ -20,10 +20,11 @@ from torch.overrides import TorchFunctionMode
 from landscape.errors import JobError
 from landscape.evaluation.differentiable import without_reentrant_checkpoints
 from landscape.packing.described import Exported
-from landscape.packing.refusals import Noticing, decides, is_users, refusal
+from landscape.packing.refusals import Noticing, decides, is_users, refusal, sizes_of
 from landscape.portable.structure import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]
+FILTERING = "_filter_traceback_frames"  # of newer versions of torch
 LEAST = 3  # samples of an example: torch takes sizes of 0 and 1 for constants
 
 
@@ -90,7 +91,7 @@ class _Calling(nn.Module):
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         if self.noticing is None:
             return self._observe(self.model, leaves)
-        self.noticing.sizes = [size for leaf in leaves for size in leaf.shape if isinstance(size, torch.SymInt)]
+        self.noticing.sizes = sizes_of(leaves)
         with self.noticing:
             return self._observe(self.model, leaves)
 
@@ -120,7 +121,7 @@ def _settled() -> Iterator[None]:
 
     Of each operation torch keeps the lines of the user's, which without this are those of `forward` alone.
     """
-    filtering: Any = getattr(fx.proxy.TracerBase, "_filter_traceback_frames", None)  # of newer versions of torch
+    filtering: Any = getattr(fx.proxy.TracerBase, FILTERING, None)
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
@@ -128,7 +129,7 @@ def _settled() -> Iterator[None]:
     transformer._detect_is_causal_mask = _is_said_to_be_causal
     try:
         if filtering is not None:
-            fx.proxy.TracerBase._filter_traceback_frames = _users_frames
+            setattr(fx.proxy.TracerBase, FILTERING, _users_frames)
         # torch prints the graph as far as it came, beside what it raises.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -137,7 +138,7 @@ def _settled() -> Iterator[None]:
                 yield
     finally:
         if filtering is not None:
-            fx.proxy.TracerBase._filter_traceback_frames = filtering
+            setattr(fx.proxy.TracerBase, FILTERING, filtering)
         logging.disable(disabled)
         transformer._detect_is_causal_mask = detect
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -84,6 +84,12 @@ def _short(file: str) -> str:
     return file
 
 
+def sizes_of(tensors: Sequence[Tensor]) -> list[torch.SymInt]:
+    """The sizes that are symbols while a function is exported."""
+    sizes: list[Any] = [size for tensor in tensors for size in tensor.shape]
+    return [size for size in sizes if isinstance(size, torch.SymInt)]
+
+
 class Noticing(TorchFunctionMode):
     """Notices, while a function is exported, which call of torch takes a size of its tensors for a constant.
 
