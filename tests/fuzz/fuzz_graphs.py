@@ -52,7 +52,7 @@ SHAPES = [
 DTYPES = ["float32"] * 6 + ["float64", "float16", "bfloat16", "int64", "int64", "int32", "bool", "complex64", "uint8"]
 
 
-def _planted() -> list[tuple[str, list[Any]]]:
+def _planted() -> list[tuple[Any, ...]]:
     """Crashes that were found before: each must be refused."""
     one, rows = torch.ones(()), torch.ones(2, 3)
     return [
@@ -62,7 +62,7 @@ def _planted() -> list[tuple[str, list[Any]]]:
         ("_fft_r2c.default", [rows, [-1, 9], 0, True]),
         ("special_laguerre_polynomial_l.n_scalar", [rows, 4 * 10**12]),
         ("ones.default", [[2 * 10**12]]),
-        ("div.Scalar_mode", [torch.tensor([-(1 << 63)]), {"node": 0}]),
+        ("div.Tensor_mode", [torch.tensor([-(1 << 63)]), torch.tensor([-1])], {"rounding_mode": "trunc"}),
         ("linalg_multi_dot.default", [[torch.ones(2, 2)] * 5000]),
     ]  # fmt: skip
 
@@ -193,7 +193,8 @@ class Case:
         dtype = getattr(torch, self.chance.choice(DTYPES))
         shape = self.chance.choice(SHAPES)
         values = self.chance.choice([torch.randn(shape), torch.zeros(shape), torch.randn(shape) * 1e30, torch.randint(-3, 9, shape),
-                                     torch.full(shape, math.nan), torch.full(shape, 2**40)])  # fmt: skip
+                                     torch.full(shape, math.nan), torch.full(shape, 2**40), torch.full(shape, -(2**63)),
+                                     torch.full(shape, -1)])  # fmt: skip
         return values.to(dtype)
 
     def _guessed(self) -> tuple[str, list[Any], dict[str, Any]]:
