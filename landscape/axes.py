@@ -1,8 +1,9 @@
-"""What surfaces are laid over: axes with their coordinates, and the paths of trajectories on them."""
+"""What surfaces are laid over: axes with their coordinates, and paths of trajectories with their losses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,8 @@ from landscape.grid import Floats
 from landscape.record import AxisRecord, PathRecord, parse_axis
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot
+CLEARLY = 3.0  # standard errors of the rise: two losses that are further apart differ by more than the noise
+SEEN = 0.01  # of `Along.height`: less shows in no picture
 
 
 @dataclass(frozen=True)
@@ -112,3 +115,58 @@ class ProjectedPath:
         arrays = {name: getattr(self, name)[rows] for name in ("step", "loss", "projected_loss", "distance", "status")}
         places = {axis: values[rows] for axis, values in self.coordinates.items()}
         return replace(self, coordinates=places, **arrays, **changes)
+
+
+@dataclass(frozen=True)
+class Along:
+    """The losses along a path beside those at its projections, as `Surface.along` gives them.
+
+    Attributes:
+        names: of all snapshots, such as 'epoch 3'.
+        losses, plane: L(θᵢ) and L(projection) of all snapshots; NaN where it is not known, infinite where it is not
+            finite.
+        relief: of the surface; NaN where it is not known.
+        noise: the standard error of the rise at the projections; NaN where it is not known.
+    """
+
+    names: Sequence[str]
+    losses: Floats
+    plane: Floats
+    relief: float
+    noise: Floats
+
+    @property
+    def gaps(self) -> Floats:
+        """|L(θᵢ) − L(projection)|, 0 where either is not known or both are infinite."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(np.abs(self.losses - self.plane), nan=0.0, posinf=np.inf)
+
+    @property
+    def clear(self) -> Floats:
+        """The gaps beyond 3 standard errors of the rise, 0 for the others."""
+        return np.where(self.gaps > CLEARLY * np.nan_to_num(self.noise), self.gaps, 0.0)
+
+    @property
+    def ranked(self) -> Floats:
+        """The gaps that the largest one is looked for among: the clear ones, or all where none is clear."""
+        clear = self.clear
+        return clear if clear.any() else self.gaps
+
+    @property
+    def furthest(self) -> int:
+        """The snapshot with the largest gap, which checks, tables and captions name; the first one without any."""
+        return int(np.argmax(self.ranked))
+
+    @property
+    def span(self) -> float:
+        """The range of the path's own losses; 0 where fewer than two are known."""
+        known = self.losses[np.isfinite(self.losses)]
+        return float(np.ptp(known)) if known.size else 0.0
+
+    @property
+    def height(self) -> float:
+        """What the gaps are judged by: the span, or the relief where that is less, as both are read off the picture.
+
+        Of losses that are all the same it is the relief; NaN where neither is known.
+        """
+        return min((each for each in (self.span, self.relief) if each > 0), default=math.nan)  # none of NaN

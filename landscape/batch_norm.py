@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BatchNorm = Literal["eval", "batch", "recalibrate"]
+RECALIBRATE = "batch_norm: recalibrate takes them anew at every point"  # the remedy for statistics of other weights
 
 
 @dataclass(frozen=True)

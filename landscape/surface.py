@@ -18,6 +18,7 @@ from landscape.axes import NOT_COMPUTED as NOT_COMPUTED
 from landscape.axes import NOT_FINITE as NOT_FINITE
 from landscape.axes import OK as OK
 from landscape.axes import QUARANTINED as QUARANTINED
+from landscape.axes import Along as Along
 from landscape.axes import Axis as Axis
 from landscape.axes import ProjectedPath as ProjectedPath
 from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
@@ -96,6 +97,27 @@ class Surface:
     def paths(self) -> tuple[ProjectedPath, ...]:
         """The paths that are drawn, a run's each; `path` holds the snapshots of all of them."""
         return () if self.path is None else self.path.parts()
+
+    def along(self, path: ProjectedPath) -> Along:
+        """The losses along one of `paths` beside those at its projections, with the error of the nearest points."""
+        names, noise = [f"{path.unit} {int(step)}" for step in path.step], np.full(len(path.step), np.nan)
+        if RISE_STDERR in self.observables and all(name in path.coordinates for name in self.dimensions):
+            places = [(path.coordinates[axis.name], axis.coordinates) for axis in reversed(self.axes)]
+            nearest = tuple(np.abs(at[:, None] - grid).argmin(axis=1) for at, grid in places)
+            noise = np.where(np.isfinite(self._known_loss[nearest]), self.rise_stderr[nearest], np.nan)
+        return Along(names, *path.losses, self.relief, noise)
+
+    @cached_property
+    def relief(self) -> float:
+        """The 95th percentile of the loss less the 5th; of a line max − min, as it has few points; NaN of none."""
+        known = self._known_loss[np.isfinite(self._known_loss)]
+        if not known.size:
+            return float("nan")
+        return float(np.ptp(known)) if len(self.axes) == 1 else float(np.subtract(*np.percentile(known, [95, 5])))
+
+    @property
+    def _known_loss(self) -> Floats:
+        return np.where(self.status == OK, self.loss, np.nan)
 
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)

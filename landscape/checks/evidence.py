@@ -71,13 +71,10 @@ class Evidence:
         """The loss, NaN where there is none."""
         return np.where(self.surface.status == OK, self.surface.loss, np.nan)
 
-    @cached_property
+    @property
     def relief(self) -> float:
-        """The 95th percentile less the 5th; of a line max − min, as it has few points; NaN where nothing is known."""
-        known = self.values[np.isfinite(self.values)]
-        if not known.size:
-            return math.nan
-        return float(np.ptp(known)) if self.values.ndim == 1 else float(np.subtract(*np.percentile(known, [95, 5])))
+        """That of the surface."""
+        return self.surface.relief
 
     @cached_property
     def rise_errors(self) -> Floats | None:

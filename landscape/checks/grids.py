@@ -10,11 +10,10 @@ import numpy as np
 
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
-from landscape.checks.rules.geometry import Along
 from landscape.checks.rules.resolution import Resolution
 from landscape.grid import Floats
 from landscape.refinement.merging import spread
-from landscape.surface import NOT_COMPUTED, OK, ProjectedPath, Surface
+from landscape.surface import NOT_COMPUTED, OK, Surface
 from landscape.topology.descent import corner_steps
 from landscape.topology.features import noise_threshold
 from landscape.topology.persistence import minimum_pairs
@@ -145,17 +144,6 @@ def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
         if math.isfinite(difference) and math.isclose(step, other, rel_tol=1e-6):
             return OfGrid(axis, difference, curvature, float(step))
     return None
-
-
-def along_path(evidence: Evidence, path: ProjectedPath) -> Along:
-    """The losses along a path, and those of the plane below it."""
-    names = [f"{path.unit} {int(step)}" for step in path.step]
-    noise = np.full(len(names), np.nan)
-    if evidence.rise_errors is not None:
-        axes = evidence.surface.axes
-        nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in reversed(axes)]
-        noise = evidence.rise_errors[tuple(nearest)]
-    return Along(names, *path.losses, evidence.relief, noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ import numpy as np
 
 from landscape.checks.asking import Asker
 from landscape.checks.evidence import Evidence
-from landscape.checks.grids import along_path
 from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.statistics import OnPath
 from landscape.checks.rules.words import NotJudged
@@ -150,7 +149,7 @@ class Scene:
         first of these; none where the landscape's statistics are those of each point.
         """
         surface = self.evidence.surface
-        paths = {k: along_path(self.evidence, path) for k, path in enumerate(surface.paths)}
+        paths = {k: surface.along(path) for k, path in enumerate(surface.paths)}
         ranked = sorted(
             (
                 (gap, -k, -at)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from landscape.checks.grids import along_path, at_centre, held_by, resolution_of, ways_between
+from landscape.checks.grids import at_centre, held_by, resolution_of, ways_between
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
@@ -195,7 +195,7 @@ def _path(scene: Scene) -> Check:
     for k, path in enumerate(evidence.surface.paths):
         of_path = {at: place.renewed for (of, at), place in renewed.items() if of == k}
         shape = _shape(evidence.surface, path, gram)
-        found[path.label] = geometry.OnPlane(along_path(evidence, path), *shape, len(evidence.surface.axes), of_path)
+        found[path.label] = geometry.OnPlane(evidence.surface.along(path), *shape, len(evidence.surface.axes), of_path)
     return geometry.paths(found)
 
 

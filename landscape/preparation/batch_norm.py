@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from landscape.batch_norm import STATISTICS
+from landscape.batch_norm import RECALIBRATE, STATISTICS
 from landscape.directions.towards import TowardsDirection
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.provenance import batch_norm_layers
@@ -14,7 +14,7 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import NETWORK
 
-ANEW = "batch_norm: recalibrate takes them anew at every point, in twice the time"
+ANEW = f"{RECALIBRATE}, in twice the time"
 WHY = "between networks the running statistics of training are those of none"
 
 

@@ -1,6 +1,6 @@
 """What the documents of a landscape on disk say of it, as typed values."""
 
-from landscape.record.checks import MARKS, Check, Checks, CheckState
+from landscape.record.checks import BATCH_NORM, MARKS, Check, Checks, CheckState
 from landscape.record.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.record.convexity import (
@@ -41,6 +41,7 @@ from landscape.record.paths import PathRecord, path_records
 from landscape.record.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 __all__ = [
+    "BATCH_NORM",
     "BREAKING",
     "CHANCE",
     "EIGENVALUES",

@@ -10,6 +10,7 @@ from pydantic import Strict
 from landscape.record.parts import AnyText, Count, Flag, Share, Text, each_sound
 
 CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
+BATCH_NORM = "10"  # the number of the check of its statistics
 BY_EVALUATION = ("1", "3", "4")  # centre, spot check, repetition: whether the values are those of the network
 MARKS: dict[CheckState, str] = {"holds": "✓", "reservation": "!", "fails": "✗", "unjudged": "–", "information": " "}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from landscape.axes import Along
+from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.grid import Floats
 from landscape.record import Check, CheckState
@@ -16,51 +18,10 @@ NEAR, FAR = 0.3, 0.6  # of a snapshot's distance from the origin, off the plane
 # Of the height of the path: a tenth is the way between two contour lines of ten; by half of it what was the middle of
 # the training can be drawn higher than its start, or lower than its end.
 SMALL_GAP, LARGE_GAP = 0.1, 0.5
-CLEARLY = 3.0  # standard errors
 DRIFT = 0.05  # of the variance: a walk of as many steps explains so much more or less by chance
 ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")
 ORTHOGONAL = 0.1  # |cosine|: the angle is then within 6° of a right one
-RECALIBRATE = "batch_norm: recalibrate takes them anew at every point"
 MORE_AXES = {1: "a second axis or fewer snapshots fit", 2: "a third axis or fewer snapshots fit"}
-
-
-@dataclass(frozen=True)
-class Along:
-    """The losses along a path, and those of the plane below it.
-
-    Attributes:
-        names: of all snapshots, such as 'epoch 3'.
-        losses, plane: L(θᵢ) and L(projection) of all snapshots; NaN where it is not known, infinite where it is not
-            finite.
-        relief: of the plane; NaN where it is not known.
-        noise: the standard error of the rise at the projections; NaN where it is not known.
-    """
-
-    names: Sequence[str]
-    losses: Floats
-    plane: Floats
-    relief: float
-    noise: Floats
-
-    @property
-    def gaps(self) -> Floats:
-        """|L(θᵢ) − L(projection)|, 0 where either is not known or both are infinite."""
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(np.abs(self.losses - self.plane), nan=0.0, posinf=np.inf)
-
-    @property
-    def span(self) -> float:
-        """The range of the path's own losses; 0 where fewer than two are known."""
-        known = self.losses[np.isfinite(self.losses)]
-        return float(np.ptp(known)) if known.size else 0.0
-
-    @property
-    def height(self) -> float:
-        """What the gaps are judged by: the span, or the relief where that is less, as both are read off the picture.
-
-        Of losses that are all the same it is the relief; NaN where neither is known.
-        """
-        return min((each for each in (self.span, self.relief) if each > 0), default=math.nan)  # none of NaN
 
 
 @dataclass(frozen=True)
@@ -112,10 +73,8 @@ def path(found: OnPlane, run: str = "") -> Check:
     """
     if not len(found.off):
         raise NotJudged("the path has no snapshot off the origin")
-    along, off, gaps = found.along, float(np.median(found.off)), found.along.gaps
-    clear = np.where(gaps > CLEARLY * np.nan_to_num(along.noise), gaps, 0.0)
-    worst = int(np.argmax(clear if clear.any() else gaps))
-    gap = float(clear[worst]) / along.height
+    along, off, worst = found.along, float(np.median(found.off)), found.along.furthest
+    gap = float(along.clear[worst]) / along.height
     state = _worse(_graded(off, NEAR, FAR), _graded(gap, SMALL_GAP, LARGE_GAP))
     whose, far = f" of {run}" if run else "", f"{percent(off)} of its length off the plane (median)"
     text = f"the path{whose} lies {far}"

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from landscape.checks.rules.geometry import ORDER, RECALIBRATE, SMALL_GAP, beside
+from landscape.axes import SEEN
+from landscape.batch_norm import RECALIBRATE
+from landscape.checks.rules.geometry import ORDER, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
 
 MOST = 0.5  # of the rise at a corner, or of a barrier
 STANDARD_ERRORS = 3.0
-SEEN = 0.01  # of the range of losses of a path, or of the relief: less shows in no picture
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,9 @@ def stale(found: Stale) -> Check:
         }
     if found.between:
         known["barriers"] = {each.name: {"plane": each.plane, "renewed": each.renewed} for each in found.between}
+    on_path = _worst_on_path(found)
+    if on_path is not None:
+        known["snapshot"] = on_path.name
     if findings:
         first = max(findings, key=lambda each: ORDER.index(each.state))
         text = "batch norm: " + "; ".join(each.text for each in findings)
@@ -141,10 +145,15 @@ def stale(found: Stale) -> Check:
     return check("10", "batch norm", "holds", text, value=share, numbers=known)
 
 
-def _path(found: Stale) -> _Finding | None:
+def _worst_on_path(found: Stale) -> OnPath | None:
     """The snapshot with the largest stale part, where that can be seen."""
     worst = max(found.path, key=lambda each: each.share, default=None)
-    if worst is None or worst.share <= SEEN:
+    return None if worst is None or worst.share <= SEEN else worst
+
+
+def _path(found: Stale) -> _Finding | None:
+    worst = _worst_on_path(found)
+    if worst is None:
         return None
     text = (
         f"{beside(worst.name, worst.own, worst.plane)} with the statistics of the centre, and {number(worst.renewed)} "
@@ -169,7 +178,7 @@ def _centre(found: Stale) -> _Finding | None:
     trained, renewed = found.centre
     if math.isnan(found.stderr) or abs(trained - renewed) <= STANDARD_ERRORS * found.stderr:
         return None
-    remedy = "are the running statistics those of these weights and of data like these? take them anew after training"
+    remedy = "take the running statistics anew after training, with the final weights and over data like these"
     return _Finding("reservation", f"the centre has loss {_both(found)}", remedy, math.nan)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from landscape.checks.rules.geometry import RECALIBRATE
+from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
 from landscape.trajectory.history import Stretch
@@ -263,6 +263,8 @@ def holes(found: Holes) -> Check:
         if found.renewed:
             remedy = f"{found.renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
         elif found.held:
-            remedy = f"does the loss overflow, as the logarithm of 0 does? a smaller range would cut {found.held} off"
+            remedy = (
+                f"clamp what the loss takes a logarithm or exponential of; a smaller range would cut {found.held} off"
+            )
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)

@@ -16,7 +16,7 @@ from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
-from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths, statistics_notes
+from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
 from landscape.views.prepared.scale import (
     LOG_DECADES,
     Scale,
@@ -203,7 +203,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
     )
     scale = replace(scale, signed=not log and is_signed(surface, observable))
-    paths = prepare_paths(surface, observable, log) if choice.path else ()
+    paths = prepare_paths(full, observable, log) if choice.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
     extrema = prepare_extrema(full, observable, log) if choice.extrema else None
@@ -219,8 +219,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *sign_notes(full, observable),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
-        *path_notes(paths, observable, scale),
-        *statistics_notes(full, paths, observable),
+        *path_notes(full, paths, observable, scale),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),
     ]

@@ -83,26 +83,28 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
     rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface), *compared_rows(surface)]
-    rows += [row for path in surface.paths for row in path_rows(path)]
+    rows += [row for path in surface.paths for row in path_rows(surface, path)]
     rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds
     rows += [("time", duration(seconds))] if seconds is not None else []
     return rows
 
 
-def path_rows(path: ProjectedPath) -> list[Row]:
+def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
     """What is known of a path: how far it leaves the plane, by its losses too, and of another run what of it shows."""
     distance = np.asarray(path.distance, np.float64)
     rows = []
     if np.isfinite(distance).any():
         far = number(float(np.nanmax(distance)))
         rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
-    gaps = np.abs(path.loss - path.projected_loss)
-    if np.isfinite(gaps).any():
-        k = int(np.nanargmax(np.where(np.isfinite(gaps), gaps, np.nan)))
-        losses = f"{number(float(path.loss[k]))} and {number(float(path.projected_loss[k]))}"
+    along = surface.along(path)
+    if not np.isnan(along.losses + along.plane).all():
+        k = along.furthest
+        losses = (
+            number(float(each[k])) if np.isfinite(each[k]) else "not finite" for each in (along.losses, along.plane)
+        )
         name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
-        rows.append((name, f"{losses} at {path.unit} {int(path.step[k])}"))
+        rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
     record = path.runs[0] if path.label else None
     if record is not None:
         first, last = int(path.step[0]), int(path.step[-1])

@@ -11,7 +11,10 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import RISE_STDERR, ProjectedPath, Surface
+from landscape.axes import SEEN
+from landscape.batch_norm import RECALIBRATE
+from landscape.record import BATCH_NORM, Check
+from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.scale import Scale
@@ -38,10 +41,10 @@ class DrawnPath(Comparable):
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane, and `own` the same in drawn units, NaN as `height` is; `apart` is how far both losses are
-    from each other, infinite where one of them is, NaN where one is not known. `run` is what the run is called, empty
-    where it is that of the landscape; `number` is the place among the paths of several runs, from 0, and `shown` the
-    share of its own variance on the axes, if known.
+    which lie off the plane, infinite where it is not finite, and `own` the same in drawn units, NaN as `height` is;
+    `apart` is how far both losses are from each other, as `Along.ranked`, and 0 for other observables. `run` is what
+    the run is called, empty where it is that of the landscape; `number` is the place among the paths of several runs,
+    from 0, and `shown` the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -99,9 +102,9 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             numbers=tuple(int(step) for step in path.step),
             places=places[k],
             height=_drawn(path.projected_loss, observable, log),
-            loss=np.asarray(path.loss, np.float64),
+            loss=path.losses[0],
             own=_drawn(path.loss, observable, log),
-            apart=_apart(path, observable),
+            apart=surface.along(path).ranked if observable == "loss" else np.zeros(len(path.step)),
             hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
             labels=tuple(labels[k]),
             run=path.label,
@@ -125,16 +128,28 @@ def _flat(places: tuple[Floats, ...]) -> Floats:
     return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
 
 
-def path_notes(paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
-    """How much of the paths of several runs the axes show, how far the loss at the snapshots is from that of the axes.
+def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
+    """How much of the paths of several runs the axes show, and how far their losses are from those of the axes.
 
-    And where it is not known at all of their points.
+    Then where the loss on them is not known, and what batch norm has to do with it, which is said of lines between
+    networks too. Where check 10 has judged that, its finding is repeated, or nothing is said where it holds.
     """
+    apart, judged = off_the_axes(paths, scale), None
+    if observable == "loss" and _has_fixed_statistics(surface):
+        judged = _judged(surface)
+    if judged is None:
+        statistics = _statistics(surface, paths, bool(apart)) if observable == "loss" else []
+    else:
+        statistics = [] if judged.state == "holds" else [f"{judged.text}; {judged.remedy}".removesuffix("; ")]
+        told = {judged.numbers.get("snapshot")} if statistics else set()
+        if {_name(path, k) for path, k in _far_off(paths, scale)} <= told:  # by the check, with the same two losses
+            apart = []
     shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
     return [
         *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
-        *off_the_axes(paths, scale),
+        *apart,
         *(_unknown(paths) if observable == "loss" else ()),
+        *statistics,
     ]
 
 
@@ -144,7 +159,7 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
     It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades, or one of both is
     not finite. The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
     """
-    far = [(path, k) for path in paths if (k := _furthest_off(path, scale)) is not None]
+    far = _far_off(paths, scale)
     if not far:
         return []
     plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
@@ -164,19 +179,19 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
     return [f"the losses of the paths are not those of the {plane}, least at {', '.join(each)}"]
 
 
-def _furthest_off(path: DrawnPath, scale: Scale) -> int | None:
-    """The snapshot whose own loss differs most from that of its projection; None where no difference can be seen."""
-    seen = np.abs(path.own - path.height) > VISIBLE * (scale.high - scale.low)
-    apart = np.where(seen | np.isinf(path.apart), path.apart, 0.0)
-    k = int(np.argmax(apart))
-    return k if apart[k] > 0 else None
+def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
+    """Of each path the snapshot whose own loss differs most from that of its projection, where it can be seen."""
+    far = []
+    for path in paths:
+        seen = np.abs(path.own - path.height) > VISIBLE * (scale.high - scale.low)
+        apart = np.where(seen | np.isinf(path.apart), path.apart, 0.0)
+        far += [(path, int(np.argmax(apart)))] if apart.any() else []
+    return far
 
 
-def _apart(path: ProjectedPath, observable: str) -> Floats:
-    """How far the loss at each snapshot is from that at its projection; NaN throughout for other observables."""
-    own, projected = path.losses
-    with np.errstate(invalid="ignore"):
-        return np.abs(own - projected) if observable == "loss" else np.full(own.shape, np.nan)
+def _name(path: DrawnPath, k: int) -> str:
+    """A snapshot as checks name it, such as 'epoch 3' or 'epoch 3 of sgd'."""
+    return f"{path.unit} {path.numbers[k]}{f' of {path.run}' if path.run else ''}"
 
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
@@ -189,41 +204,44 @@ def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
     ]
 
 
-def statistics_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str) -> list[str]:
+def _has_fixed_statistics(surface: Surface) -> bool:
+    """Whether batch norm has running statistics of training, which elsewhere are those of other weights."""
+    return bool(surface.record.provenance.batch_norm_layers) and surface.record.batch_norm == "eval"
+
+
+def _judged(surface: Surface) -> Check | None:
+    """What check 10 found; None where it has not judged the landscape."""
+    checks = surface.record.checks
+    found = () if checks is None else checks.of("holds", "reservation", "fails")
+    return next((each for each in found if each.number == BATCH_NORM), None)
+
+
+def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> list[str]:
     """That batch norm has statistics of other weights below a path or between networks, where losses may differ by it.
 
     Of a path where a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
-    the range of the path's losses; of a line where its barrier is beyond its error.
+    the height of the path; of a line where its barrier is beyond its error.
+
+    Args:
+        told: whether the caption already says that the losses differ.
     """
-    if observable != "loss" or not surface.record.provenance.batch_norm_layers or surface.record.batch_norm != "eval":
+    if not _has_fixed_statistics(surface):
         return []
-    anew = "batch_norm: recalibrate takes them anew at every point"
-    kinds = {axis.record.kind for axis in surface.axes}
-    if kinds & {"towards", "plane"}:  # along which statistics move
+    if {axis.record.kind for axis in surface.axes} & {"towards", "plane"}:  # along which statistics move
         barrier = surface.find_barrier() if len(surface.axes) == 1 else None
         if barrier is not None and (barrier.height == 0 or barrier.is_within_error):
             return []
-        return [f"between the networks batch norm's statistics are mixed from theirs, and may raise the loss; {anew}"]
+        mixed = "between the networks batch norm's statistics are mixed from theirs, and may raise the loss"
+        return [f"{mixed}; {RECALIBRATE}"]
     drawn = {path.run for path in paths}
-    if not any(path.label in drawn and _differs(surface, path) for path in surface.paths):
+    along = [surface.along(path) for path in surface.paths if path.label in drawn]
+    if not any((each.clear > SEEN * each.height).any() for each in along):
         return []
+    plane = ("line", "plane", "volume")[len(surface.axes) - 1]
+    may = "" if told else ", by which their losses may differ"
     return [
-        "batch norm has the origin's statistics on the whole plane, and each snapshot its own, by which their losses "
-        f"may differ; {anew}"
+        f"batch norm has the origin's statistics on the whole {plane}, and each snapshot its own{may}; {RECALIBRATE}"
     ]
-
-
-def _differs(surface: Surface, path: ProjectedPath) -> bool:
-    """Whether the plane's loss is clearly another than that of a snapshot."""
-    error = surface.observables.get(RISE_STDERR)
-    noise = np.zeros(len(path.step))
-    if error is not None:
-        axes = reversed(surface.axes)
-        nearest = [np.abs(path.coordinates[axis.name][:, None] - axis.coordinates).argmin(1) for axis in axes]
-        noise = np.nan_to_num(error[tuple(nearest)])
-    known = path.loss[np.isfinite(path.loss)]
-    least = np.maximum(3 * noise, 0.01 * float(np.ptp(known)) if known.size else 0.0)
-    return bool((_apart(path, "loss") > least).any())
 
 
 def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:

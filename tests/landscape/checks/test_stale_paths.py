@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, open_run, run
+from landscape.axes import Along
 from landscape.checks import check_landscape
-from landscape.checks.rules.geometry import Along, OnPlane, path
+from landscape.checks.rules.geometry import OnPlane, path
 from landscape.checks.rules.statistics import Between, OnPath, Stale, stale
 from landscape.checks.rules.values import Holes, Range, holes, range_of_axes
 from landscape.preparation import prepare
@@ -255,6 +257,30 @@ def test_a_caption_names_the_statistics_below_a_path_and_the_report_both_losses(
     )
 
 
+def test_a_caption_repeats_what_the_check_found_of_batch_norm_or_is_silent(runs):
+    surface = open_run(runs["eval"])["a"]
+    checks = check_landscape(runs["eval"], "a", problem=problem)
+
+    def caption(state: str | None = None) -> str:
+        """The sentences, with check 10 as it was found or with another state."""
+        results = [replace(each, state=state or each.state) if each.number == "10" else each for each in checks.results]
+        record = surface.record.changed(checks=replace(checks, results=tuple(results)))
+        return ". ".join(prepare_figure(replace(surface, attributes=record.attributes), "loss").caption)
+
+    unchecked = ". ".join(prepare_figure(surface, "loss").caption)
+    assert "The loss of the path is not that of the plane" in unchecked
+    assert "and each snapshot its own; batch_norm: recalibrate" in unchecked, "that losses differ is said already"
+    (found,) = (each for each in checks.results if each.number == "10")
+    told = f"at {found.numbers['snapshot']} the loss is"
+    assert caption().count(told) == 1
+    assert caption().count("batch_norm: recalibrate") == 1
+    assert "origin's statistics" not in caption()
+    assert "is not that of the plane" not in caption(), "the check says it, with the same two losses"
+    assert "statistics" not in caption("holds")
+    assert "The loss of the path is not that of the plane" in caption("holds")
+    assert caption("unjudged") == unchecked
+
+
 # -- rules on plain numbers -------------------------------------------------------------------------------------
 
 
@@ -325,4 +351,6 @@ def test_no_range_is_proposed_that_cuts_off_what_the_picture_shows():
     assert "batch_norm: recalibrate" in range_of_axes(stale).remedy
     inside = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=2.0)
     assert range_of_axes(inside).remedy.endswith("take range: [-2.5, 2.5]")
-    assert "take a smaller range" not in holes(Holes(100, {"not finite": 20}, "the path")).remedy
+    assert holes(Holes(100, {"not finite": 20}, "the path")).remedy == (
+        "clamp what the loss takes a logarithm or exponential of; a smaller range would cut the path off"
+    )
