@@ -13,7 +13,7 @@ from landscape.errors import capped
 from landscape.views.figures.layout import Style, legend_rows, text
 from landscape.views.figures.overlay_looks import Look
 from landscape.views.figures.path import POINTS_OF_THREAD, PathInSpace, threads
-from landscape.views.figures.theme import INK, PAPER, themed
+from landscape.views.figures.theme import INK, PAPER, PATH_HALO, themed
 from landscape.views.prepared.path import DrawnPath
 
 LEGEND = {"traceorder": "normal", "itemsizing": "trace"}  # entries in rows, each with its own line style
@@ -139,6 +139,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
         return []
     group = {"legendgroup": f"item {number}"}
     light = look.colours["dark"]  # the light one of the two, as the surface below is in the other
+    fills = [light if each else PATH_HALO for each in np.isfinite(path.own)]  # white without a height of its own
     colour = {theme: {"line": {"color": light, "width": style.path_width * 2}} for theme in look.colours}
     joined = go.Scatter3d(
         x=line[:, 0],
@@ -157,7 +158,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
         y=path.places[1],
         z=height,
         mode="markers",
-        marker={"size": 3, "color": light, "line": {"color": INK["light"], "width": 1}},
+        marker={"size": 3, "color": fills, "line": {"color": INK["light"], "width": 1}},
         hovertext=[f"<b>{entry(label)}</b><br>{line}" for line in path.hover],
         hoverinfo="text",
         showlegend=False,
@@ -165,16 +166,23 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
         **group,
     )
     hanging = threads(overlay, light, style.path_width, meta=meta | {"each": POINTS_OF_THREAD}, **group)
-    return [joined, *hanging, snapshots, *space_end(path, label, number, look, style, float(height[-1]))]
+    white = "" if np.isfinite(path.own[-1]) else PATH_HALO
+    return [joined, *hanging, snapshots, *space_end(path, label, number, look, style, float(height[-1]), white)]
 
 
-def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float) -> list[go.Scatter3d]:
-    """The last snapshot in space at that height, where it is known."""
+def space_end(
+    path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float, colour: str = ""
+) -> list[go.Scatter3d]:
+    """The last snapshot in space at that height, where it is known.
+
+    Args:
+        colour: default: that of the look.
+    """
     if not np.isfinite(height):
         return []
     edge = {"color": INK["light"], "width": 1}
     symbol = look.mark(path.number, space=True)
-    marker = {"symbol": symbol, "size": 6, "color": look.colours["dark"], "line": edge}
+    marker = {"symbol": symbol, "size": 6, "color": colour or look.colours["dark"], "line": edge}
     return [
         go.Scatter3d(
             x=path.places[0][-1:],

@@ -18,6 +18,7 @@ from landscape.views.figures.pointer import of_heights
 from landscape.views.figures.scene import draw_scene
 from landscape.views.figures.surface import (
     HEIGHT,
+    height_notes,
     heights_drawn,
     horizontal_aspect,
     level_lines,
@@ -40,8 +41,8 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
     """
     frame = data.frame
     span = frame.scale.high - frame.scale.low
-    ends = [heights_drawn(field) for field in data.fields]
-    floor, ceiling = min(low for low, _ in ends), max(high for _, high in ends)
+    named = [(label, path) for label, field in zip(data.labels, data.fields, strict=True) for path in field.paths]
+    ends = heights_drawn(frame.scale, [path for _, path in named])
     aspect = horizontal_aspect(frame)
     traces: list[Any] = []
     marks: list[Any] = []
@@ -50,17 +51,18 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         traces.append(_heights(field, label, number, opacity))
         traces.append(level_lines(field, aspect, LINES).update(meta={"role": "lines", "item": number}, **group))
         marks.append(space_key(label, number, look(number), style))
-        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor, style.theme)
+        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), ends[0], style.theme)
         for trace in missing:
             trace.update(name=f"{entry(label)}: {trace.name}", **group)
         marks += missing
-        for path in paths_in_space(field, LIFT * span):
+        for path in paths_in_space(field, LIFT * span, ends):
             marks += space_marks(path, label, number, look(number), style)
     traces += _origins(data, style, span)
-    upwards = z_axis(frame, floor, ceiling)
-    if any(np.isfinite(path.own).any() for field in data.fields for path in field.paths):
+    if any(np.isfinite(path.own).any() for _, path in named):
         frame = replace(frame, caption=(*frame.caption, "Snapshots have the height of their own loss"))
-    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=[])
+    frame = replace(frame, caption=(*frame.caption, *height_notes(named, ends)))
+    upwards, aspects = z_axis(frame, *ends), [*aspect, HEIGHT]
+    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=aspects, overlay=[])
     return add_marks(figure, marks)
 
 

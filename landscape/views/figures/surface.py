@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,56 +25,78 @@ from landscape.views.figures.uncertainty import error_sheets
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.levels import nice_ticks, number
+from landscape.views.prepared.path import DrawnPath
 from landscape.views.prepared.path_on_surface import along_normals, bilinear, path_on_surface
+from landscape.views.prepared.scale import Scale
 
 LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
 FINEST = 164  # points per axis, at most, of the grid that isolines are found on
 HEIGHT = 0.72  # of the longer horizontal axis
 MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and would be half hidden
 REACH = 0.5  # of the range drawn: as much more height the scene has for snapshots that lie off the surface
+NAMED = 3  # snapshots beyond an end of the scene, at most, that the caption names
 
 
 def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
-    (floor, ceiling), pale = heights_drawn(data), is_centred(style.colour_scale, data.scale)
+    ends, pale = heights_drawn(data.scale, data.paths), is_centred(style.colour_scale, data.scale)
     aspect = horizontal_aspect(data)
     traces: list[Any] = [
         _heights(data, style),
         level_lines(data, aspect, ON_PALE_SURFACE if pale else ON_SURFACE),
         *error_sheets(data, style),
     ]
-    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
+    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), ends[0], style.theme)
     traces += space_edges(data, style, LINE_LIFT * span)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
     traces += space_networks(data, style, LIFT * span)
     traces += space_extrema(data, style, 2 * LIFT * span)  # above the marks of the path
-    upwards = z_axis(data, floor, ceiling)
+    upwards, overlay = z_axis(data, *ends), paths_in_space(data, LIFT * span, ends)
     data = with_levels(data)
-    data = replace(data, caption=(*data.caption, *beyond_notes(data, ceiling)))
-    return draw_scene(
-        data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=paths_in_space(data, LIFT * span)
-    )
+    data = replace(data, caption=(*data.caption, *height_notes([("", path) for path in data.paths], ends)))
+    return draw_scene(data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=overlay)
 
 
-def heights_drawn(data: FigureData) -> tuple[float, float]:
+def heights_drawn(scale: Scale, paths: Sequence[DrawnPath]) -> tuple[float, float]:
     """The lowest and the highest height of the scene: the range drawn, and the snapshots that stay near it."""
-    low, high = data.scale.low, data.scale.high
-    span = high - low
-    own = np.concatenate([path.own[np.isfinite(path.own)] for path in data.paths]) if data.paths else np.empty(0)
-    below, above = own.min(initial=low), own.max(initial=high)
-    return max(below, low - REACH * span) - 0.06 * span, min(above, high + REACH * span) + 0.04 * span
+    span = scale.high - scale.low
+    own = np.concatenate([np.empty(0), *(path.own[np.isfinite(path.own)] for path in paths)])
+    below, above = own.min(initial=scale.low), own.max(initial=scale.high)
+    low, high = max(below, scale.low - REACH * span), min(above, scale.high + REACH * span)
+    return low - 0.06 * span, high + 0.04 * span
 
 
-def beyond_notes(data: FigureData, ceiling: float) -> list[str]:
-    """Which snapshots are drawn lower than they are, as the scene ends below them."""
-    beyond = [
-        f"{f'{path.run}, ' if path.run else ''}{path.unit} {path.numbers[k]} ({number(float(path.loss[k]), 3)})"
-        for path in data.paths
-        for k in np.flatnonzero(np.nan_to_num(path.own, nan=-np.inf) > ceiling)
-    ]
-    shown = [*beyond[:3], *([f"{len(beyond) - 3} more"] if len(beyond) > 3 else [])]
-    return [f"Above the heights drawn, and shown at their upper end: {', '.join(shown)}"] if beyond else []
+def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, float]) -> list[str]:
+    """Which snapshots are not drawn at the height of their own loss.
+
+    Args:
+        paths: each with what it is called besides its run, or ''.
+        ends: the lowest and the highest height of the scene, as `heights_drawn` gives them.
+    """
+    paths = [(label, path) for label, path in paths if np.isfinite(path.own).any() or np.isfinite(path.height).any()]
+    sides = (
+        ("below the heights shown, and drawn at their lower end", np.less, ends[0]),
+        ("above the heights shown, and drawn at their upper end", np.greater, ends[1]),
+    )
+    notes = []
+    for where, beyond, end in sides:
+        names = [
+            f"{', '.join(filter(None, (label, path.run, f'{path.unit} {path.numbers[k]}')))} "
+            f"({number(float(path.loss[k]), 3)})"
+            for label, path in paths
+            for k in np.flatnonzero(np.isfinite(path.own) & beyond(path.own, end))
+        ]
+        more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+        notes += [f"Snapshots {where}: {', '.join([*names[:NAMED], *more])}"] if names else []
+    loss = np.concatenate([np.empty(0), *(path.loss[~np.isfinite(path.own)] for _, path in paths)])
+    counts = {
+        "is not finite": np.isinf(loss).sum(),
+        "is not known": np.isnan(loss).sum(),
+        "has no logarithm": np.isfinite(loss).sum(),
+    }
+    unknown = [f"{count} whose loss {why}" for why, count in counts.items() if count]
+    return [*notes, *([f"White snapshots lie on the surface: {', '.join(unknown)}"] if unknown else [])]
 
 
 def _heights(data: FigureData, style: Style) -> go.Surface:
@@ -145,17 +168,19 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def paths_in_space(data: FigureData, lift: float) -> list[PathInSpace]:
+def paths_in_space(data: FigureData, lift: float, ends: tuple[float, float]) -> list[PathInSpace]:
     """The paths: their lines over the projections, lifted so that they do not sink in, the snapshots at their own loss.
 
-    A snapshot whose own loss is not known lies on the line.
+    A snapshot whose own loss has no height lies on the line; what is beyond the ends of the scene is drawn there.
+
+    Args:
+        ends: the lowest and the highest height of the scene, as `heights_drawn` gives them.
     """
     alpha, beta = (axis.coordinates for axis in data.axes)
-    floor, ceiling = heights_drawn(data)
     return [
         PathInSpace(
             path,
-            np.clip(np.where(np.isfinite(path.own), path.own, path.height) + MARK_LIFT * lift, floor, ceiling),
+            np.clip(np.where(np.isfinite(path.own), path.own, path.height) + MARK_LIFT * lift, *ends),
             path_on_surface((path.places[0], path.places[1]), path.height + lift, alpha, beta, data.drawn),
             path.height + MARK_LIFT * lift,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import numpy as np
 from landscape.views.figures.colours import colour_scale, even_shades
 from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
+from landscape.views.figures.path import PathInSpace
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
-from landscape.views.figures.surface import heights_drawn, origin_height, paths_in_space
+from landscape.views.figures.surface import height_notes, heights_drawn, origin_height, paths_in_space
 from landscape.views.plots.style import (
     HATCHES,
     INK,
@@ -30,6 +33,7 @@ from landscape.views.prepared.missing import legend_name, missing_states
 from landscape.views.prepared.path import LAST, START
 
 FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
+LINE_LENGTH = 90  # characters of a line of notes
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 
 
@@ -45,16 +49,18 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
     x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
     look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
     ax.computed_zorder = False  # matplotlib sorts whole artists by depth: the path would vanish behind the surface
-    ax.set_zlim(*heights_drawn(data))
+    ends = heights_drawn(scale, data.paths)
+    ax.set_zlim(*ends)
     ax.plot_surface(x, y, data.drawn, rcount=FINEST, ccount=FINEST, **look)
     _sheets(data, ax, x, y)
-    _missing(data, ax, x, y, heights_drawn(data)[0])
+    _missing(data, ax, x, y, ends[0])
     if data.interpolated is not None:
         across, up, heights = edge_places(data, every_point=True)
         look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
         ax.plot(across, up, heights + LIFT * span, **look)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
-    _paths(data, ax, style, LIFT * span)
+    _paths(data, ax, style, paths_in_space(data, LIFT * span, ends))
+    _say_which_heights_are_not_true(data, ax, ends)
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
@@ -85,8 +91,16 @@ def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
         ax.scatter(x[at], y[at], np.full(int(at.sum()), floor), s=4, marker=symbol, color=colour, label=name)
 
 
-def _paths(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
-    drawn = [each for each in paths_in_space(data, lift) if np.isfinite(each.height).any()]
+def _say_which_heights_are_not_true(data: FigureData, ax: Any, ends: tuple[float, float]) -> None:
+    """In lines at the lower edge of the axes, as a plot has no caption."""
+    notes = height_notes([("", path) for path in data.paths], ends)
+    lines = [line for note in notes for line in wrap(plain_label(note), LINE_LENGTH)]
+    if lines:
+        ax.text2D(0.0, 0.0, "\n".join(lines), transform=ax.transAxes, fontsize="x-small", va="top")
+
+
+def _paths(data: FigureData, ax: Any, style: PlotStyle, overlays: Sequence[PathInSpace]) -> None:
+    drawn = [each for each in overlays if np.isfinite(each.height).any()]
     shades = even_shades(style.colour_scale, data.scale)
     for overlay in drawn:
         look, path = path_look(overlay.path.number, style.path_colour), overlay.path

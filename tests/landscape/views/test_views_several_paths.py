@@ -11,10 +11,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from landscape.axes import Along
 from landscape.checks.rules import geometry
 from landscape.checks.rules.words import NotJudged
 from landscape.record import PathRecord, path_records
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views import compare, figure
 from landscape.views.exports.export import export
 from landscape.views.exports.small import small_svg
@@ -95,6 +96,48 @@ def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says
     np.testing.assert_allclose(heights - heights[-1], off.loss - off.loss[-1], rtol=1e-9)
     flat = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay")
     assert "b: 21 × 11 points, complete, the loss of the path is not that of the plane" in flat.layout.meta["caption"]
+
+
+def test_an_overlay_has_one_pair_of_ends_and_says_what_lies_beyond_them(make: ModuleType) -> None:
+    path = make.spiral()
+    high = replace(path, loss=np.where(path.step == 1, 250.0, np.where(path.step == 10, np.nan, path.loss)))
+    low = replace(path, loss=np.where(path.step == 1, -9.0, path.loss))
+    pair = [("a", make.quadratic(path=high)), ("b", make.quadratic(path=low))]
+    drawn = compare(pair, "overlay", "surface", log=False)
+    caption, ends = drawn.layout.meta["caption"], drawn.layout.scene.zaxis.range
+    assert "Snapshots above the heights shown, and drawn at their upper end: a, epoch 1 (250)." in caption
+    assert "Snapshots below the heights shown, and drawn at their lower end: b, epoch 1 (−9)." in caption
+    assert "White snapshots lie on the surface: 1 whose loss is not known." in caption
+    marks = [each for each in drawn.data if (each.meta or {}).get("role") == "path" and each.mode == "markers"]
+    assert marks[0].z[0] == ends[1]
+    assert marks[1].z[0] == pytest.approx(ends[0], abs=0.04 * (ends[1] - ends[0]))
+    assert [colour == "#ffffff" for colour in marks[0].marker.color] == [False] * 9 + [True]
+    assert next(each.marker.color for each in drawn.data if (each.meta or {}).get("role") == "end") == "#ffffff"
+
+
+def test_check_table_and_caption_name_the_same_snapshot(make: ModuleType) -> None:
+    path, surface = make.spiral(10), make.quadratic()
+    cases = {
+        "not finite": (np.where(path.step == 3, np.inf, np.where(path.step == 5, 9.0, path.loss)), None, 3),
+        "finite": (np.where(path.step == 4, 2.0, np.where(path.step == 5, 9.0, path.loss)), None, 5),
+        "noise": (np.where(path.step == 4, 2.0, np.where(path.step == 5, 9.0, path.loss)), 5, 4),
+    }
+    for loss, noisy, epoch in cases.values():
+        error = np.full(surface.status.shape, 1e-4)
+        if noisy is not None:
+            place = tuple(
+                int(np.abs(axis.coordinates - path.coordinates[axis.name][noisy - 1]).argmin())
+                for axis in reversed(surface.axes)
+            )
+            error[place] = 10.0
+        observables = {**surface.observables, RISE_STDERR: error}
+        shown = replace(surface, path=replace(path, loss=loss), observables=observables)
+        found = geometry.path(geometry.OnPlane(shown.along(shown.path), np.full(10, 0.1), np.nan, np.nan))
+        assert found.numbers["snapshot"] == f"epoch {epoch}"
+        rows = dict(landscape_rows(shown))
+        assert rows["path, own loss and the plane's where furthest apart"].endswith(f" at epoch {epoch}")
+        caption = " ".join(prepare_figure(shown, log=False).caption)
+        assert f"the loss of the path is not that of the plane: at epoch {epoch} it is" in caption.replace("The", "the")
 
 
 def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, surface: Surface) -> None:
@@ -260,7 +303,7 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
 
 def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geometry.OnPlane:
     losses = np.array([1.0, 2.0, 3.0])
-    along = geometry.Along(["epoch 1", "epoch 2", "epoch 3"], losses, losses, 2.0, np.zeros(3))
+    along = Along(["epoch 1", "epoch 2", "epoch 3"], losses, losses, 2.0, np.zeros(3))
     return geometry.OnPlane(along, np.full(3, off), explained, of_walk)
 
 

@@ -284,14 +284,37 @@ def test_the_line_lies_on_the_surface_and_snapshots_at_their_own_loss_with_a_thr
     assert sorted(ends.values()) == sorted([marks.z[0], marks.z[-1]])
 
 
-def test_a_snapshot_far_above_the_surface_is_at_the_upper_end_and_the_caption_says_so(make: ModuleType) -> None:
+@pytest.mark.parametrize(("loss", "log", "end"), [(250.0, False, 1), (-9.0, False, 0), (1e-12, True, 0)])
+def test_a_snapshot_far_off_the_surface_is_at_an_end_of_the_scene_and_the_caption_says_so(
+    make: ModuleType, loss: float, log: bool, end: int
+) -> None:
     path = make.spiral(10)
-    path = dataclasses.replace(path, loss=np.where(path.step == 1, 250.0, path.loss))
-    drawn = figure(make.quadratic(path=path), "surface", log=False)
-    marks = traces(drawn, "path")[3]
-    assert marks.z[0] == drawn.layout.scene.zaxis.range[1]
-    assert "Above the heights drawn, and shown at their upper end: epoch 1 (250)." in drawn.layout.meta["caption"]
-    assert "it is 250" in drawn.layout.meta["caption"]
+    path = dataclasses.replace(path, loss=np.where(path.step == 1, loss, path.loss))
+    drawn = figure(make.quadratic(path=path), "surface", log=log)
+    marks, ends, caption = traces(drawn, "path")[3], drawn.layout.scene.zaxis.range, drawn.layout.meta["caption"]
+    assert marks.z[0] == pytest.approx(ends[end], abs=0.04 * (ends[1] - ends[0]))
+    assert ends[0] <= marks.z.min() < marks.z.max() <= ends[1], "a snapshot is cut off"
+    side, name = ("below", "lower") if end == 0 else ("above", "upper")
+    value = f"{loss:.3g}".replace("-9", "−9")
+    assert f"Snapshots {side} the heights shown, and drawn at their {name} end: epoch 1 ({value})." in caption
+    assert f"it is {value}" in caption
+    assert caption.count("the heights shown") == 1
+
+
+def test_snapshots_without_a_height_of_their_own_are_white_on_the_surface_and_counted(make: ModuleType) -> None:
+    path = make.spiral(10)
+    loss = path.loss.copy()
+    loss[:5] = np.inf, np.nan, np.nan, 0.0, np.nan
+    status = np.where(path.step == 5, NOT_FINITE, path.status).astype(np.uint8)
+    drawn = figure(make.quadratic(path=dataclasses.replace(path, loss=loss, status=status)), "surface", log=True)
+    marks, threads = traces(drawn, "path")[3], traces(drawn, "path")[1]
+    assert [colour == "#ffffff" for colour in marks.marker.color] == [True] * 5 + [False] * 5
+    np.testing.assert_array_equal(threads.z.reshape(-1, 3)[:5, 0], threads.z.reshape(-1, 3)[:5, 1])
+    assert (
+        "White snapshots lie on the surface: 2 whose loss is not finite, 2 whose loss is not known, "
+        "1 whose loss has no logarithm." in drawn.layout.meta["caption"]
+    )
+    assert "White snapshots" not in figure(make.quadratic(path=path), "surface").layout.meta["caption"]
 
 
 def off_the_plane(make: ModuleType) -> ProjectedPath:

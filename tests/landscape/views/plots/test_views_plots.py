@@ -100,6 +100,18 @@ def test_snapshots_float_at_their_own_loss_over_a_surface_with_a_thread(make: Mo
     np.testing.assert_allclose(threads, np.stack([path.projected_loss + lift, known], axis=1))
 
 
+def test_a_plot_says_which_snapshots_are_not_at_their_own_loss(make: ModuleType) -> None:
+    path = make.spiral(6)
+    off = dataclasses.replace(path, loss=np.array([250.0, -9.0, np.inf, 0.4, 0.3, 0.2]))
+    ax = make.quadratic(path=off).plot(kind="surface", log=False)
+    assert [each.get_text() for each in ax.texts] == [
+        "Snapshots below the heights shown, and drawn at their lower end: epoch 2 (-9)\n"
+        "Snapshots above the heights shown, and drawn at their upper end: epoch 1 (250)\n"
+        "White snapshots lie on the surface: 1 whose loss is not finite"
+    ]
+    assert not make.quadratic(path=path).plot(kind="surface").texts
+
+
 def test_missing_points_are_hatched_each_in_its_own_way(make: ModuleType) -> None:
     ax = make.holed().plot()
     hatched = {each.get_label(): each.get_hatch() for each in ax.collections if each.get_hatch()}
