@@ -63,6 +63,11 @@ class Krylov:
         """m."""
         return len(self.alphas)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all products were finite; where one was not, no eigenvalue is known."""
+        return bool(np.isfinite(self.alphas).all() and np.isfinite(self.betas).all())
+
     def ritz_values(self) -> tuple[Floats, Floats, Floats]:
         """θ ascending, the residuals abs(β_m·s_mi), and the eigenvectors s of T as columns."""
         return self._ritz_values
@@ -108,7 +113,12 @@ class Krylov:
         return int(is_negative(values[-1], values[0], np.array(self.lower_bound()), in_float32))
 
     def has_open_sign(self, in_float32: bool) -> bool:
-        """Whether more steps may tell whether there is a negative eigenvalue: not where one is within rounding."""
+        """Whether more steps may tell whether there is a negative eigenvalue.
+
+        They do not where one is within rounding, nor where a product was not finite.
+        """
+        if not self.is_finite:
+            return False
         values, residuals, _ = self.ritz_values()
         within_rounding = values[0] < -ZERO * np.abs(values).max() and residuals[0] < RESOLVED * abs(values[0])
         return self.negative(in_float32) == UNDECIDED and not within_rounding
@@ -146,6 +156,8 @@ def lanczos(
 ) -> Krylov:
     """The Krylov space in which the eigenpairs of the asked ranks have converged, or of `steps` steps.
 
+    Where ranks are asked for it also ends, with Ritz values that are NaN, where a product is not finite.
+
     αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when abs(β_m·s_mi) ≤ tolerance·abs(θᵢ) for each rank i, where the
     left side is the residual (Paige 1971). Without reorthogonalisation converged eigenvalues would come back as ghosts.
 
@@ -173,6 +185,8 @@ def lanczos(
             keep(j, step)
         alphas[j], betas[j], basis[j + 1] = step.alpha, step.beta, step.following
         krylov = Krylov(basis[: j + 1], alphas[: j + 1], betas[: j + 1])
+        if ranks and not krylov.is_finite and j + 1 >= least_steps(ranks):
+            break
         enough = j + 1 >= usual or (bool(ranks) and _has_converged(krylov, ranks, tolerance, noise()))
         if enough and not is_open(krylov):
             break
