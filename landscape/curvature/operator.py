@@ -20,6 +20,7 @@ from landscape.parameters import ParameterInfo, State, describe_parameters
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised
+from landscape.record import products_in_float32
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32
@@ -112,7 +113,7 @@ class HessianOperator:
     @property
     def in_float32(self) -> bool:
         """Whether products are computed in float32."""
-        return self.method != "differences" and self.setting.plan.precision != "float64"
+        return products_in_float32(self.method, self.setting.plan.precision)
 
     @property
     def noise(self) -> float:

@@ -22,7 +22,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.parameters import trainable_matrices
-from landscape.record import EIGENVALUES, YES, ConvexityRecord
+from landscape.record import EIGENVALUES, YES, ConvexityRecord, products_in_float32
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
@@ -101,7 +101,7 @@ class _Product:
     @property
     def in_float32(self) -> bool:
         """Whether products are computed in float32."""
-        return self._how != "differences" and self._evaluator.plan.precision != "float64"
+        return products_in_float32(self._how, self._evaluator.plan.precision)
 
     def __call__(self, vector: Floats) -> Floats:
         self._evaluator.on_point()

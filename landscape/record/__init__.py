@@ -6,7 +6,6 @@ from landscape.record.connection import BarrierRecord, ConnectionRecord, WayReco
 from landscape.record.convexity import (
     EIG_MAX,
     EIG_MIN,
-    EIG_MIN_BOUND,
     EIG_MIN_RESIDUAL,
     EIG_NEGATIVE,
     EIGENVALUES,
@@ -16,6 +15,7 @@ from landscape.record.convexity import (
     ZERO,
     ConvexityRecord,
     is_negative,
+    products_in_float32,
 )
 from landscape.record.document import CHANCE, Record, parse, parse_axis, plain
 from landscape.record.layers import BREAKING, LAYER_STATISTICS, LayersRecord
@@ -47,7 +47,6 @@ __all__ = [
     "EIGENVALUES",
     "EIG_MAX",
     "EIG_MIN",
-    "EIG_MIN_BOUND",
     "EIG_MIN_RESIDUAL",
     "EIG_NEGATIVE",
     "LAYER_STATISTICS",
@@ -95,4 +94,5 @@ __all__ = [
     "parse_axis",
     "path_records",
     "plain",
+    "products_in_float32",
 ]

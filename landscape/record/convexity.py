@@ -30,6 +30,16 @@ ZERO_IN_FLOAT32 = 1e-5
 Floats = NDArray[np.float64]
 
 
+def products_in_float32(how: str, precision: str | None) -> bool:
+    """Whether products with the Hessian are computed in float32: differences of gradients are in float64 always.
+
+    Args:
+        how: they are computed: `autograd`, `gauss-newton` or `differences`.
+        precision: of the plan.
+    """
+    return how != "differences" and precision != "float64"
+
+
 def is_negative(largest: Floats, smallest: Floats, bound: Floats, in_float32: bool) -> NDArray[np.uint8]:
     """Whether the Hessian has an eigenvalue below zero, beyond rounding: `YES`, `NO`, or `UNDECIDED`.
 

@@ -8,17 +8,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.problem.derived import bases_of
+from landscape.record import (
+    EIG_MAX,
+    EIG_MIN,
+    EIG_MIN_RESIDUAL,
+    EIG_NEGATIVE,
+    UNDECIDED,
+    YES,
+    ZERO,
+    is_negative,
+    products_in_float32,
+)
 from landscape.surface import OK, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.categories import categories_of, status_of
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
 from landscape.views.prepared.scale import (
     LOG_DECADES,
+    NO_SIGN,
+    UNRESOLVED,
     Scale,
     choose_scale,
     drawn_values,
@@ -26,7 +41,6 @@ from landscape.views.prepared.scale import (
     spanned_decades,
 )
 from landscape.views.prepared.seeds import SeedBand, prepare_seeds
-from landscape.views.prepared.signs import is_signed, sign_notes, with_unresolved
 from landscape.views.prepared.thinning import MAX_POINTS, thinned, thinning_note
 from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
@@ -197,12 +211,12 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     log = decades > LOG_DECADES if choice.log is None or categories else choice.log
     surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
-    states = with_unresolved(surface, observable, point_states(values, status_of(surface, observable), log))
+    states = _with_unresolved(surface, observable, point_states(values, status_of(surface, observable), log))
     drawn = drawn_values(values, states, log)
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
     )
-    scale = replace(scale, signed=not log and is_signed(surface, observable))
+    scale = replace(scale, signed=not log and _is_signed(surface, observable))
     paths = prepare_paths(full, observable, log) if choice.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
@@ -216,7 +230,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *_interpolation_note(full),
         *scale.notes,
         *_log_note(log, None if choice.log is not None else decades),
-        *sign_notes(full, observable),
+        *_sign_notes(full, observable),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
         *path_notes(full, paths, observable, scale),
@@ -300,3 +314,68 @@ def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
     if len(axes) > 1 and not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO:
         notes.append(f"axes not to one scale: they span {axes[0].span:.3g} and {axes[1].span:.3g}")
     return notes
+
+
+# -- signs: which observables have one, and the points where it is open ----------------------------------------------
+
+
+def _is_signed(surface: Surface, observable: str) -> bool:
+    """Whether colours are centred on 0: of smallest eigenvalues, and of what but the loss has values on both sides.
+
+    A loss of densities may be on both sides of 0, too, which is no special value of it.
+    """
+    if surface.record.convexity is not None and observable == EIG_MIN:
+        return True
+    values = np.asarray(surface[observable], np.float64)[surface.status == OK]
+    finite = values[np.isfinite(values)]
+    return observable != "loss" and bool(finite.size) and bool(finite.min() < 0 < finite.max())
+
+
+def _with_unresolved(surface: Surface, observable: str, states: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The states of the points, with those marked whose value is no number to draw.
+
+    That is one made of a smallest eigenvalue whose sign is open, or whose residual is larger than itself.
+    """
+    if surface.record.convexity is None or EIG_MIN not in bases_of(surface.record.derived, observable):
+        return states
+    negative, known = _negative(surface), states == OK
+    marked = np.where(known & (negative == YES) & _is_loose(surface), UNRESOLVED, states)
+    return np.where(known & (negative == UNDECIDED), NO_SIGN, marked).astype(np.uint8)
+
+
+def _sign_notes(surface: Surface, observable: str) -> list[str]:
+    """What the caption of a smallest eigenvalue says of its sign: at how many points which, and what that rests on."""
+    record = surface.record.convexity
+    bases = bases_of(surface.record.derived, observable)
+    if record is None or not {EIG_MIN, EIG_NEGATIVE} & set(bases):
+        return []
+    known = (surface.status == OK) & np.isfinite(surface[EIG_MIN])
+    negative = _negative(surface)[known]
+    counts = [int((negative == YES).sum()), int((negative == UNDECIDED).sum())]
+    total = int(known.sum())
+    said = f"a negative eigenvalue at {counts[0]} of {total} points"
+    said += f", undecided at {counts[1]}" if counts[1] else ""
+    rest = total - sum(counts)
+    said += f"; at {rest} none is below -{number(ZERO)} of the largest" if rest else ""
+    unresolved = int((_is_loose(surface)[known] & (negative == YES)).sum())
+    said += f"; at {unresolved} of the negative ones the residual is larger than the value" if unresolved else ""
+    return [said]
+
+
+def _is_loose(surface: Surface) -> NDArray[np.bool_]:
+    value, residual = (np.asarray(surface[name], np.float64) for name in (EIG_MIN, EIG_MIN_RESIDUAL))
+    return residual >= np.abs(value)
+
+
+def _negative(surface: Surface) -> NDArray[np.uint8]:
+    """Whether there is a negative eigenvalue at each point, as was found when it was computed.
+
+    Maps of earlier versions do not hold it, and have no bound to say no by.
+    """
+    if EIG_NEGATIVE in surface.observables:
+        stored = np.asarray(surface[EIG_NEGATIVE], np.float64)
+        return np.where(np.isfinite(stored), stored, UNDECIDED).astype(np.uint8)
+    largest, smallest = (np.asarray(surface[name], np.float64) for name in (EIG_MAX, EIG_MIN))
+    how = surface.record.convexity.second_derivatives if surface.record.convexity is not None else ""
+    in_float32 = products_in_float32(how, surface.record.precision)
+    return is_negative(largest, smallest, np.full(smallest.shape, np.nan), in_float32)

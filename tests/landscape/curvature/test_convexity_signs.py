@@ -22,7 +22,7 @@ from landscape.record import UNDECIDED, YES, ZERO
 from landscape.record.convexity import ENDS, NO
 from landscape.surface import OK, Surface
 from landscape.views import figure
-from landscape.views.figures.colours import colour_scale, colours_of
+from landscape.views.figures.colours import colour_scale, colours_at, colours_of
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.scale import NO_SIGN, UNRESOLVED
 
@@ -137,6 +137,20 @@ def test_lanczos_goes_on_while_a_question_is_open_and_no_further_than_most():
     assert lanczos(lambda vector: values * vector, 100, (), steps=5, most=20).steps == 5
 
 
+def test_a_hessian_that_is_not_finite_costs_no_more_steps_than_its_ranks_need():
+    asked = []
+
+    def product(vector):
+        asked.append(vector)
+        return np.full_like(vector, np.nan)
+
+    krylov = lanczos(product, 500, (1, -1), is_open=lambda krylov: krylov.has_open_sign(True), most=240)
+    assert np.isnan(krylov.ritz_values()[0]).all()
+    assert len(asked) == 2
+    assert not krylov.has_open_sign(True)
+    assert lanczos(product, 500, (), steps=7).steps == 7  # of as many steps as were asked for
+
+
 # -- what stays open -------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +225,25 @@ def test_a_negative_value_within_its_residual_keeps_its_sign_and_loses_its_size(
     assert said.startswith("A negative eigenvalue at 2 of 4 points, undecided at 2; at 1 of the negative ones")
 
 
+def test_captions_and_hatches_have_the_signs_that_the_map_holds():
+    """A point that went over to differences in float64 has a sign that would be within rounding in float32."""
+    observables = {
+        "loss": np.ones(3),
+        "eig_max": np.full(3, 10.0),
+        "eig_max_residual": np.zeros(3),
+        "eig_min": np.full(3, -5e-5),
+        "eig_min_residual": np.zeros(3),
+        "eig_min_bound": np.full(3, -1e-3),
+        "eig_negative": np.array([float(YES), float(UNDECIDED), np.nan]),
+    }
+    how = {"convexity": {"steps": 60, "parameters": 9, "second_derivatives": "autograd", "most": 240}}
+    axis = Axis("alpha", np.array([0.0, 1.0, 2.0]))
+    surface = Surface("map", (axis,), observables, np.ones(3, np.uint8), attributes=how)
+    data = prepare_figure(surface, "eig_min")
+    assert data.states.tolist() == [OK, NO_SIGN, NO_SIGN]
+    assert any(each.startswith("A negative eigenvalue at 1 of 3 points, undecided at 2") for each in data.caption)
+
+
 def test_maps_of_earlier_versions_open_and_go_on_with_what_they_hold(tmp_path, monkeypatch):
     def earlier(*args):
         found = convexity_of(*args)
@@ -267,16 +300,25 @@ def test_colours_of_signed_values_are_pale_at_0(bent):
     data = prepare_figure(bent, "eig_min")
     assert data.scale.signed
     scale = replace(data.scale, low=-1.0, high=3.0)
-    below, zero, above = (np.array(_rgb(each)) for each in colours_of("viridis", scale, np.array([-1.0, 0.0, 1.0])))
+    below, zero, above = (np.array(_rgb(each)) for each in colours_of(None, scale, np.array([-1.0, 0.0, 1.0])))
     assert zero.min() > 240  # pale
     assert below[2] > below[0]  # blue
     assert above[0] > above[2]  # red
-    table = dict(colour_scale("viridis", scale))
+    table = dict(colour_scale(None, scale))
     assert np.abs(np.array(_rgb(table[0.25])) - zero).max() <= 2  # where 0 lies between −1 and 3
     assert (
         "Colours are pale at 0, blue below and red above" in figure(bent, observable="eig_min").layout.meta["caption"]
     )
-    assert "Colours are pale" not in figure(bent, observable="eig_min", colour_scale="cividis").layout.meta["caption"]
+    for name in ("viridis", "cividis"):  # a scale that is named is used
+        assert "Colours are pale" not in figure(bent, observable="eig_min", colour_scale=name).layout.meta["caption"]
+        assert colours_of(name, scale, np.array([-1.0, 3.0])) == colours_at(name, np.array([0.0, 1.0]))
+    for name, is_pale in ((None, True), ("viridis", False), ("rdbu", True)):  # matplotlib has the same colours
+        drawn = bent.plot(kind="topographic", observable="eig_min", colour_scale=name)
+        colours = np.concatenate(
+            [np.atleast_2d(each.get_facecolor()) for each in drawn.collections if len(each.get_facecolor())]
+        )
+        assert (colours[:, :3].min(axis=1) > 0.9).any() == is_pale
+    pyplot.close("all")
     assert not prepare_figure(bent, "eig_max").scale.signed
     for theme in ("light", "dark"):
         lines = [
