@@ -31,7 +31,8 @@ class FigureOptions:
     extrema: Flag = False
     """Mark the minima above the noise of sampling, and the saddles at which they merge."""
     colours: Annotated[str | None, Parameter(name=["--colours", "--colors"])] = None
-    """viridis, cividis, magma, inferno, plasma, thermal or greys; turbo, jet and rdbu mislead."""
+    """viridis, cividis, magma, inferno, plasma, thermal or greys; turbo, jet and rdbu mislead. Default: viridis, and
+    rdbu around 0 for values on both sides of it."""
     theme: str | None = None
     """light or dark."""
     preset: str | None = None

@@ -31,7 +31,7 @@ from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
 from landscape.state import cause_of
 from landscape.surface import check_observable
-from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE
+from landscape.views.figures.colours import COLOUR_SCALES
 
 T = TypeVar("T")
 Answering = Callable[[Query], Awaitable[Answer | Response]]
@@ -116,14 +116,14 @@ class Api:
 
     async def figure(self, query: Query) -> Answer:
         """One figure."""
-        asked = figure_query(query, COLOUR_SCALES, DEFAULT_SCALE)
+        asked = figure_query(query, COLOUR_SCALES)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
         return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
     async def csv(self, query: Query) -> Answer:
         """What a figure shows, as a table."""
-        asked = figure_query(query, COLOUR_SCALES, DEFAULT_SCALE)
+        asked = figure_query(query, COLOUR_SCALES)
         reader = await self._reader(asked.run)
         return await self._of(reader, partial(csv_answer, reader, asked))
 
@@ -161,7 +161,7 @@ class Api:
 
     async def compare(self, query: Query) -> Answer:
         """Several landscapes as figures."""
-        asked = compare_query(query, COLOUR_SCALES, DEFAULT_SCALE)
+        asked = compare_query(query, COLOUR_SCALES)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
         return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))

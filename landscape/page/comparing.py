@@ -40,7 +40,7 @@ class CompareQuery:
     log: bool | None
     levels: int | None
     exact: bool
-    scale: str
+    scale: str | None
     lock: bool
     theme: str
 
@@ -55,7 +55,7 @@ class Readable:
     notes: tuple[str, ...]
 
 
-def compare_query(query: Query, scales: Collection[str], default_scale: str) -> CompareQuery:
+def compare_query(query: Query, scales: Collection[str]) -> CompareQuery:
     """The parameters of `api/compare`.
 
     Args:
@@ -72,7 +72,7 @@ def compare_query(query: Query, scales: Collection[str], default_scale: str) -> 
         log=log_of(query),
         levels=query.count("levels", 1, MOST_LEVELS),
         exact=query.flag("exact"),
-        scale=query.choice("scale", scales, default_scale),
+        scale=query.named("scale", scales),
         lock=query.choice("lock", ("0", "1"), "1") == "1",
         theme=query.choice("theme", ("light", "dark"), "light"),
     )

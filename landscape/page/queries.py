@@ -84,6 +84,10 @@ class Query:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(value, known)}")
         return value
 
+    def named(self, name: str, known: Collection[str]) -> str | None:
+        """One of the names that are known; None where it is absent."""
+        return self.choice(name, known, "") if self.text(name) else None
+
     def refuse_others(self) -> None:
         """Refuse the parameters that nothing has asked for.
 
@@ -124,14 +128,14 @@ class FigureQuery:
     zmin: float | None
     zmax: float | None
     clip: float | None
-    scale: str
+    scale: str | None
     theme: str
     uncertainty: bool
     extrema: bool
     most: int | None
 
 
-def figure_query(query: Query, scales: Collection[str], default_scale: str) -> FigureQuery:
+def figure_query(query: Query, scales: Collection[str]) -> FigureQuery:
     """The parameters of `api/figure` and `api/csv`.
 
     Args:
@@ -151,7 +155,7 @@ def figure_query(query: Query, scales: Collection[str], default_scale: str) -> F
         zmin=query.number("zmin"),
         zmax=query.number("zmax"),
         clip=query.number("clip"),
-        scale=query.choice("scale", scales, default_scale),
+        scale=query.named("scale", scales),
         theme=query.choice("theme", ("light", "dark"), "light"),
         uncertainty=query.flag("uncertainty"),
         extrema=query.flag("extrema"),

@@ -127,7 +127,7 @@ export class ComparePage {
       kinds.length > 1 ? choice(WORDS.views, kinds.map(kind => [kind, WORDS.kinds[kind] || kind]), state.kind, kind => { this.set({ kind }); }) : null,
       choice(WORDS.scale, [["", WORDS.automaticScale], ["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], ""), log => this.set({ log: log || undefined })),
       this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.set({ observable: event.target.value }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
-      labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value }) }, scales.map(one => el("option", { value: one.name, selected: one.name === state.scale }, one.title)))),
+      labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value || undefined }) }, [{ name: "", title: WORDS.automaticScale }, ...scales].map(one => el("option", { value: one.name, selected: one.name === (state.scale || "") }, one.title)))),
       check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false));
   }
 

@@ -48,10 +48,10 @@ function scaleChoice(page) {
 
 function colourMaps(looks, state, page) {
   const groups = [[WORDS.perceptual, looks.scale_names.filter(one => one.perceptual)], [WORDS.misleading, looks.scale_names.filter(one => !one.perceptual)]];
-  const usual = looks.default_scale || looks.scale_names[0].name;
-  return el("select", { onchange: event => page.set({ scale: event.target.value === usual ? undefined : event.target.value }) },
+  return el("select", { onchange: event => page.set({ scale: event.target.value || undefined }) },
+    el("option", { value: "", selected: !state.scale }, WORDS.automaticScale),
     groups.filter(([, names]) => names.length).map(([name, scales]) => el("optgroup", { label: name },
-      scales.map(one => el("option", { value: one.name, selected: one.name === (state.scale || usual) }, one.title)))));
+      scales.map(one => el("option", { value: one.name, selected: one.name === state.scale }, one.title)))));
 }
 
 function lines(page) {

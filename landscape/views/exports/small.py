@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface import Surface
-from landscape.views.figures.colours import CURVES, DEFAULT_SCALE, line_colours, line_shades
+from landscape.views.figures.colours import CURVES, line_colours, line_shades
 from landscape.views.figures.path import FEW, own_colours
 from landscape.views.figures.path_looks import path_look
 from landscape.views.figures.theme import INK
@@ -80,14 +80,14 @@ def _plane(data: FigureData, width: int) -> tuple[Canvas, list[str]]:
     ratio = min(max(data.ratio, 0.4), 1.4) if data.equal else 0.8
     canvas = Canvas(width, round(width * ratio), (float(x[0]), float(y[0])), (float(x[-1]), float(y[-1])))
     shapes = _missing(canvas, data.states, x, y)
-    colours = line_colours(DEFAULT_SCALE, data.scale, "light")
+    colours = line_colours(None, data.scale, "light")
     for level, (_, colour) in zip(data.scale.ticks, colours, strict=False):
         points = isolines(x, y, data.drawn, (level,))
         shapes.append(canvas.line(points[:, 0], points[:, 1], colour, 1))
     for path in data.paths:
         colour = path_look(path.number).colour
         shapes.append(canvas.line(path.places[0], path.places[1], colour, 1.5))
-        fills = own_colours(path, line_shades(DEFAULT_SCALE, data.scale, "light")) if len(path.numbers) <= FEW else []
+        fills = own_colours(path, line_shades(None, data.scale, "light")) if len(path.numbers) <= FEW else []
         shapes += [
             canvas.dot(float(across), float(up), fill, colour)
             for across, up, fill in zip(path.places[0], path.places[1], fills, strict=False)

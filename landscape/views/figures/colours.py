@@ -60,26 +60,30 @@ BETWEEN, ON_SURFACE = "rgba(255,255,255,0.55)", "rgba(255,255,255,0.75)"
 BETWEEN_PALE, ON_PALE_SURFACE = "rgba(60,70,85,0.35)", "rgba(60,70,85,0.55)"
 
 
-def is_centred(name: str, scale: Scale) -> bool:
+# The functions below take a name of `COLOUR_TABLE`, or None where no scale was asked for: then signed values are drawn
+# in `DIVERGING`, others in `DEFAULT_SCALE`.
+
+
+def is_centred(name: str | None, scale: Scale) -> bool:
     """Whether the colours of a range have their middle at 0: those of signed values on a scale of two sides."""
-    return scale.signed and name in (DEFAULT_SCALE, DIVERGING)
+    return scale.signed and name in (None, DIVERGING)
 
 
-def scale_warning(name: str, scale: Scale) -> list[str]:
+def scale_warning(name: str | None, scale: Scale) -> list[str]:
     """What the caption says of the colours: where their middle is 0, or that the scale misleads."""
     if is_centred(name, scale):
         return ["Colours are pale at 0, blue below and red above"]
-    look = COLOUR_TABLE[name]
+    look = COLOUR_TABLE[name or DEFAULT_SCALE]
     return [f"{look.title} misleads: {look.warning}"] if look.warning else []
 
 
-def check_scale(name: str) -> str:
+def check_scale(name: str | None) -> str | None:
     """The name as given.
 
     Raises:
         JobError: there is no colour scale of that name.
     """
-    if name not in [*COLOUR_TABLE]:
+    if name is not None and name not in [*COLOUR_TABLE]:
         raise JobError(f"colour_scale: unknown {shown(name)}; {nearest(str(name), COLOUR_TABLE)}")
     return name
 
@@ -89,7 +93,7 @@ def check_scale(name: str) -> str:
 LINE_PART = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}
 
 
-def colour_scale(name: str, scale: Scale | None = None) -> list[list[Any]]:
+def colour_scale(name: str | None, scale: Scale | None = None) -> list[list[Any]]:
     """The named scale as plotly's [[position, colour], …].
 
     Args:
@@ -108,31 +112,31 @@ def colour_scale(name: str, scale: Scale | None = None) -> list[list[Any]]:
     return [[float(at), colour] for at, colour in zip(positions, colours, strict=True)]
 
 
-def colours_of(name: str, scale: Scale, drawn: Any) -> list[str]:
+def colours_of(name: str | None, scale: Scale, drawn: Any) -> list[str]:
     """The colours of values in drawn units."""
     if not is_centred(name, scale):
         return colours_at(name, (drawn - scale.low) / (scale.high - scale.low))
     return colours_at(DIVERGING, 0.5 + 0.5 * drawn / max(abs(scale.low), abs(scale.high)))
 
 
-def colours_at(name: str, positions: Any) -> list[str]:
+def colours_at(name: str | None, positions: Any) -> list[str]:
     """The colours of the named scale at these positions, from 0 (low) to 1 (high).
 
     Raises:
         JobError: there is no colour scale of that name.
     """
-    base = get_colorscale(COLOUR_TABLE[check_scale(name)].plotly)
+    base = get_colorscale(COLOUR_TABLE[check_scale(name) or DEFAULT_SCALE].plotly)
     # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
     return [str(colour) for colour in sample_colorscale(base, np.clip(positions, 0.0, 1.0))]
 
 
-def band_colours(name: str, scale: Scale) -> list[list[Any]]:
+def band_colours(name: str | None, scale: Scale) -> list[list[Any]]:
     """A colour per band between two levels, that of its middle, at the places where plotly looks for them."""
     edges = np.array([scale.low, *scale.ticks, scale.high])
     return _at_even_places(colours_of(name, scale, (edges[1:] + edges[:-1]) / 2))
 
 
-def line_colours(name: str, scale: Scale, theme: str) -> list[list[Any]]:
+def line_colours(name: str | None, scale: Scale, theme: str) -> list[list[Any]]:
     """A colour per level, at the places where plotly looks for them, none of them too faint for that theme."""
     start, stop = LINE_PART[theme]
     ticks = np.array(scale.ticks)
@@ -155,12 +159,12 @@ def signs_of(scale: Scale) -> list[int]:
 Shades = Callable[[Any], list[str]]
 
 
-def even_shades(name: str, scale: Scale) -> Shades:
+def even_shades(name: str | None, scale: Scale) -> Shades:
     """The colours of a surface, which change evenly."""
     return lambda drawn: colours_of(name, scale, np.asarray(drawn))
 
 
-def band_shades(name: str, scale: Scale) -> Shades:
+def band_shades(name: str | None, scale: Scale) -> Shades:
     """The colours of the bands between two levels that values lie in."""
 
     def shades(drawn: Any) -> list[str]:
@@ -170,7 +174,7 @@ def band_shades(name: str, scale: Scale) -> Shades:
     return shades
 
 
-def line_shades(name: str, scale: Scale, theme: str) -> Shades:
+def line_shades(name: str | None, scale: Scale, theme: str) -> Shades:
     """The colours of isolines, also of values between two of them."""
     start, stop = LINE_PART[theme]
     return lambda drawn: colours_at(name, start + (stop - start) * np.clip(_share(scale, np.asarray(drawn)), 0, 1))

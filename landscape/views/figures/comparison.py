@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from landscape.errors import JobError, nearest, shown
-from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
+from landscape.views.figures.colours import check_scale
 from landscape.views.figures.difference import draw_difference
 from landscape.views.figures.draw import choose_kind, figure
 from landscape.views.figures.kinds import KINDS
@@ -98,7 +98,7 @@ def compare_figures(
     zmin: float | None = None,
     zmax: float | None = None,
     lock: bool = True,
-    colour_scale: str = DEFAULT_SCALE,
+    colour_scale: str | None = None,
     path: bool = True,
     uncertainty: bool = False,
     opacity: float = OPACITY,

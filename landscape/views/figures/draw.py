@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.figures.categories import draw_categories
-from landscape.views.figures.colours import DEFAULT_SCALE, check_scale, scale_warning
+from landscape.views.figures.colours import check_scale, scale_warning
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
 from landscape.views.figures.paper import choose_paper, choose_preset
@@ -37,7 +37,7 @@ def figure(
     clip: float | None = None,
     uncertainty: bool = False,
     extrema: bool = False,
-    colour_scale: str = DEFAULT_SCALE,
+    colour_scale: str | None = None,
     path: bool = True,
     path_colour: str = "#d6336c",
     path_width: float = 2.5,
@@ -63,7 +63,8 @@ def figure(
         zmin, zmax: ends of the colour range, in real values, for figures that are to be compared.
         uncertainty: mark where the values cannot be told from that of the origin.
         extrema: mark the minima above the noise of sampling, and the saddles at which they merge.
-        colour_scale: viridis, cividis and magma are even to the eye and safe for the colour-blind.
+        colour_scale: viridis, cividis and magma are even to the eye and safe for the colour-blind; default: viridis,
+            and for values on both sides of 0 rdbu around it.
         path, path_colour, path_width: the trajectory on top; of several runs, the colour is that of the first.
         animate: add buttons that let the path grow.
         theme: "light" or "dark".

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import DEFAULT_SCALE
 from landscape.views.figures.theme import INK, TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels
@@ -30,7 +29,7 @@ NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 class Style:
     """How to draw: those options of `figure` that leave the data as they are."""
 
-    colour_scale: str = DEFAULT_SCALE
+    colour_scale: str | None = None
     theme: str = "light"
     path_colour: str = "#d6336c"
     path_width: float = 2.5

@@ -7,7 +7,7 @@ from typing import Any
 
 from landscape.errors import JobError, LandscapeError, nearest, shown
 from landscape.surface import Surface
-from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
+from landscape.views.figures.colours import check_scale
 from landscape.views.figures.draw import choose_kind
 from landscape.views.plots.curve import plot_curve
 from landscape.views.plots.plane import plot_contour, plot_topographic
@@ -39,7 +39,7 @@ def plot(
     clip: float | None = None,
     uncertainty: bool = False,
     extrema: bool = False,
-    colour_scale: str = DEFAULT_SCALE,
+    colour_scale: str | None = None,
     path: bool = True,
     path_colour: str = "#d6336c",
     path_width: float = 1.5,

@@ -45,7 +45,7 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
     scale = data.scale
     span = scale.high - scale.low
     colours = [(at, rgb(colour)) for at, colour in colour_scale(style.colour_scale, scale)]
-    shades, norm = LinearSegmentedColormap.from_list(style.colour_scale, colours), Normalize(scale.low, scale.high)
+    shades, norm = LinearSegmentedColormap.from_list("landscape", colours), Normalize(scale.low, scale.high)
     x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
     look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
     ax.computed_zorder = False  # matplotlib sorts whole artists by depth: the path would vanish behind the surface

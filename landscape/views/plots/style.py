@@ -39,7 +39,7 @@ ENDS = (("o", 4.5, START), ("*", 7, LAST))  # the mark, its size in widths of th
 class PlotStyle:
     """How to draw: those options of `plot` that leave the data as they are; widths in points."""
 
-    colour_scale: str
+    colour_scale: str | None
     path_colour: str
     path_width: float
     colour_bar: bool

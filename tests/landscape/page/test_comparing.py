@@ -11,7 +11,7 @@ import pytest
 from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.comparing import compare_answer, compare_query, differences_answer, readable
 from landscape.page.places import FoundRun
-from landscape.page.queries import Item, Query
+from landscape.page.queries import Item, Query, figure_query
 from landscape.page.runs import RunReader
 
 SCALES = ("viridis", "cividis")
@@ -23,7 +23,7 @@ def reader(runs: Path, name: str = "net") -> RunReader:
 
 def asked(*items: str, **options: str) -> Any:
     pairs = [("item", item) for item in items] + list(options.items())
-    return compare_query(Query(pairs), SCALES, "viridis")
+    return compare_query(Query(pairs), SCALES)
 
 
 def answer(runs: Path, *items: str, **options: str) -> Any:
@@ -123,3 +123,11 @@ def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
     told = json.loads(differences_answer(there).body)
     assert any("run.json" in note for note in told["notes"])
     assert any(section["title"] == "Numbers" for section in told["sections"])
+
+
+def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
+    assert asked("net|minimum", "net|path").scale is None
+    assert asked("net|minimum", "net|path", scale="viridis").scale == "viridis"
+    assert figure_query(Query([("run", "net"), ("landscape", "path")]), SCALES).scale is None
+    with pytest.raises(JobError, match="scale: unknown 'vir'"):
+        asked("net|minimum", "net|path", scale="vir")
