@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from landscape.page.places import Directory, FoundRun, changed
-from landscape.page.summaries import Row, Summaries
+from landscape.page.summaries import Row, Summaries, pending_row
 from landscape.page.viewers import Viewer, event
 
 T = TypeVar("T")
@@ -58,9 +58,9 @@ class Listing:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._current.wait(), FIRST_SECONDS)
         places = [{"name": place.name, "path": place.path, "problem": place.problem} for place in self.directory.places]
-        if self.scanning:  # what is known is of before the rest
-            self._summaries.forget([run.id for run in self.directory.runs])
-        rows = [self._summaries.row(run) for run in self.directory.runs]
+        # While it is scanning, what is known is of before the rest.
+        row = pending_row if self.scanning else self._summaries.row
+        rows = [row(run) for run in self.directory.runs]
         return {"scanning": self.scanning, "places": places, "runs": rows}
 
     def join(self) -> Viewer:
@@ -92,19 +92,21 @@ class Listing:
                 await self._wanted.wait()
             begun, took = time.monotonic(), 0.0
             try:
-                await self._search()
+                due = await self._search()
                 took = time.monotonic() - begun
-                await self._read_rows()
+                await self._read_rows(due)
             except Exception:  # one strange run must not end the search for all others
                 log.warning("the search for runs failed, and is tried again", exc_info=True)
             await asyncio.sleep(max(self._search_seconds, took / SEARCH_SHARE))
 
-    async def _search(self) -> None:
+    async def _search(self) -> list[FoundRun]:
+        """Look for runs, and tell which are new or gone; those whose rows are to be read."""
         known, first = {run.id for run in self.directory.runs}, self.scanning
         gone = await self._in_thread(self.directory.search)
         self._summaries.forget(gone)
+        due: list[FoundRun] = await self._in_thread(self._due)
         if first:  # rows of before the rest that have changed since are pending, and not shown for those of now
-            self._summaries.forget([run.id for run in await self._in_thread(self._due)])
+            self._summaries.forget([run.id for run in due])
         self._searched.set()
         self._current.set()
         for run in gone:
@@ -112,10 +114,10 @@ class Listing:
         new = [run for run in self.directory.runs if run.id not in known]
         if new or gone or first:
             self._tell([self._summaries.row(run) for run in new], sorted(gone))
+        return due
 
-    async def _read_rows(self) -> None:
+    async def _read_rows(self, due: list[FoundRun]) -> None:
         """Read the rows that are due, and tell them as they come."""
-        due: list[FoundRun] = await self._in_thread(self._due)
         rows: list[Row] = []
         told = -TOLD_SECONDS  # the first ones are told at once
         for start in range(0, len(due), ROWS_AT_ONCE):

@@ -71,7 +71,7 @@ class Summaries:
     def row(self, run: FoundRun) -> Row:
         """The row of a run as far as it is known; one that is not read yet is pending."""
         known = self._known.get(run.id)
-        return _head(run) | {"pending": True} if known is None else known.row
+        return pending_row(run) if known is None else known.row
 
     def forget(self, runs: Iterable[str]) -> None:
         """Forget runs, by their identifiers."""
@@ -158,6 +158,11 @@ def _head(run: FoundRun) -> Row:
 def _nothing() -> Row:
     unknown = ("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest")
     return {**dict.fromkeys(unknown), "done": 0, "points": 0, "rate": 0.0, "landscapes": []}
+
+
+def pending_row(run: FoundRun) -> Row:
+    """The row of a run that is not read yet."""
+    return _head(run) | {"pending": True}
 
 
 def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:

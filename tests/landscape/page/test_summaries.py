@@ -97,3 +97,57 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
         searching.cancel()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
+def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
+    """Nothing changes while nobody looks; each round looks at the files of each run once."""
+    monkeypatch.setattr(summaries, "REST", 0)
+    monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
+    read, looks = [], []
+    read_row, is_due = summaries.read_row, Summaries.is_due
+    monkeypatch.setattr(summaries, "read_row", lambda run: read.append(run.name) or read_row(run))
+    monkeypatch.setattr(Summaries, "is_due", lambda self, run: looks.append(run.name) or is_due(self, run))
+
+    async def scene() -> None:
+        gate = asyncio.Event()
+        gate.set()
+
+        async def in_thread(work):
+            await gate.wait()
+            return await asyncio.to_thread(work)
+
+        directory, searches = Directory([open_place(str(runs))]), []
+        search = directory.search
+        monkeypatch.setattr(directory, "search", lambda: searches.append(1) or search())
+        rows = listing.Listing(directory, in_thread, 0.01)
+        searching = asyncio.create_task(rows.run())
+
+        async def until(ready) -> dict:
+            async with asyncio.timeout(20):
+                while not ready(answer := await rows.rows()):
+                    await asyncio.sleep(0.01)
+            return answer
+
+        def whole(answer) -> bool:
+            return len(answer["runs"]) > 0 and not any(each.get("pending") for each in answer["runs"])
+
+        before = await until(whole)
+        async with asyncio.timeout(20):
+            while not rows.scanning:  # until it rests
+                await asyncio.sleep(0.01)
+        known = sorted(read)
+        if slow:
+            gate.clear()
+            monkeypatch.setattr(listing, "FIRST_SECONDS", 0.01)
+        first = await rows.rows()
+        assert first["scanning"] == slow
+        assert all(each.get("pending", False) == slow for each in first["runs"])
+        gate.set()
+        after = await until(lambda answer: not answer["scanning"] and whole(answer))
+        assert after["runs"] == before["runs"]
+        assert sorted(read) == known
+        assert 0 < len(looks) <= len(searches) * len(before["runs"])
+        searching.cancel()
+
+    asyncio.run(scene())
