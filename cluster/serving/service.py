@@ -17,9 +17,11 @@ from cluster.serving.requests import AskedPatch, AskedPoints, Limits
 from cluster.serving.resolver import Found, Resolver
 from cluster.serving.served import ServedLandscape
 from cluster.serving.sources import Catalog
+from landscape.errors import NotFoundError
 
 ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed while one is sent
 STARTING_SECONDS = 2.0
+LIST_SECONDS = 2.0  # that the list of models waits for the disk, at most
 
 Row = tuple[tuple[int, ...], Found]  # of a patch: its index along all axes but the first, its values
 State = Literal["starting", "ready", "draining"]
@@ -49,10 +51,13 @@ class LandscapeService:
         }
 
     async def models(self) -> dict[str, Any]:
-        """All that is answered for; what is gone, or was computed anew, is left out."""
+        """All that is answered for; what is gone, or was computed anew, is left out.
+
+        What the disk does not tell, or not in time, stays in the list as it was.
+        """
         keys = list(self.served)
-        looks = await asyncio.gather(*(self.served[key].look() for key in keys), return_exceptions=True)
-        answered = {key for key, failure in zip(keys, looks, strict=True) if failure is None}
+        gone = await asyncio.gather(*(self._is_gone(self.served[key]) for key in keys))
+        answered = {key for key, is_gone in zip(keys, gone, strict=True) if not is_gone}
         known: Mapping[str, Any] = {
             name: [
                 (
@@ -68,6 +73,16 @@ class LandscapeService:
             for name, versions in self.catalog.models.items()
         }
         return models_document(known)
+
+    async def _is_gone(self, served: ServedLandscape) -> bool:
+        """Whether a landscape is gone, or another one has its name, as far as its disk says so in time."""
+        try:
+            await asyncio.wait_for(served.look(), LIST_SECONDS)
+        except (NotFoundError, Refusal):
+            return True
+        except Exception:  # a fault of the disk that may pass; who asks for its points is told of it
+            return False
+        return False
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.serving import service
 from cluster.serving.bodies import READ_ON
 from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
 from landscape.choosing import make_evaluator
+from landscape.errors import NotFoundError
 from landscape.preparation import prepare
 from landscape.results import open_run
 from landscape.spec import read_job
@@ -324,6 +327,27 @@ def test_what_is_served_is_listed_with_its_versions(make_asker):
     )  # fmt: skip
     assert asker.post("/v1/models/lenet/versions/1/landscapes/plane/points", {"points": [[0, 0]]}).json["version"] == 1
     assert asker.post(f"{PLANE}/points", {"points": [[0, 0]]}).json["version"] == 2
+
+
+def test_what_the_disk_does_not_tell_for_a_moment_stays_in_the_list(asker, monkeypatch: pytest.MonkeyPatch):
+    def listed() -> set[str]:
+        (model,) = asker.get("/v1/models").json["models"]
+        return {each["name"] for each in model["versions"][0]["landscapes"]}
+
+    plane, line = (asker.service.served[f"lenet/1/{name}"] for name in ("plane", "line"))
+    assert listed() == {"plane", "line"}
+    for each in (plane, line):
+        each.clock = lambda: time.monotonic() + 60  # the next look is due
+    held = threading.Event()
+    monkeypatch.setattr(service, "LIST_SECONDS", 0.05)
+    monkeypatch.setattr(plane, "look_now", held.wait)  # a disk that does not answer
+    monkeypatch.setattr(line, "look_now", lambda: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    try:
+        assert listed() == {"plane", "line"}
+    finally:
+        held.set()
+    monkeypatch.setattr(line, "look_now", lambda: (_ for _ in ()).throw(NotFoundError("run: it is gone")))
+    assert listed() == {"plane"}
 
 
 def test_a_full_queue_says_when_to_ask_again(make_asker):
