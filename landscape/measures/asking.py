@@ -24,7 +24,6 @@ from landscape.preparation.recorded_job import Callback, recorded_fields, record
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
-from landscape.trajectory.run_files import OLD_RADIUS
 from landscape.trajectory.snapshots import Trajectory, ranges
 from landscape.trajectory.training_state import went_on_to
 
@@ -167,9 +166,7 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
 
 def has_all(entry: Entry | None, weights: str, asked: Asked) -> bool:
     """Whether an entry of the same settings holds what is asked for."""
-    if entry is None or entry.weights != weights:
-        return False
-    if "radius" in entry.rows and entry.rows["radius"].note == OLD_RADIUS:
+    if entry is None or entry.weights != weights or entry.radius_is_old:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from landscape.errors import LandscapeError, shown
 from landscape.folders import open_folder
 from landscape.measures.rows import Row
-from landscape.trajectory.run_files import MEASURES_FILE, MEASURES_FOLDER, read_measures, refusing_disk_errors
+from landscape.trajectory.run_files import (
+    MEASURES_FILE,
+    MEASURES_FOLDER,
+    RADIUS_IS_OLD,
+    read_measures,
+    refusing_disk_errors,
+)
 from landscape.trajectory.run_files import write_measures as write_file
 
 SCHEMA = 1
@@ -35,6 +41,7 @@ class Entry:
             earlier versions.
         means: the rises of each line, as [lines][distances].
         file: where the losses of single samples lie in the run; empty where there are none.
+        radius_is_old: an earlier version measured the radius and may have taken bounds for it, so that it is not known.
     """
 
     label: str
@@ -47,6 +54,7 @@ class Entry:
     means: list[list[float | None]] = field(default_factory=list)
     file: str = ""
     bounds: list[list[float | None]] | None = None
+    radius_is_old: bool = False
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json."""
@@ -74,7 +82,7 @@ class Entry:
             label, str(document["weights"]), _rows(document["rows"]), document.get("number"),
             str(document.get("unit", "")), {layer: _rows(rows) for layer, rows in layers.items()},
             list(document.get("radii", [])), list(document.get("rises", [])), str(document.get("samples", "")),
-            document.get("radius_bounds"),
+            document.get("radius_bounds"), bool(document.get(RADIUS_IS_OLD, False)),
         )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
 MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
+RADIUS_IS_OLD = "radius_is_old"  # a key of what `read_measures` gives, which no file has
 OLD_RADIUS = "measured by an earlier version, which took bounds for values; measure it again"
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
@@ -140,7 +141,7 @@ def read_measures(run: Place) -> dict[str, Any]:
 
 
 def _without_old_bounds(measures: dict[str, Any]) -> dict[str, Any]:
-    """The same without flatness radii that an earlier version may have taken from bounds.
+    """The same without flatness radii that an earlier version may have taken from bounds; `RADIUS_IS_OLD` marks these.
 
     It took the distance at which the loss was not finite any more for the radius, and left no bounds beside it.
     """
@@ -152,6 +153,7 @@ def _without_old_bounds(measures: dict[str, Any]) -> dict[str, Any]:
         if "radius" in rows and any(isinstance(line, list) and None in line for line in rises):
             rows["radius"] = {"value": None, "note": OLD_RADIUS}
             entry["radii"] = [None] * len(rises)
+            entry[RADIUS_IS_OLD] = True
     return measures
 
 

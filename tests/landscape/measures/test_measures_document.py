@@ -14,6 +14,7 @@ from landscape.measures.asking import has_all
 from landscape.measures.document import Entry
 from landscape.measures.measuring import Asked
 from landscape.measures.rows import Row, row_of
+from landscape.trajectory.run_files import OLD_RADIUS
 
 SETTINGS = {"samples": "abc", "rho": {"sam": 0.05}}
 ROW = Row(1.5, 0.25, 1.0, 2.0, 16, "to a rise of 0.1")
@@ -96,3 +97,7 @@ def test_a_radius_that_an_earlier_version_took_from_bounds_is_measured_again(tmp
         found = document.read(str(tmp_path)).entries["problem"]
         assert (found.rows["radius"].value, found.radii) == (known, [known])
         assert has_all(found, "w", Asked()) == (known is not None)
+    noted = replace(entry(1), rows={"radius": Row(None, note=OLD_RADIUS)})  # words decide nothing
+    assert has_all(noted, noted.weights, Asked())
+    document.add(str(tmp_path), {}, entry(1), {})
+    assert "radius_is_old" not in (tmp_path / "measures.json").read_text()
