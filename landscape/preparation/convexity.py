@@ -124,6 +124,7 @@ def convexity_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any]
         "evaluations": record.products * PRODUCT_EVALUATIONS,
         "all_products": missing * record.products,
         "all_evaluations": missing * record.products * PRODUCT_EVALUATIONS,
+        "all_most_evaluations": missing * record.most_products * PRODUCT_EVALUATIONS,
         "bytes": bytes_of_bases(record.parameters, record.most_products),
     }
 

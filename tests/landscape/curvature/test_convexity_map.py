@@ -260,7 +260,11 @@ def test_the_plan_shows_what_it_costs(tmp_path):
     assert landscape["convexity"]["parameters"] == 54
     assert (landscape["convexity"]["evaluations"], landscape["convexity"]["all_evaluations"]) == (140, 1680)
     assert plan["seconds"] == pytest.approx((12 + 1680 + 2) * plan["seconds_per_point"] / plan["workers"])
+    # 54 products where the sign stays open, each 7 points' time
+    times = (12 + 12 * 54 * 7 + 2) / (12 + 1680 + 2)
+    assert plan["times_as_long_where_signs_stay_open"] == pytest.approx(times)
     text = plan_text(plan)
+    assert f"; up to {times:.2g} times as long where signs stay open" in text
     assert "at each point at most 20 products, about 140 forward passes' time beside the one of the loss" in text
     assert "240 products in all, about 1680 forward passes' time; by double backward in float64, whatever" in text
 
