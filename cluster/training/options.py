@@ -16,7 +16,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserErro
 from cluster.training.defaults import default_words, table_of
 from cluster.training.function import NamedFunction, TrainFunction, parameters_of
 from landscape.errors import JobError, nearest, shown
-from landscape.spec.strict_yaml import parse_yaml
+from landscape.spec.strict_yaml import NotYaml, parse_yaml
 
 WORDS = {
     int: "a whole number",
@@ -201,9 +201,9 @@ def _read(name: str, text: str, kind: Any) -> Any:
         text = f"[{text}]"
     try:
         return parse_yaml(text.encode())
+    except NotYaml:
+        return text
     except ValueError as error:
-        if "is not YAML" in str(error):
-            return text
         raise JobError(f"{name}: {str(error).partition(': ')[2]}") from None
 
 

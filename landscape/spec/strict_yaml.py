@@ -27,6 +27,10 @@ REMEDIES = {
 }
 
 
+class NotYaml(ValueError):
+    """The text breaks YAML's own grammar, and no rule of this project."""
+
+
 class Refused(yaml.MarkedYAMLError):
     """What is wrong in a document, and where."""
 
@@ -148,7 +152,8 @@ def parse_yaml(content: bytes) -> Any:
         content: the bytes of the file.
 
     Raises:
-        ValueError: it is no YAML, or holds something else than plain values; one line that says where and why.
+        NotYaml: it is no YAML, one line that says where and why.
+        ValueError: so too where it holds something else than plain values.
 
     >>> parse_yaml(b"size: 41")
     {'size': 41}
@@ -169,6 +174,6 @@ def parse_yaml(content: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = str(error.problem or error.context)
-        own = isinstance(error, Refused)
-        reason = problem if own else f"is not YAML: {REMEDIES.get(problem, problem)}"
-        raise ValueError(f"line {line}: {flat(reason, 170)}") from None
+        if isinstance(error, Refused):
+            raise ValueError(f"line {line}: {flat(problem, 170)}") from None
+        raise NotYaml(f"line {line}: {flat(f'is not YAML: {REMEDIES.get(problem, problem)}', 170)}") from None

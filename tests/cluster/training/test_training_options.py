@@ -75,6 +75,10 @@ def test_words_become_values_of_the_type_that_the_signature_names(text, value):
         ({"limit": "x"}, "limit: must be a whole number or none, not 'x'"),
         ({"intervals": "[1"}, r"intervals: must be a list of lists of whole numbers or none, not '\[1'"),
         ({"guess": "many"}, "guess: must be a whole number, not 'many'"),
+        (
+            {"intervals": "[{is not YAML: 1, is not YAML: 2}]"},
+            "intervals: key 'is not YAML' stands twice, first in line 1; keep one",
+        ),
     ],
 )
 def test_wrong_options_are_refused_in_a_line(given, message):
