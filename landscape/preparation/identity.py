@@ -20,7 +20,7 @@ from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
-from landscape.trajectory.snapshots import ranges
+from landscape.trajectory.snapshots import ranges, read_trajectory
 
 FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
@@ -97,7 +97,11 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
     """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
     recorded = stored.identity.whole
     differ = {key for key, value in identity.items() if recorded.get(key) != value}
-    if remedy := _remedy_of_less(stored, identity, differ) or _remedy_of_more_snapshots(stored, identity, differ):
+    if remedy := (
+        _remedy_of_less(stored, identity, differ)
+        or _remedy_of_more_snapshots(stored, identity, differ)
+        or _remedy_of_later_end(stored, differ, run)
+    ):
         return remedy
     options = _options_that_extend(recorded, identity, differ)
     explained = {*options, "samples"} if "num_samples" in options else set(options)
@@ -166,6 +170,21 @@ def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any
     words = [f"{ranges(sorted(map(int, before)))} {whose}" for whose, before in grown.items()]
     words += [f"{name} was {number}" for name, number in stored.record.snapshots.items()]
     return f"training has gone on since; list the snapshots that it had ({'; '.join(words)})"
+
+
+def _remedy_of_later_end(stored: LandscapeStore, differ: Collection[str], run: str) -> str:
+    """What to name where the last snapshot, which the job means, is a later one by now; empty where other differs."""
+    before, specs = stored.record.origin_step, stored.job.landscapes
+    if before is None or set(differ) != {"origin"} or not specs:
+        return ""
+    origin, chosen = specs[0].get("origin"), specs[0].get("snapshots")
+    if origin != "last" and not (origin is None and chosen in (None, "all")):
+        return ""
+    trajectory = read_trajectory(run)
+    if before not in trajectory.numbers or trajectory.numbers[-1] == before:
+        return ""
+    unit, last = trajectory.unit, trajectory.numbers[-1]
+    return f"the last snapshot was {unit} {before} then, and is {unit} {last} now; write `origin: {before}` in the job"
 
 
 def _snapshots_of(axis: Any) -> Any:

@@ -116,13 +116,17 @@ def fit(
             return fit(
                 training, build, data, held_out, asked, threads=threads, problem=problem, report=report, told=told
             )
-        if done < settings.epochs:
-            if training.is_first:
+        is_done = done >= settings.epochs
+        if not is_done or not ranks.on_first(lambda: _has_end(training, settings)):
+            if training.is_first and not is_done:
                 warn_of(settings, steps_per_epoch)
             collector = training.collector(
                 model, optimizer, network={**settings.network, **told}, problem=problem, watch=settings.watch,
                 watch_every=settings.watch_every, **settings.collect,
             )  # fmt: skip
+            if is_done:
+                training.end()  # an earlier version kept no end, or a user has deleted it
+        if not is_done:
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
         with _closing(optimizer):
@@ -233,9 +237,22 @@ def _is_whole(training: Training, settings: Settings) -> bool:
     """Whether every snapshot that was due by now is there; a user may have deleted some."""
     if not settings.collect:
         return True
-    done = training.epochs_done if settings.collect.get("unit", "step") == "epoch" else training.steps_done
+    done = _done(training, settings)
     listed = {number for interval in settings.collect["intervals"] for number in interval if number <= done}
     return listed <= set(read_trajectory(training.run).numbers)
+
+
+def _has_end(training: Training, settings: Settings) -> bool:
+    """Whether there is a snapshot of the weights that the training has now."""
+    if not settings.collect:
+        return True
+    done = _done(training, settings)
+    return done in read_trajectory(training.run).numbers
+
+
+def _done(training: Training, settings: Settings) -> int:
+    """How many epochs are done, or steps where snapshots count these."""
+    return training.epochs_done if settings.collect.get("unit", "step") == "epoch" else training.steps_done
 
 
 def print_epoch(epoch: int, metrics: Mapping[str, float]) -> None:

@@ -5,6 +5,7 @@ import itertools
 import logging
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import SettingsOf, fit, training_of
 from landscape.spec import read_job
 from landscape.training import Training
-from landscape.trajectory.history import read_history
+from landscape.trajectory.history import log_end, read_history
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import read_trajectory
 from landscape.trajectory.training_state import went_on_to
@@ -77,10 +78,27 @@ def test_the_weights_that_a_recipe_ends_with_are_kept(tmp_path, unit, end):
     trajectory = read_trajectory(tmp_path)
     assert trajectory.numbers == (0, 1, 2, end)
     assert state_digest(trajectory.snapshots[-1].load()) == state_digest(ended.model.state_dict())
-    assert went_on_to(tmp_path, trajectory.snapshots[-1]) == ""
+    assert went_on_to(log_end(tmp_path), trajectory.snapshots[-1]) == ""
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     trained(tmp_path, epochs=4, collect={"unit": unit, "intervals": [[0, 1, 2]]})
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, "all was done"
+
+
+@pytest.mark.parametrize("unit", ["epoch", "step"])
+def test_a_finished_recipe_whose_end_is_gone_keeps_it_when_it_is_called_again(tmp_path, unit):
+    options = {"epochs": 4, "collect": {"unit": unit, "intervals": [[0, 1, 2]]}}
+    ended = trained(tmp_path, **options)
+    history = read_history(tmp_path)
+    end = Path(read_trajectory(tmp_path).snapshots[-1].path)
+    end.unlink()  # as an earlier version left it
+    again = trained(tmp_path, **options)
+    assert (again.loss, again.accuracy) == (ended.loss, ended.accuracy)
+    trajectory = read_trajectory(tmp_path)
+    assert Path(trajectory.snapshots[-1].path) == end
+    assert state_digest(trajectory.snapshots[-1].load()) == state_digest(ended.model.state_dict())
+    assert (trajectory.snapshots[-1].step, trajectory.snapshots[-1].epoch) == (16, 4)
+    assert read_history(tmp_path) == history
+    assert went_on_to(log_end(tmp_path), trajectory.snapshots[-1]) == ""
 
 
 def test_a_recipe_that_is_interrupted_has_no_last_weights_until_it_ends(tmp_path):
@@ -88,7 +106,7 @@ def test_a_recipe_that_is_interrupted_has_no_last_weights_until_it_ends(tmp_path
     with pytest.raises(Stop):
         trained(tmp_path, **options, schedule=stop_after(14))
     assert read_trajectory(tmp_path).numbers == (0, 1, 2)
-    assert went_on_to(tmp_path, read_trajectory(tmp_path).snapshots[-1]) == "epoch 3"
+    assert went_on_to(log_end(tmp_path), read_trajectory(tmp_path).snapshots[-1]) == "epoch 3"
     trained(tmp_path, **options, schedule=stop_after(-1))
     assert read_trajectory(tmp_path).numbers == (0, 1, 2, 4)
 
