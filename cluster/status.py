@@ -10,8 +10,8 @@ from landscape.folders.lock import driver_alive
 from landscape.results import open_run
 from landscape.state import UNREADABLE, each_landscape, finite, landscape_status, or_note, unreadable_status
 from landscape.store import LandscapeStore, root_problems
-from landscape.trajectory.history import read_lines
-from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.history import log_end, read_lines
+from landscape.trajectory.snapshots import ranges
 from landscape.trajectory.training_state import training_state, went_on_to
 from landscape.watch.command import inspect_command
 
@@ -26,23 +26,19 @@ def run_status(run: str) -> dict[str, Any]:
     alive = driver_alive(opened.path)
     problems: list[str] = []
     trajectory = or_note(lambda: [opened.trajectory], problems)
+    ends = or_note(lambda: [log_end(opened.path)], problems)
+    last = [snapshot for each in trajectory for snapshot in each.snapshots[-1:]]
     found = {
         "run": opened.path,
         "driver": alive,
-        "training": next(iter(or_note(lambda: [training_state(opened.path)], problems)), None),
+        "training": next(iter(or_note(lambda: [training_state(opened.path, end) for end in ends], problems)), None),
         "snapshots": [number for each in trajectory for number in each.numbers],
         "unit": trajectory[0].unit if trajectory else None,
-        "went_on_to": next(iter(or_note(lambda: [_went_on_to(trajectory)], problems)), "") or None,
+        "went_on_to": next((went_on_to(end, snapshot) for end in ends for snapshot in last), "") or None,
         "landscapes": each_landscape(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
         "problems": list(dict.fromkeys(problems)),  # run.json is read twice
     }
     return dict(finite(found))
-
-
-def _went_on_to(trajectory: list[Trajectory]) -> str:
-    """How far the log of the training goes beyond the last snapshot; empty where it ends with it."""
-    snapshots = trajectory[0].snapshots if trajectory else ()
-    return went_on_to(trajectory[0].run, snapshots[-1]) if snapshots else ""
 
 
 def is_readable(status: dict[str, Any]) -> bool:
@@ -123,7 +119,9 @@ def training_lines(training: dict[str, Any]) -> list[str]:
     parts = [head] if head else []
     counts = ((training["workers"], "worker"), (training["steps"], "step"), (training["epochs"], "epoch"))
     parts += [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count is not None]
-    if training["loss"] is not None:
+    if training["loss_not_finite"]:
+        parts.append(training["loss_not_finite"])
+    elif training["loss"] is not None:
         parts.append(f"loss at its log's end {training['loss']:.4g}")
     if training["checkpoint"] is not None:
         parts.append(f"last checkpoint at step {training['checkpoint']}")

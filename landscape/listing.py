@@ -12,6 +12,7 @@ from landscape.folders import Folder, open_folder
 from landscape.folders.sizes import bytes_of
 from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
+from landscape.trajectory.history import log_end
 from landscape.trajectory.training_state import training_state
 
 # A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
@@ -74,7 +75,7 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
 def _training(run: FoundRun) -> str | None:
     """The state of a run's training; None where it cannot be told, which the status of the run explains."""
     try:
-        training = training_state(run.path)
+        training = training_state(run.path, log_end(run.path))
     except (LandscapeError, OSError):
         return None
     return None if training is None else training["state"]

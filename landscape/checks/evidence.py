@@ -18,8 +18,8 @@ from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
-from landscape.trajectory.history import LogEnd, Stretch, Until, last_stretches, log_end
-from landscape.trajectory.snapshots import read_trajectory
+from landscape.trajectory.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log
+from landscape.trajectory.snapshots import Trajectory, read_trajectory
 from landscape.trajectory.training_state import went_on_to
 
 
@@ -164,45 +164,63 @@ class Evidence:
         """
         if self.origin_snapshot is None or self.origin_is_start:
             return None
-        return log_end(self.origin_snapshot[0], self.until)
+        return log_end(self._log, self.until)
+
+    @cached_property
+    def _log(self) -> Log:
+        assert self.origin_snapshot is not None
+        return read_log(self.origin_snapshot[0])
+
+    @cached_property
+    def _trajectory(self) -> Trajectory:
+        assert self.origin_snapshot is not None
+        return read_trajectory(self.origin_snapshot[0])
 
     @cached_property
     def logged(self) -> Logged | None:
-        """The loss that it had, in words that say where the log ended; None where it has none."""
+        """The loss that it had, in words that say where the log ended; None where it has none that is finite."""
         at_origin = self.log_at_origin
-        if at_origin is None or at_origin.loss is None:
+        if at_origin is None or at_origin.loss is None or not at_origin.is_finite:
             return None
         if not self.origin_went_on_to:
             return Logged(at_origin.loss, at_origin.stderr, f"{self.log_in_words} ended at")
-        assert self.origin_snapshot is not None
-        end, (unit, number) = log_end(self.origin_snapshot[0]), self.until
-        ended = f"the log ended at {brief(end.loss)} ({self.origin_went_on_to})" if end is not None and end.loss else ""
+        end, (unit, number) = log_end(self._log), self.until
+        ended = ""
+        if end is not None and end.loss is not None and end.is_finite:
+            ended = f"the log ended at {brief(end.loss)} ({self.origin_went_on_to})"
         return Logged(at_origin.loss, at_origin.stderr, f"at {unit} {number} {self.log_in_words} had", ended)
+
+    @property
+    def log_not_finite(self) -> str:
+        """That the log has no finite loss where the origin was kept, and its last one, in words; else empty."""
+        at_origin = self.log_at_origin
+        if at_origin is None or at_origin.is_finite:
+            return ""
+        unit, number = self.until
+        where = f"at {unit} {number}" if self.origin_went_on_to else "at its end"
+        last = f", the last one {brief(at_origin.loss)}" if at_origin.loss is not None else ""
+        last += f" at {at_origin.loss_at}" if last and at_origin.loss_at else ""
+        return f"{self.log_in_words} has no finite loss {where}{last}"
 
     @cached_property
     def origin_went_on_to(self) -> str:
         """How far the training of the origin goes beyond it by its log, such as `epoch 12`; empty where it does not."""
         if self.origin_snapshot is None:
             return ""
-        run, number = self.origin_snapshot
-        kept = [each for each in read_trajectory(run).snapshots if each.number == number]
-        return went_on_to(run, kept[0]) if kept else ""
+        kept = [each for each in self._trajectory.snapshots if each.number == self.origin_snapshot[1]]
+        return went_on_to(log_end(self._log), kept[0]) if kept else ""
 
     @cached_property
     def last_stretches(self) -> list[Stretch]:
         """The last stretches of the log up to the origin, by which it is judged whether the loss still fell there."""
-        return (
-            []
-            if self.log_at_origin is None or self.origin_snapshot is None
-            else (last_stretches(self.origin_snapshot[0], self.until))
-        )
+        at_origin = self.log_at_origin
+        return [] if at_origin is None or not at_origin.is_finite else last_stretches(self._log, self.until)
 
     @cached_property
     def until(self) -> Until:
         """The unit and the number of the snapshot that is the origin."""
         assert self.origin_snapshot is not None
-        run, number = self.origin_snapshot
-        return read_trajectory(run).unit, number
+        return self._trajectory.unit, self.origin_snapshot[1]
 
     @property
     def origin_is_start(self) -> bool:

@@ -49,9 +49,10 @@ def _expectation(scene: Scene) -> Check:
     expected, error = (given, 0.0) if logged is None else (logged.loss, logged.stderr)
     source = "the problem expects" if logged is None else logged.words
     went_on = f"the centre's training went on to {evidence.origin_went_on_to}" if evidence.origin_went_on_to else ""
+    ended = (logged.ended if logged is not None else "") or went_on
     found = centre.Expectation(
         scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start,
-        evidence.record.rounding_in_words, (logged.ended if logged is not None else "") or went_on,
+        evidence.record.rounding_in_words, "; ".join(filter(None, (evidence.log_not_finite, ended))),
     )  # fmt: skip
     return centre.expectation(found)
 

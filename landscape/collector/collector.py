@@ -55,8 +55,9 @@ class TrajectoryCollector:
 
     `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
     from 1: the epoch the step belongs to), `learning_rate` (of the first parameter group), `loss`, metrics; and one
-    per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null. Non-persistent
-    buffers are not kept: PyTorch leaves them out of a state dict because the model makes them itself.
+    per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a
+    loss has none. Non-persistent buffers are not kept: PyTorch leaves them out of a state dict because the model makes
+    them itself.
 
     The history is synced to disk at each epoch's end and each snapshot. An object store cannot append to a file, so
     there the whole history is written at these moments and every 30 s besides: a crash loses the lines since the last
@@ -184,9 +185,9 @@ class TrajectoryCollector:
         if not self._writes:
             return
         found = [] if self._watch is None else self._watch.judge(self._step)
-        if loss is not None or metrics or found:
+        numbers = metrics if loss is None else {"loss": loss, **metrics}  # null in the log says that it is not finite
+        if numbers or found:
             place = {"step": self._step, "epoch": self._epoch + 1}
-            numbers = {"loss": loss, **metrics} if loss is not None or metrics else {}
             self._record(place, numbers, {"watch": found} if found else {})
         if self.options.unit == "step":
             self._keep_if_listed()

@@ -24,8 +24,8 @@ from landscape.preparation.recorded_job import Callback, recorded_fields, record
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
+from landscape.trajectory.packed_snapshots import logged_beyond
 from landscape.trajectory.snapshots import Trajectory, ranges
-from landscape.trajectory.training_state import went_on_to
 
 log = logging.getLogger("landscape")
 NAME = "measured"
@@ -116,7 +116,7 @@ def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[Origin]:
             raise JobError(
                 f"origins: {word} needs a trajectory, and the run has none; name problem, or a file of weights"
             )
-        later = went_on_to(trajectory.run, trajectory.snapshots[-1]) if word == "last" else ""
+        later = logged_beyond(trajectory, trajectory.snapshots[-1]) if word == "last" else ""
         if later:
             log.warning(
                 "origins: %s %d is the last snapshot, and training went on to %s, whose weights no snapshot has",

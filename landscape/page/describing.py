@@ -113,6 +113,8 @@ def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Ro
     columns = sorted(last.keys() - PLACES, key=lambda name: (name != "loss", name))
     results = [name for name in columns if name != "learning_rate"][:MOST_RESULTS]
     final = [(f"final {observable_title(name)}", number(float(last[name]))) for name in results]
+    if final and results[0] == "loss" and next(row["loss"] for row in reversed(rows) if "loss" in row) is None:
+        final[0] = (final[0][0], f"not finite at the end, {final[0][1]} before")
     units = [unit for unit in UNITS if unit in last]
     return (
         {"unit": "step" if "step" in last else "epoch", "units": units, "columns": columns} if columns else None

@@ -10,6 +10,7 @@ from landscape.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
+from landscape.record import Record
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, has_constant_loss
@@ -66,17 +67,26 @@ def origin_warnings(
 
 def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscape]) -> list[str]:
     """A warning of landscapes around the last snapshot of a training that went on after it."""
-    ends: dict[str, list[str]] = {}
+    ends: dict[tuple[str, str], list[str]] = {}
     for spec, landscape in zip(specs, prepared, strict=True):
         record = landscape.record
         if record.went_on_to and _means_last(spec):
             what = f"{record.origin} is the last snapshot, and training went on to {record.went_on_to}"
-            ends.setdefault(what, []).append(spec.name)
+            ends.setdefault((what, _last_by_number(spec, record)), []).append(spec.name)
     return [
-        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; a collector that is ended keeps them "
-        "(`with`, or end_training), and a number as the origin says that it is meant"
-        for what, names in ends.items()
+        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; end the collector (`with`, or "
+        f"end_training) to keep the final weights, or write `origin: {written}` to say that these are meant"
+        for (what, written), names in ends.items()
     ]
+
+
+def _last_by_number(spec: Landscape, record: Record) -> str:
+    """How a job names the last snapshot, which is the origin, by its number: `10`, or `runs/sgd@10`."""
+    number = str(record.origin).rpartition(" ")[2]  # of a name such as `epoch 10`
+    if record.origin_step is not None:
+        return number
+    run = spec.origin.rpartition("@")[0] if isinstance(spec.origin, str) else spec.paths[0].run if spec.paths else ""
+    return f"{run}@{number}" if run else number
 
 
 def _means_last(spec: Landscape) -> bool:

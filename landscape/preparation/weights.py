@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import torch
@@ -13,9 +12,8 @@ from landscape.fields import OF_RUN
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
-from landscape.trajectory.packed_snapshots import PackedSnapshot, trajectory_at
+from landscape.trajectory.packed_snapshots import logged_beyond, trajectory_at
 from landscape.trajectory.snapshots import Trajectory
-from landscape.trajectory.training_state import went_on_to
 from landscape.trajectory.weight_files import load_weights
 
 
@@ -89,20 +87,14 @@ class Weights:
         return self._digests[key]
 
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
-        """How far the log of a training goes beyond a snapshot, such as `epoch 12`; empty where it ends with it.
-
-        Empty too where the log cannot be read: no value depends on it.
-        """
+        """How far the log of a training goes beyond a snapshot, by `logged_beyond`; empty of other weights."""
         key = self.resolve(reference)
         if isinstance(key, str):
             return ""
         if key not in self._went_on_to:
             trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
             snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
-            self._went_on_to[key] = ""
-            if not isinstance(snapshot, PackedSnapshot):
-                with contextlib.suppress(LandscapeError):
-                    self._went_on_to[key] = went_on_to(trajectory.run, snapshot)
+            self._went_on_to[key] = logged_beyond(trajectory, snapshot)
         return self._went_on_to[key]
 
     def label(self, reference: int | str | RunSnapshot) -> str:

@@ -98,6 +98,13 @@ def read_history(run: Place) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Log:
+    """The bytes of a history, read once."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
 class LogEnd:
     """Where a log ends, or the part of it up to some step or epoch.
 
@@ -107,12 +114,25 @@ class LogEnd:
         loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of a single step is
             that of a single batch; None where there are none.
         stderr: the standard error of that mean; 0 of a single loss.
+        is_finite: whether the last loss in the log is a finite one; else `loss` is of earlier steps. NaN and infinity
+            stand there as null.
+        loss_at: where it was then finite last, such as `step 149`; empty where it is at its end.
     """
 
     step: int | None = None
     epoch: int | None = None
     loss: float | None = None
     stderr: float = 0.0
+    is_finite: bool = True
+    loss_at: str = ""
+
+    @property
+    def not_finite(self) -> str:
+        """That the log ends without a finite loss, in words, and the last one that was; empty where it has one."""
+        if self.is_finite:
+            return ""
+        last = "" if self.loss is None else f", the last one {self.loss:.4g}{self.loss_at and f' at {self.loss_at}'}"
+        return f"no finite loss at its log's end{last}"
 
 
 @dataclass(frozen=True)
@@ -132,10 +152,20 @@ class Stretch:
 Until = tuple[Unit, int]  # an epoch or step, by its number
 
 
-def log_end(run: Place, until: Until | None = None) -> LogEnd | None:
+def read_log(run: Place) -> Log:
+    """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    return Log(_history_data(open_folder(run)))
+
+
+def log_end(run: Place | Log, until: Until | None = None) -> LogEnd | None:
     """Where the log of a run ends; None where it has no lines. All that tells of a log's end asks this function.
 
     Args:
+        run: the run, or its log where that was read before.
         until: count the lines up to this epoch or step only.
 
     Raises:
@@ -144,7 +174,7 @@ def log_end(run: Place, until: Until | None = None) -> LogEnd | None:
     step: int | None = None
     epoch: int | None = None
     losses: list[float] = []
-    of_epoch, read = None, 0
+    of_epoch, read, is_finite, loss_at = None, 0, True, ""
     for line in _backwards(run, until):
         read += 1
         step = _count(line, "step") if step is None else step
@@ -153,8 +183,12 @@ def log_end(run: Place, until: Until | None = None) -> LogEnd | None:
         if is_number(loss):
             if losses and line.get("epoch") != of_epoch:
                 break
+            if not losses and not is_finite:
+                loss_at = _place(line)
             of_epoch = line.get("epoch")
             losses.append(float(loss))
+        elif "loss" in line and not losses:
+            is_finite = False
         known = len(losses) == LAST_LINES and (step is not None or epoch is not None)
         if known or read == MOST_READ:
             break
@@ -162,16 +196,17 @@ def log_end(run: Place, until: Until | None = None) -> LogEnd | None:
         return None
     last = losses[:LAST_LINES]
     mean, error = _mean_and_error(last) if last else (None, 0.0)
-    return LogEnd(step, epoch, mean, error)
+    return LogEnd(step, epoch, mean, error, is_finite, loss_at)
 
 
-def last_stretches(run: Place, until: Until | None = None, most: int = 3) -> list[Stretch]:
+def last_stretches(run: Place | Log, until: Until | None = None, most: int = 3) -> list[Stretch]:
     """The last stretches of a log that say whether the loss still fell, the oldest first; fewer where it is short.
 
     They are epochs, of which the last one counts from its middle on; of a log of a single epoch, or without epochs,
     stretches of equal length, at least 20 lines each.
 
     Args:
+        run: the run, or its log where that was read before.
         until: count the lines up to this epoch or step only.
 
     Raises:
@@ -211,12 +246,19 @@ def _mean_and_error(losses: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in losses) / (len(losses) - 1) / len(losses))
 
 
-def _backwards(run: Place, until: Until | None) -> Iterator[dict[str, Any]]:
+def _backwards(run: Place | Log, until: Until | None) -> Iterator[dict[str, Any]]:
     """The lines up to an epoch or step, the last one first; without those that cannot be read."""
-    for text in reversed(_history_data(open_folder(run)).split(b"\n")[:-1]):
+    whole = run if isinstance(run, Log) else read_log(run)
+    for text in reversed(whole.data.split(b"\n")[:-1]):
         line = _parsed(text)
         if line is not None and (until is None or (_count(line, until[0]) or 0) <= until[1]):
             yield line
+
+
+def _place(line: Mapping[str, Any]) -> str:
+    """The step of a line, or else its epoch, such as `step 149`; empty where another program wrote neither."""
+    numbered = ((name, _count(line, name)) for name in ("step", "epoch"))
+    return next((f"{name} {number}" for name, number in numbered if number is not None), "")
 
 
 def _count(line: Mapping[str, Any], name: str) -> int | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from landscape.errors import LandscapeError
 from landscape.folders import Place
 from landscape.portable.archive import Archive, names_a_file, part_of
+from landscape.trajectory.history import log_end
 from landscape.trajectory.run_files import FOLDER, SNAPSHOT_NAME, writing
 from landscape.trajectory.snapshots import Snapshot, Trajectory, read_trajectory
+from landscape.trajectory.training_state import went_on_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +83,17 @@ def packed_trajectory(file: Path, below: str) -> Trajectory:
             snapshots.append(PackedSnapshot(unit, int(match[2]), member, step, epoch, source, archive))  # type: ignore[arg-type]
     snapshots.sort(key=lambda each: each.number)
     return Trajectory(f"{file}/{below}", snapshots[0].unit if snapshots else "epoch", tuple(snapshots))
+
+
+def logged_beyond(trajectory: Trajectory, snapshot: Snapshot) -> str:
+    """How far the log of a trajectory's run goes beyond a snapshot, as `went_on_to` says it.
+
+    Empty too where the log cannot be read, as no value depends on it, and of a packed snapshot, which brings none.
+    """
+    if not isinstance(snapshot, PackedSnapshot):
+        with contextlib.suppress(LandscapeError):
+            return went_on_to(log_end(trajectory.run), snapshot)
+    return ""
 
 
 def bring_snapshots(run: str, problem: object, folder: Path) -> None:

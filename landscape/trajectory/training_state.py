@@ -8,20 +8,24 @@ from typing import Any
 from landscape.folders import Folder, Place, open_folder
 from landscape.folders.lock import training_alive
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
-from landscape.trajectory.history import log_end
+from landscape.trajectory.history import LogEnd
 from landscape.trajectory.launch import DONE, INTERRUPTED, RUNNING, Launch, read_launch
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import Snapshot
 
 
-def training_state(run: Place) -> dict[str, Any] | None:
+def training_state(run: Place, end: LogEnd | None) -> dict[str, Any] | None:
     """How far the training of a run is; None where the run tells of none.
+
+    Args:
+        end: where its log ends, as `log_end` has it.
 
     Returns:
         A dict of plain values: `state` ("running", "done", "interrupted", "failed"; None of a training that
         `landscape train` did not begin), `function` and `workers` of the last start (None likewise), `steps` and
-        `epochs` that the history has, the `loss` at its end as `log_end` has it, `checkpoint` (the number of the last
-        one, which is its step), `reason` (why it failed, else empty), and `next` (the command to give now; empty where
+        `epochs` that the history has, the `loss` at its end as `log_end` has it, `loss_not_finite` (that the
+        log ends without a finite one, in words; empty where it has one), `checkpoint` (the number of the last one,
+        which is its step), `reason` (why it failed, else empty), and `next` (the command to give now; empty where
         there is none).
 
     Raises:
@@ -30,7 +34,6 @@ def training_state(run: Place) -> dict[str, Any] | None:
     folder = open_folder(run)
     launch, numbers = read_launch(folder), checkpoint_numbers(folder)
     alive = training_alive(folder.name)
-    end = log_end(folder)
     if not (launch or numbers or alive or end):
         return None
     state = _state(launch, alive)
@@ -41,6 +44,7 @@ def training_state(run: Place) -> dict[str, Any] | None:
         "steps": end.step if end else None,
         "epochs": end.epoch if end else None,
         "loss": end.loss if end else None,
+        "loss_not_finite": end.not_finite if end else "",
         "checkpoint": numbers[-1] if numbers else None,
         "reason": launch.reason if launch and not alive else "",
         "next": _next(launch, state, folder),
@@ -65,15 +69,14 @@ def _next(launch: Launch | None, state: str | None, folder: Folder) -> str:
     return launch.command if launch else ""
 
 
-def went_on_to(run: Place, snapshot: Snapshot) -> str:
-    """How far the log of a run goes beyond a snapshot, such as `epoch 12`.
+def went_on_to(end: LogEnd | None, snapshot: Snapshot) -> str:
+    """How far the log of a run goes beyond a snapshot, such as `epoch 12`, or `epoch 12 (no finite loss)`.
 
     Empty where the training ended with the snapshot, as far as its log tells.
 
-    Raises:
-        LandscapeError: the history or run.json cannot be read.
+    Args:
+        end: where the log ends, as `log_end` has it.
     """
-    end = log_end(run)
     if end is None:
         return ""
     if snapshot.step is not None and end.step is not None:
@@ -84,4 +87,5 @@ def went_on_to(run: Place, snapshot: Snapshot) -> str:
     if not goes_on:
         return ""
     of_epochs = snapshot.unit == "epoch" and end.epoch is not None and end.epoch > snapshot.number
-    return f"epoch {end.epoch}" if of_epochs or end.step is None else f"step {end.step}"
+    lost = "" if end.is_finite else " (no finite loss)"
+    return (f"epoch {end.epoch}" if of_epochs or end.step is None else f"step {end.step}") + lost

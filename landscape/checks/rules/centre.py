@@ -75,7 +75,7 @@ class Expectation:
         expected: None where nobody says.
         expected_stderr: 0 where it is not known.
         source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
-        ended: where that log ended, if not there; else empty.
+        ended: where that log ended, if not there, or that it has no finite loss there; else empty.
         chance: the loss of the best constant guess; None where that is not known.
         untrained: whether the origin is the beginning of a training.
         rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
@@ -98,7 +98,8 @@ def expectation(found: Expectation) -> Check:
     known = {"loss": loss, "expected": math.nan if expected is None else expected}
     known |= {"chance": math.nan if chance is None else chance}
     if not math.isfinite(loss):
-        return check("2", "expectation", "fails", "the loss at the centre is not finite", "train with a smaller step")
+        text = "the loss at the centre is not finite" + (f"; {found.ended}" if found.ended else "")
+        return check("2", "expectation", "fails", text, "train with a smaller step")
     if chance is not None and loss >= CHANCE * chance:
         text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
         if found.untrained:

@@ -18,6 +18,7 @@ from cluster.status import training_lines
 from landscape.folders.lock import training_lock
 from landscape.measures.asking import origins_of
 from landscape.results import open_run
+from landscape.trajectory.history import log_end
 from landscape.trajectory.launch import DONE, Launch, write_launch
 from landscape.trajectory.training_state import training_state
 from landscape.views.prepared.wording import caption
@@ -134,7 +135,7 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     assert failed.pop("reason").startswith("function: my_training:train raised ValueError: no more")
     assert failed == {
         "state": "failed", "function": "my_training:train", "workers": 1, "steps": 6, "epochs": 2,
-        "loss": pytest.approx(sum(losses) / 3), "checkpoint": 3, "next": command,
+        "loss": pytest.approx(sum(losses) / 3), "loss_not_finite": "", "checkpoint": 3, "next": command,
     }  # fmt: skip
     with training_lock(str(run)):
         lines = call("status", run).out.splitlines()
@@ -168,7 +169,8 @@ def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is
     warning = (
         "origin of end: epoch 2 is the last snapshot, and training went on to epoch 4, whose weights no snapshot has"
     )
-    assert f"warning: {warning}; " in plan
+    remedy = "end the collector (`with`, or end_training) to keep the final weights, or write `origin: 2` to say"
+    assert f"warning: {warning}; {remedy} that these are meant\n" in plan
     assert "origin of end, first" not in plan, "a snapshot that the job names is meant"
     assert warning in call("run", "job.yaml", "--serial").err
     surface = open_run("run")["end"]
@@ -181,6 +183,13 @@ def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is
     trajectory = open_run("run").trajectory
     assert [each.number for each in origins_of(None, trajectory, tmp_path)] == [2]
     assert "origins: epoch 2 is the last snapshot, and training went on to epoch 4" in caplog.text
+    history, caplog_before = Path("run/history.jsonl"), len(caplog.records)
+    history.rename("aside")
+    history.mkdir()  # what cannot be read decides no value
+    assert [each.number for each in origins_of("last", trajectory, tmp_path)] == [2]
+    assert len(caplog.records) == caplog_before
+    history.rmdir()
+    Path("aside").rename(history)
 
     assert call("train", "my_training:train", "--run", "run", "--epochs", 5).code == 0
     assert open_run("run").trajectory.numbers == (0, 1, 2, 5)
@@ -205,15 +214,16 @@ def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path
         assert "training: 9 steps, 3 epochs, " in call("status", "run").out
 
 
-def test_a_loss_that_is_lost_is_not_the_last_one(tmp_path):
+def test_a_loss_that_is_lost_does_not_hide_behind_the_last_finite_one(tmp_path):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": NaN}\n')
-    assert training_state(tmp_path)["loss"] == 0.5
-    assert training_lines(training_state(tmp_path)) == ["training: 2 steps, loss at its log's end 0.5"]
+    assert training_state(tmp_path, log_end(tmp_path))["loss"] == 0.5
+    said = "training: 2 steps, no finite loss at its log's end, the last one 0.5 at step 1"
+    assert training_lines(training_state(tmp_path, log_end(tmp_path))) == [said]
 
 
 def test_a_training_without_a_collector_leaves_nothing_to_view(tmp_path):
     write_launch(tmp_path, Launch("my_training:train", 1, outcome=DONE))
-    assert training_state(tmp_path)["next"] == ""
+    assert training_state(tmp_path, log_end(tmp_path))["next"] == ""
 
 
 def test_a_run_of_another_function_names_both(call, tmp_path):

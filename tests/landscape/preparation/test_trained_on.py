@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
+from cluster.status import run_status
 from landscape import JobError, run
 from landscape.checks.evidence import Evidence
+from landscape.checks.scene import Scene
+from landscape.checks.table import CHECKS
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
+from landscape.trajectory import history
 
 SPECS = [
     {"name": "own", "trajectory": "all"},
@@ -71,6 +75,62 @@ def test_a_job_of_all_snapshots_is_told_which_to_list(grown: Path, name: str, re
         prepare(job_of(grown, SPECS[NAMES.index(name)]))
     assert f": training has gone on since; list the snapshots that it had {remedy}, or give" in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+def test_a_job_that_means_another_last_snapshot_by_now_is_told_which_to_name(grown: Path) -> None:
+    random = SPECS[NAMES.index("random")]
+    with pytest.raises(JobError) as refused:
+        prepare(job_of(grown, random))
+    remedy = "the last snapshot was epoch 4 then, and is epoch 6 now; write `origin: 4` in the job, or give"
+    assert f"changed: origin (other weights): {remedy}" in str(refused.value)
+    prepare(job_of(grown, {**random, "origin": 4}))
+    with pytest.raises(JobError, match=r"changed: seed 0 to 1.*: change it back"):
+        prepare(job_of(grown, {**random, "origin": 4}).model_copy(update={"seed": 1}))
+
+
+@pytest.mark.parametrize(
+    ("losses", "at_origin", "ended"),
+    [
+        ([3, 2, 1, 0, 0], None, "the log ended at 1.2 (step 5)"),
+        ([0, 0, 0, 0, 0], None, "the log ended at 0 (step 5)"),
+        ([3, 2, 1, None, None], None, ""),
+        ([3, None, None, 1, 1], "the training log of other has no finite loss at step 3, the last one 3 at step 1", ""),
+        ([None] * 5, "the training log of other has no finite loss at step 3", ""),
+    ],
+)
+def test_a_log_that_is_not_finite_is_no_loss_to_expect(grown: Path, losses, at_origin, ended) -> None:
+    history = grown / "other" / "history.jsonl"
+    before = history.read_text()
+    lines = [json.dumps({"step": step, "epoch": 0, "loss": loss}) for step, loss in enumerate(losses, 1)]
+    history.write_text("\n".join(lines) + "\n")
+    try:
+        evidence = Evidence.of(str(grown / "own"), "drawn")
+        assert evidence.log_not_finite == (at_origin or "")
+        assert evidence.origin_went_on_to == "step 5" + (" (no finite loss)" if losses[-1] is None else "")
+        assert (evidence.logged is None) == (at_origin is not None)
+        assert evidence.logged is None or evidence.logged.ended == ended
+        assert not (at_origin and evidence.last_stretches)
+        text = CHECKS["2"][1](Scene(evidence, None)).text
+        assert all(said in text for said in (at_origin or "", ended))
+        assert losses[-1] is not None or "training went on to step 5 (no finite loss)" in text
+    finally:
+        history.write_text(before)
+
+
+def test_what_is_told_of_a_log_reads_it_once(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, read_one = [], history._history_data
+
+    def counted(folder):
+        read.append(Path(folder.name).resolve())
+        return read_one(folder)
+
+    monkeypatch.setattr(history, "_history_data", counted)
+    evidence = Evidence.of(str(grown / "own"), "drawn")
+    assert (evidence.logged.loss, evidence.origin_went_on_to, len(evidence.last_stretches)) == (8.0, "step 5", 0)
+    assert read == [(grown / "other").resolve()]
+    read.clear()
+    assert run_status(str(grown / "other"))["went_on_to"] is None
+    assert read == [(grown / "other").resolve()]
 
 
 def test_the_log_of_the_run_whose_snapshot_is_the_origin_says_what_its_loss_should_be(grown: Path) -> None:

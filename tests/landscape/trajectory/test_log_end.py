@@ -8,6 +8,8 @@ from statistics import mean, stdev
 
 import pytest
 
+from cluster.status import training_lines
+from landscape.page.describing import training as training_facts
 from landscape.trajectory.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end
 from landscape.trajectory.snapshots import Snapshot
 from landscape.trajectory.training_state import training_state, went_on_to
@@ -55,7 +57,8 @@ def test_a_log_ends_where_a_loop_over_it_does(tmp_path, every, ended, until):
 
 def test_status_tells_the_same_end(tmp_path):
     run = write(tmp_path / "run", lines_of(4, 30))
-    found, state = log_end(run), training_state(run)
+    found = log_end(run)
+    state = training_state(run, found)
     assert (state["steps"], state["epochs"], state["loss"]) == (found.step, found.epoch, found.loss)
 
 
@@ -63,9 +66,29 @@ def test_what_other_programs_wrote_ends_as_far_as_it_tells(tmp_path):
     run = tmp_path / "run"
     assert log_end(run) is None
     assert log_end(write(run, [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}])) == LogEnd(None, 2, 0.25)
-    assert log_end(write(run, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": None}])) == LogEnd(2, None, 0.5)
+    assert log_end(write(run, [{"step": 1, "loss": 0.5}, {"step": 2, "accuracy": 1.0}])) == LogEnd(2, None, 0.5)
     assert log_end(write(run, [{"accuracy": 0.5}])) == LogEnd()
     assert log_end(run, ("epoch", 0)) == LogEnd()
+
+
+def test_a_log_that_ends_in_losses_that_are_not_finite_says_so(tmp_path):
+    lines = [{"step": n, "epoch": 1 + (n - 1) // 20, "loss": 0.42 if n < 150 else None} for n in range(1, 201)]
+    run = write(tmp_path / "run", lines)
+    found = log_end(run)
+    assert (found.step, found.loss, found.is_finite, found.loss_at) == (200, pytest.approx(0.42), False, "step 149")
+    assert found.not_finite == "no finite loss at its log's end, the last one 0.42 at step 149"
+    assert training_state(run, found)["loss_not_finite"] == found.not_finite
+    assert training_lines(training_state(run, found)) == [f"training: 200 steps, 9 epochs, {found.not_finite}"]
+    assert log_end(run, ("step", 149)) == LogEnd(149, 7, pytest.approx(0.42), pytest.approx(0, abs=1e-9))
+    assert went_on_to(found, Snapshot("epoch", 7, "", 140)) == "epoch 9 (no finite loss)"
+    assert went_on_to(log_end(run, ("step", 149)), Snapshot("epoch", 6, "", 120)) == "epoch 7"
+    assert training_facts(lines)[1] == [("final loss", "not finite at the end, 0.42 before")]
+    once = [{"step": 1, "loss": None}, {"step": 2, "loss": 0.5}, {"step": 2, "epoch": 1, "epoch_end": True}]
+    assert log_end(write(run, once)).is_finite, "a step in between"
+    assert log_end(write(run, [{"loss": None}])).not_finite == "no finite loss at its log's end"
+    assert log_end(write(run, [{"loss": 0.5}, {"loss": None}])).not_finite.endswith(", the last one 0.5")
+    epochs = [{"epoch": 3, "loss": 0.0}, {"epoch": 4, "loss": None}]
+    assert log_end(write(run, epochs)).not_finite.endswith(", the last one 0 at epoch 3")
 
 
 def test_stretches_are_whole_epochs_where_each_step_was_logged(tmp_path):
@@ -106,5 +129,5 @@ def test_stretches_of_a_log_of_one_epoch_are_of_equal_length(tmp_path):
 )
 def test_a_snapshot_is_not_the_end_where_the_log_goes_on(tmp_path, unit, number, step, said):
     run = write(tmp_path / "run", lines_of(5, 30))
-    assert went_on_to(run, Snapshot(unit, number, "", step)) == said
-    assert went_on_to(tmp_path / "none", Snapshot(unit, number, "", step)) == ""
+    assert went_on_to(log_end(run), Snapshot(unit, number, "", step)) == said
+    assert went_on_to(log_end(tmp_path / "none"), Snapshot(unit, number, "", step)) == ""
