@@ -165,8 +165,8 @@ class Along:
 
     @property
     def height(self) -> float:
-        """What the gaps are judged by: the span, or the relief where that is less, as both are read off the picture.
+        """What the gaps are judged by: the range of the path's own losses; the relief where these are all the same.
 
-        Of losses that are all the same it is the relief; NaN where neither is known.
+        NaN where neither is known.
         """
-        return min((each for each in (self.span, self.relief) if each > 0), default=math.nan)  # none of NaN
+        return next((each for each in (self.span, self.relief) if each > 0), math.nan)  # none of NaN

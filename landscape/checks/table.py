@@ -206,8 +206,7 @@ def _shape(surface: Surface, path: ProjectedPath, gram: Floats) -> tuple[Floats,
     Of one of several the variance that counts is its own, about its own mean.
     """
     away = _away(path, gram, [axis.name for axis in surface.axes])
-    # The late snapshots of one of several may lie close to the origin, and yet on no axis: its length is what counts.
-    off = path.distance[away > 0] / (away[away > 0] if not path.label else away.max(initial=0.0))
+    off = path.distance[away > 0] / away.max(initial=0.0)
     if path.label:
         return off, _total([path.runs[0].shown]), _total([path.runs[0].shown_of_walk])
     axes = [axis.record for axis in surface.axes]

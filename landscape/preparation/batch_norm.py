@@ -42,14 +42,18 @@ def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape])
 def statistics_warnings(
     job: Job, model: nn.Module, specs: Sequence[Landscape], landscapes: Sequence[PreparedLandscape]
 ) -> list[str]:
-    """A warning for paths and for lines between networks, where batch norm has statistics of other weights.
+    """A warning for paths, and for lines and planes through networks, where batch norm has statistics of other weights.
 
     Only the origin has the running statistics that it was trained with: below a snapshot, and between two networks,
     the loss may be several times as high by them alone.
     """
     if not STATISTICS[job.batch_norm].fixed or not batch_norm_layers(model):
         return []
-    paths = [each.name for each in landscapes if each.path is not None and _has_snapshots(each)]
+    planes = [spec.name for spec in specs if spec.plane is not None]
+    paths = [
+        each.name for each in landscapes
+        if each.path is not None and _has_snapshots(each) and each.name not in planes
+    ]  # fmt: skip
     lines = [spec.name for spec in specs if any(isinstance(each, TowardsDirection) for each in spec.directions)]
     found = []
     if paths:
@@ -61,6 +65,11 @@ def statistics_warnings(
         found.append(
             f"batch_norm: eval mixes the statistics of both ends along the line of {', '.join(lines)}, and {WHY}: the "
             f"barrier may be theirs; {ANEW}"
+        )
+    if planes:
+        found.append(
+            f"batch_norm: eval mixes the statistics of the networks at every point of {', '.join(planes)}, and {WHY}: "
+            f"what rises between them may be theirs; {ANEW}"
         )
     return found
 

@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from landscape.axes import Along
 from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.grid import Floats
 from landscape.record import Check, CheckState
 
-NEAR, FAR = 0.3, 0.6  # of a snapshot's distance from the origin, off the plane
+NEAR = 0.3  # of the reach of a path, off the plane
 # Of the height of the path: a tenth is the way between two contour lines of ten; by half of it what was the middle of
 # the training can be drawn higher than its start, or lower than its end.
 SMALL_GAP, LARGE_GAP = 0.1, 0.5
@@ -29,8 +27,7 @@ class OnPlane:
     """The path and its projection.
 
     Attributes:
-        off: ‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of every snapshot off the origin; of one of several paths, over the largest
-            ‖θⱼ − θ₀‖ of the path.
+        off: ‖θᵢ − projection‖ / maxⱼ ‖θⱼ − θ₀‖ of every snapshot off the origin: over how far the path reaches.
         explained, of_walk: the share of the variance that the axes explain, and what they would of a random walk; NaN
             where they are no principal components.
         axes: how many there are.
@@ -65,18 +62,20 @@ def paths(found: Mapping[str, OnPlane]) -> Check:
 
 
 def path(found: OnPlane, run: str = "") -> Check:
-    """11: the largest gap |L(θᵢ) − L(projection)|, and the median distance off the plane.
+    """11: the largest gap |L(θᵢ) − L(projection)|, and the largest distance off the plane.
 
     A gap counts beyond 3 standard errors of the rise: ≤ 10 % of the height of the path holds, beyond 50 % it does not.
     The largest one is judged, since a picture is read at its start and its end, and many snapshots close to the end
-    make a median small. Distances off the plane: a median of ≤ 30 % of the way to the origin, and of ≤ 60 %.
+    make a median small. A distance off the plane of more than 30 % of the reach of the path is a reservation, whatever
+    the gaps are: its shape is then not that of the picture. Over a snapshot's own way to the origin the last ones would
+    be far off any plane.
     """
     if not len(found.off):
         raise NotJudged("the path has no snapshot off the origin")
-    along, off, worst = found.along, float(np.median(found.off)), found.along.furthest
+    along, off, worst = found.along, float(found.off.max()), found.along.furthest
     gap = float(along.clear[worst]) / along.height
-    state = _worse(_graded(off, NEAR, FAR), _graded(gap, SMALL_GAP, LARGE_GAP))
-    whose, far = f" of {run}" if run else "", f"{percent(off)} of its length off the plane (median)"
+    state = _worse("reservation" if off > NEAR else "holds", _graded(gap, SMALL_GAP, LARGE_GAP))
+    whose, far = f" of {run}" if run else "", f"up to {percent(off)} of its reach off the plane"
     text = f"the path{whose} lies {far}"
     known: dict[str, object] = {"off": off, "gap": gap, "explained": found.explained, "of walk": found.of_walk}
     own, plane = float(along.losses[worst]), float(along.plane[worst])
@@ -109,7 +108,7 @@ def _apart(along: Along, gap: float) -> str:
         return ", no more apart than by the noise of sampling"
     if not math.isfinite(gap):
         return ""
-    of = "the range of the path's losses" if along.height == along.span else "the relief"
+    of = "the range of the path's losses" if along.span else "the relief"
     return f", apart by {percent(gap)} of {of}" if gap < 2 else f", apart by {number(gap, 2)} times {of}"
 
 

@@ -156,8 +156,8 @@ def _path(found: Stale) -> _Finding | None:
     if worst is None:
         return None
     text = (
-        f"{beside(worst.name, worst.own, worst.plane)} with the statistics of the centre, and {number(worst.renewed)} "
-        "with statistics taken anew"
+        f"{beside(worst.name, worst.own, worst.plane)} with the statistics it is drawn with, and "
+        f"{number(worst.renewed)} with statistics taken anew"
     )
     return _Finding("fails", text, RECALIBRATE, worst.share)
 

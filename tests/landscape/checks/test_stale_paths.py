@@ -310,10 +310,12 @@ def test_a_barrier_that_is_there_with_either_statistics_is_no_stale_one():
     assert state(1.0, 0.95) == state(1.0, 0.1, stderr=0.4) == state(0.01, 0.0, stderr=0.0) == "holds"
 
 
-def of_path(losses: list[float], plane: list[float], noise: float = 0.0, relief: float = 10.0, **fields) -> Check:
+def of_path(
+    losses: list[float], plane: list[float], noise: float = 0.0, relief: float = 10.0, off: float = 0.1, **fields
+) -> Check:
     names = [f"epoch {k}" for k in range(len(losses))]
     along = Along(names, np.array(losses), np.array(plane), relief, np.full(len(losses), noise))
-    return path(OnPlane(along, np.full(len(losses) - 1, 0.1), math.nan, math.nan, **fields))
+    return path(OnPlane(along, np.full(len(losses) - 1, off), math.nan, math.nan, **fields))
 
 
 def test_a_path_is_judged_by_its_largest_difference_from_the_plane():
@@ -324,7 +326,9 @@ def test_a_path_is_judged_by_its_largest_difference_from_the_plane():
     assert (check.numbers["loss"], check.numbers["plane"], check.numbers["snapshot"]) == (4.39, 3.19, "epoch 0")
     assert of_path(losses, [2.0, *losses[1:]]).state == "fails"
     assert of_path(losses, [4.2, *losses[1:]]).state == "holds"
-    assert of_path(losses, [3.19, *losses[1:]], relief=1.3).state == "fails"  # of what the picture shows
+    assert of_path(losses, [3.19, *losses[1:]], relief=1.3).state == "reservation"  # of its own losses, as documented
+    far = of_path(losses, losses, off=0.9)
+    assert (far.state, "up to 90 % of its reach off the plane" in far.text) == ("reservation", True)  # alone no failure
     within = of_path(losses, [3.19, *losses[1:]], noise=0.5)
     assert (within.state, "by the noise of sampling" in within.text) == ("holds", True)
     overflow = of_path(losses, [math.inf, *losses[1:]])

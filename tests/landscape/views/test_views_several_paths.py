@@ -309,7 +309,7 @@ def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geomet
 
 def test_each_path_is_judged_and_the_worst_one_decides() -> None:
     found = geometry.paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
-    assert found.state == "fails"
+    assert found.state == "reservation"
     assert [part.split(":")[0] for part in found.text.split("; ") if ": " in part] == [
         "path of sgd", "path of thor", "path of adam",
     ]  # fmt: skip
