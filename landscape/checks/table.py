@@ -14,7 +14,7 @@ from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
 from landscape.directions.random import RandomDirection
 from landscape.errors import JobError
-from landscape.grid import Floats
+from landscape.grid import Floats, Index
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
 from landscape.surface import NOT_FINITE, ProjectedPath, Surface
@@ -280,8 +280,23 @@ def _lowest(scene: Scene) -> Check:
             unit, number = evidence.until
             where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
             found = replace(found, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
-        found = replace(found, rounding=evidence.record.rounding_in_words)
+        found = replace(found, rounding=evidence.record.rounding_in_words, renewed=_renewed_lowest(scene, index))
     return values.lowest(found)
+
+
+def _renewed_lowest(scene: Scene, index: Index) -> tuple[float, float] | None:
+    """The losses at the centre and at a cell with batch norm's statistics taken anew; None where they are already.
+
+    None, too, where the cell is not lower as evaluated now: then it is the value on disk that is to be explained.
+    """
+    try:
+        if not scene.uses_centres_statistics:
+            return None
+        zero = [0.0] * len(scene.evidence.surface.axes)
+        pairs = scene.asked.by_statistics([zero, list(scene.evidence.point(index))])
+    except (NotJudged, JobError):  # check 10 says why
+        return None
+    return (float(pairs.second[0]), float(pairs.second[1])) if pairs.first[1] < pairs.first[0] else None
 
 
 def _slope_towards(scene: Scene, point: Sequence[float]) -> float:

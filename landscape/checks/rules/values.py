@@ -145,6 +145,7 @@ class Lowest:
         where: they lie: `at its end`, or `at epoch 10` where the log goes on.
         slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
         rounding: how weights and activations are rounded, in words; '' where they are not.
+        renewed: L₀ and the loss of the cell with batch norm's statistics taken anew; None where that says nothing.
     """
 
     fall: float
@@ -159,6 +160,7 @@ class Lowest:
     ended_in_words: str = ""
     stretches: tuple[Stretch, ...] = ()
     where: str = "at its end"
+    renewed: tuple[float, float] | None = None
 
 
 def lowest(found: Lowest) -> Check:
@@ -180,6 +182,10 @@ def lowest(found: Lowest) -> Check:
             "it is so before rounding, the check of that landscape tells"
         )
         return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall})
+    if found.renewed is not None and found.renewed[0] - found.renewed[1] <= CLEARLY * found.noise:
+        centre, there = (number(loss) for loss in found.renewed)
+        text = f"{lower} by batch norm's statistics alone: taken anew it has {there}, and the centre {centre}"
+        return check("13", "lowest", "information", text, RECALIBRATE, value=z, numbers={"fall": found.fall})
     text = (
         f"{lower}, as when the samples are others than those of training, or the network is "
         f"not trained to a minimum{_likelier(found)}"

@@ -18,7 +18,7 @@ from landscape.axes import Along
 from landscape.checks import check_landscape
 from landscape.checks.rules.geometry import OnPlane, path
 from landscape.checks.rules.statistics import Between, OnPath, Stale, stale
-from landscape.checks.rules.values import Holes, Range, holes, range_of_axes
+from landscape.checks.rules.values import Holes, Lowest, Range, holes, lowest, range_of_axes
 from landscape.preparation import prepare
 from landscape.record import Check
 from landscape.views.prepared.figure_data import prepare_figure
@@ -358,3 +358,12 @@ def test_no_range_is_proposed_that_cuts_off_what_the_picture_shows():
     assert holes(Holes(100, {"not finite": 20}, "the path")).remedy == (
         "clamp what the loss takes a logarithm or exponential of; a smaller range would cut the path off"
     )
+
+
+def test_a_lower_cell_by_stale_statistics_alone_is_no_sign_of_other_samples():
+    cell = Lowest(0.05, 0.01, "alpha 0, beta -0.63", 1.61, 0.02, stretches=())
+    assert "the samples are others" in lowest(cell).text
+    stale = lowest(replace(cell, renewed=(1.547, 1.546)))
+    assert "by batch norm's statistics alone: taken anew it has 1.55, and the centre 1.55" in stale.text
+    assert "batch_norm: recalibrate" in stale.remedy
+    assert "the samples are others" in lowest(replace(cell, renewed=(1.6, 1.5))).text
