@@ -33,7 +33,7 @@ from landscape.problem.user_code import in_folder
 from landscape.record import plain
 from landscape.refinement.choosing import MOST_LEVELS
 from landscape.refinement.grids import finer_shape
-from landscape.reproduction import why_not_compared
+from landscape.reproduction import recorded, why_not_compared
 from landscape.spec import Job
 from landscape.store import LandscapeStore, PathPlan
 from landscape.surface import MOMENT_PARTS
@@ -196,9 +196,14 @@ def _range_evaluations(landscape: PreparedLandscape) -> int:
 def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, missing: int) -> dict[str, Any]:
     """How many forward passes of the user's own model are made to compare it with the landscape, or why none."""
     record = landscape.record if stored is None else stored.record
-    if record.states("own_model") or not missing:
-        return {"evaluations": 0, "why_not": "it has been compared"}
+    known = record.own_model
+    if known is not None:
+        return {"evaluations": 0, "why_not": known.text if known.state == "not compared" else "it has been compared"}
     reason = why_not_compared(record, extends=landscape.extension is not None)
+    if record.states("own_model"):
+        reason = "what its record says of that is damaged"
+    elif not reason and (not missing or (stored is not None and recorded(stored, landscape.grid) is not None)):
+        reason = "it was begun by a version that did not compare"
     return {"evaluations": 0 if reason else 2, "why_not": reason}
 
 

@@ -269,18 +269,24 @@ def check_reproduction(
     expected = recorded(store, grid)
     point = expected.point if expected else check_point(grid)
     witness = bear_witness(evaluator, point, None if extension is None else extension.before_at(grid, point))
+    to_be_compared = is_to_be_compared(store.record, extends=extension is not None, begun=expected is not None)
     if witness is None:
+        if to_be_compared:
+            keep_not_compared(store, NO_LOSSES)
         return
     difference = witness.differs_from(expected) if expected else other_network(store, witness)
     if difference:
         raise refusal(store.name, expected, witness, difference)
-    if is_to_be_compared(store.record, extends=extension is not None):
+    if to_be_compared:
         keep_comparison(store, losses_of_own_model(evaluator, witness), accept_origin=accept_origin)
     keep_why_not_compared(store, extension)
     keep_witness(store, witness)
 
 
 # -- the user's own model ------------------------------------------------------------------------------------------
+
+
+NO_LOSSES = "the landscape's losses at the origin and beside it could not be computed"
 
 
 class OtherModel(JobError):
@@ -294,7 +300,7 @@ def why_not_compared(record: Record, *, extends: bool) -> str:
         extends: whether the landscape takes over values of another one, or is a level of it.
     """
     if extends or record.level is not None:
-        return "the landscape that it goes on with was"
+        return "it goes on with another landscape"
     if record.quantisation is not None:
         return f"its network has {record.rounding_in_words}, and the model has not"
     if record.batch_norm != "eval" and record.provenance.batch_norm_layers:
@@ -302,9 +308,13 @@ def why_not_compared(record: Record, *, extends: bool) -> str:
     return ""
 
 
-def is_to_be_compared(record: Record, *, extends: bool) -> bool:
-    """Whether nobody has compared the landscape with the user's own model yet, and that can be done."""
-    return not record.states("own_model") and not why_not_compared(record, extends=extends)
+def is_to_be_compared(record: Record, *, extends: bool, begun: bool) -> bool:
+    """Whether nobody has compared the landscape with the user's own model yet, and that can be done.
+
+    Args:
+        begun: whether it holds values already, of a version that did not compare: they stay.
+    """
+    return not begun and not record.states("own_model") and not why_not_compared(record, extends=extends)
 
 
 def losses_of_own_model(evaluator: Evaluator, witness: Witness) -> OwnLosses:
@@ -324,7 +334,15 @@ def keep_why_not_compared(store: LandscapeStore, extension: Extension | None) ->
     if not reason or store.record.states("own_model"):
         return
     before = None if extension is None else extension.store.record.own_model
+    if extension is not None and before is None:
+        reason = f"{reason}, which was not compared either"
     store.update_attributes(own_model=before or OwnModelRecord(state="not compared", text=reason))
+
+
+def keep_not_compared(store: LandscapeStore, reason: str) -> None:
+    """Record, and warn, that the landscape could not be compared with the user's own model."""
+    log.warning("landscape %r was not compared with your model: %s", store.name, reason)
+    store.update_attributes(own_model=OwnModelRecord(state="not compared", text=reason))
 
 
 def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: bool) -> None:
@@ -334,14 +352,16 @@ def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: b
         OtherModel: it has other losses, and that is not accepted; nothing is recorded.
     """
     if found.origin is None:
-        log.warning("landscape %r was not compared with your model: %s", store.name, found.why_not)
-        store.update_attributes(own_model=OwnModelRecord(state="not compared", text=found.why_not))
+        keep_not_compared(store, found.why_not)
         return
     pairs = {name: pair for name, pair in (("origin", found.origin), ("point", found.beside)) if pair is not None}
     differs = {
         name: pair for name, pair in pairs.items() if not pair.agrees(_error_of_precision(store.record, pair))
     }  # fmt: skip
     losses = {name: (pair.evaluated.hex(), pair.own.hex()) for name, pair in pairs.items()}
+    if not differs and found.beside is None:
+        keep_not_compared(store, "its own forward pass was made at the origin only")
+        return
     kept = OwnModelRecord(state="agrees", point=found.point, losses=losses)
     if differs:
         name, pair = next(iter(differs.items()))

@@ -83,17 +83,19 @@ class JobRunner:
     """Computes the jobs of a command one after another, and remembers how they ended.
 
     Attributes:
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
         code: the exit code of the command: that of the job which ended worst.
     """
 
     options: WorkerOptions
+    accept_origin: bool = False
     code: int = field(default=DONE, init=False)
 
     def __call__(self, job: Job) -> Run:
         """Compute a job; its run, opened for reading."""
         from landscape.results import open_run
 
-        self.code = max(self.code, self.options.compute(job, shown=False))
+        self.code = max(self.code, self.options.compute(job, shown=False, accept_origin=self.accept_origin))
         return open_run(job.run_path)
 
 

@@ -38,6 +38,7 @@ def connect(
     size: MaybeWhole = None,
     points: MaybeWhole = None,
     run: str | None = None,
+    accept_origin: Flag = False,
     json: Json = False,
     who: Workers = ANYONE,
 ) -> int:
@@ -84,6 +85,8 @@ def connect(
         On the line and on the curve; default: 61.
     run
         The run folder or URL, instead of the job's.
+    accept_origin
+        Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass.
     """
     who.check()
     if table is not None and not match:
@@ -98,7 +101,7 @@ def connect(
         "batch_size": batch_size, "seed": seed,
     }  # fmt: skip
     training = Training(**{key: value for key, value in settings.items() if value is not None})
-    runner = JobRunner(who)
+    runner = JobRunner(who, accept_origin=accept_origin)
     with diverted():
         found = connect_networks(
             given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,

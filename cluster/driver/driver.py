@@ -100,12 +100,15 @@ class Driver:
     def _wait_for_own_model(self) -> None:
         """Where another worker was quicker with the task of the one that evaluates the user's own model, wait for it.
 
-        It may hang, so that what is accepted is stored in the end.
+        It may hang, so that what is accepted is stored in the end. All tasks are done: a stop only shortens the wait.
         """
         end = self._clock() + self._schedule.policy.hang_seconds
-        while self._receipts.holds and self._clock() < end:
-            self._wait()
-        self._receipts.commit_held()
+        while self._receipts.waits_for_worker and self._clock() < end:
+            if self._stop():
+                end = min(end, self._clock() + DRAIN_SECONDS)
+            self._manager.patrol()
+            self._take_in()
+        self._receipts.commit_held("its own forward pass had not ended when all else was computed")
 
     def _look_after(self) -> None:
         self._check_stop()
@@ -134,10 +137,10 @@ class Driver:
             return
         self._schedule.abandon()
         end = self._clock() + DRAIN_SECONDS
-        while self._clock() < end and not self._schedule.finished:
+        while self._clock() < end and not (self._schedule.finished and not self._receipts.waits_for_worker):
             self._take_in()
             self._schedule.abandon()
-        self._receipts.commit_held()
+        self._receipts.commit_held("its own forward pass had not ended when the job was stopped")
         raise Interrupted(f"run {shown(self._run)} is interrupted; what is done is kept: the same command goes on")
 
 

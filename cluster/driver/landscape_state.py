@@ -10,10 +10,12 @@ from landscape.evaluation.plain import OwnLosses
 from landscape.preparation import PreparedLandscape
 from landscape.preparation.warnings import warn_of_constant
 from landscape.reproduction import (
+    NO_LOSSES,
     NotReproduced,
     Witness,
     is_to_be_compared,
     keep_comparison,
+    keep_not_compared,
     keep_why_not_compared,
     keep_witness,
     other_network,
@@ -79,7 +81,8 @@ class LandscapeState:
         self._tally: Tally | None = None
         self._deaths_before_agreement = 0
         self._to_keep: Witness | None = None  # once the landscape is known to be of the user's own model
-        self._is_open = is_to_be_compared(opened.store.record, extends=landscape.extension is not None)
+        extends, begun = landscape.extension is not None, self._expected is not None
+        self._is_open = is_to_be_compared(opened.store.record, extends=extends, begun=begun)
         self._times_asked = 0  # for what the user's own model gives
         self._awaited: tuple[str, Task] | None = None  # the worker that was asked last, and with which task
 
@@ -179,14 +182,26 @@ class LandscapeState:
         Args:
             workers: the names of all that there are.
         """
-        if not self._is_open or self.awaits_own_model(workers) or self._times_asked == MOST_ASKED:
+        if not self._needs_asking(workers):
             return False
         self._times_asked, self._awaited = self._times_asked + 1, (worker, task)
         return True
 
-    def awaits_own_model(self, workers: Container[str]) -> bool:
-        """Whether a worker evaluates the user's own model; until it answers nothing is stored."""
+    def is_asking(self, workers: Container[str]) -> bool:
+        """Whether a worker evaluates the user's own model."""
         return self._is_open and self._awaited is not None and self._awaited[0] in workers
+
+    def _needs_asking(self, workers: Container[str]) -> bool:
+        """Whether the next worker that gets a task is to evaluate the user's own model."""
+        return self._is_open and self._times_asked < MOST_ASKED and not self.is_asking(workers)
+
+    def is_to_be_asked_again(self, workers: Container[str]) -> bool:
+        """Whether the worker that evaluated the user's own model is lost or raised, and another one is to do it."""
+        return self._times_asked > 0 and self._needs_asking(workers)
+
+    def awaits_own_model(self, workers: Container[str]) -> bool:
+        """Whether what the user's own model gives may still become known; until then nothing is stored."""
+        return self.is_asking(workers) or self.is_to_be_asked_again(workers)
 
     def own_model_answered(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
         """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
@@ -199,16 +214,29 @@ class LandscapeState:
         """
         if self._awaited != (worker, task):
             return
-        if found is not None and self._is_open:
+        if found is None:
+            self.stop_waiting(NO_LOSSES)
+        elif self._is_open:
             keep_comparison(self.store, found, accept_origin=accept_origin)
         self._is_open = False
 
-    def stop_asking(self) -> None:
-        """Where as many workers as may be were asked, and none of them answers, record that."""
-        if self._is_open and self._times_asked == MOST_ASKED:
-            lost = OwnLosses((), why_not="the workers that were asked for its own forward pass were lost, or raised")
-            keep_comparison(self.store, lost, accept_origin=False)
-            self._is_open = False
+    def stop_asking(self, workers: Container[str], held: int) -> None:
+        """Where nobody evaluates the user's own model, and nobody can be asked any more, record that.
+
+        Args:
+            held: how many of its tasks are done, but not stored; where that is all that is left, no task is sent.
+        """
+        if self._times_asked and not self.is_asking(workers):
+            if self._times_asked == MOST_ASKED:
+                self.stop_waiting("the workers that were asked for its own forward pass were lost, or raised")
+            elif held == self._unsettled:
+                self.stop_waiting("the worker that was asked for its own forward pass was lost, or raised, as the last")
+
+    def stop_waiting(self, reason: str) -> None:
+        """Record why the landscape is not compared with the user's own model, unless that is known."""
+        if self._is_open:
+            keep_not_compared(self.store, reason)
+        self._is_open = False
 
     def own_model_unanswered(self, worker: str) -> None:
         """Note that a worker will not answer, as it raised or is left out; the next one that gets a task is asked."""

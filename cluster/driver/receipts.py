@@ -66,27 +66,40 @@ class Receipts:
             self._held += accepted
             self._commit()
 
-    def commit_held(self) -> None:
-        """Commit all accepted outcomes, whatever is known of the user's own model."""
+    def commit_held(self, reason: str) -> None:
+        """Commit all accepted outcomes.
+
+        Args:
+            reason: why the comparison with the user's own model is no longer waited for.
+        """
         for state in self._landscapes.on_disk:
-            state.keep_first()
-        held, self._held = self._held, []
-        self._results.commit(held)
+            if self._held_of(state):  # else nothing of it is stored, and the next run compares
+                state.stop_waiting(reason)
+        self._commit()
 
     @property
-    def holds(self) -> bool:
-        """Whether accepted outcomes wait."""
-        return bool(self._held)
+    def waits_for_worker(self) -> bool:
+        """Whether accepted outcomes wait for what a worker is evaluating."""
+        states = map(self._landscapes.of, (one.task for one in self._held))
+        return any(state.is_asking(self._crew.handles) for state in states)
 
     @property
     def holds_many(self) -> bool:
-        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model."""
+        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model.
+
+        Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
+        """
+        if any(state.is_to_be_asked_again(self._crew.handles) for state in self._landscapes.on_disk):
+            return False
         return len(self._held) >= MOST_HELD * len(self._crew.handles)
+
+    def _held_of(self, state: LandscapeState) -> int:
+        return sum(self._landscapes.of(one.task) is state for one in self._held)
 
     def _commit(self) -> None:
         for state in self._landscapes.on_disk:
+            state.stop_asking(self._crew.handles, self._held_of(state))
             if not state.awaits_own_model(self._crew.handles):
-                state.stop_asking()
                 state.keep_first()
         ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
         for one in self._held:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,9 +82,10 @@ class Connection:
 def connect(
     job: Job, first: int | str, second: int | str, *, name: str = "curve", kind: Curve = "bezier",
     training: Training | None = None, match: bool = False, table: Mapping[str, Sequence[str | None]] | None = None,
-    bend: Path | None = None, size: int | None = None, points: int = POINTS, compute: Callable[[Job], Run] = run,
+    bend: Path | None = None, size: int | None = None, points: int = POINTS,
+    compute: Callable[[Job], Run] | None = None,
     calculators: Calculators | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] = lambda: False, accept_origin: bool = False,
 ) -> Connection:  # fmt: skip
     """Train a curve between two networks, compute the plane of the networks and the bend, and both ways over it.
 
@@ -100,9 +102,11 @@ def connect(
         bend: the file of the bend; default: NAME-bend.safetensors in the folder of the job.
         size: points per axis of the plane; default: 21.
         points: of the line and of the curve.
-        compute: runs the job of the plane.
+        compute: runs the job of the plane; default: this process.
         calculators: gives the calculator that trains the curve, and evaluates it and the line; default: this process.
         stop: is asked every few steps of the training by this process; when true, `Interrupted` is raised.
+        accept_origin: go on, with a warning that the landscape keeps, where the user's own model has another loss at
+            the origin or beside it; what `compute` does of that is its own matter.
 
     Raises:
         JobError: the networks, the settings or the file of the bend do not fit.
@@ -141,7 +145,7 @@ def connect(
         "quantise": False,
     }
     asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
-    compute(asked)
+    (compute or partial(run, accept_origin=accept_origin))(asked)
     epochs = read_losses(file)
     ways = _ways(prepare(asked), ends, kind, points, epochs, calculators)
     return Connection(name, kind, *ways, file, matched, epochs, products)

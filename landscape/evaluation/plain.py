@@ -28,6 +28,7 @@ from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.private import private_copy
+from landscape.memory import is_out_of_memory
 from landscape.parameters import State
 from landscape.plan import Plan
 from landscape.problem.names import WEIGHT
@@ -80,7 +81,7 @@ class OwnLosses:
     """What the user's own model has at the origin and at one point off it, beside what the landscape has there.
 
     Attributes:
-        beside: None where the origin is found to differ already.
+        beside: None where the origin is found to differ already, by more than the precision may explain.
         why_not: why they are not known; then `origin` and `beside` are None.
     """
 
@@ -93,8 +94,8 @@ class OwnLosses:
 def own_losses(evaluator: Evaluator, point: Sequence[float], at_origin: float, at_point: float) -> OwnLosses:
     """Compare with the user's own model, over the same samples in the same batches: two forward passes.
 
-    A third one is made where a loss differs, to see how much of it is rounding. What user code raises, or memory that
-    does not suffice, is a reason that nothing is compared, and no error.
+    There are up to four where losses differ: another one at each place shows how much of it is rounding. What is raised
+    is a reason that nothing is compared, and no error.
 
     Args:
         at_origin, at_point: the losses as the evaluator has them.
@@ -102,12 +103,20 @@ def own_losses(evaluator: Evaluator, point: Sequence[float], at_origin: float, a
     place = tuple(point)
     try:
         origin = _compared(evaluator, (), at_origin)
-        beside = _compared(evaluator, place, at_point) if origin.agrees() else None
+        # By how much a lower precision changes the loss is in the record, so the reader of these losses judges it.
+        beside = _compared(evaluator, place, at_point) if origin.agrees() or _is_coarse(evaluator.plan) else None
     except Interrupted:
         raise
     except Exception as error:
-        return OwnLosses(place, why_not=f"its own forward pass raised {one_line(error)}")
+        if is_out_of_memory(error):
+            remedy = "free memory, or take a smaller batch_size; landscape check compares too"
+            return OwnLosses(place, why_not=f"memory did not suffice for its own forward pass: {remedy}")
+        return OwnLosses(place, why_not=f"comparing raised {one_line(error)}")
     return OwnLosses(place, origin, beside)
+
+
+def _is_coarse(plan: Plan) -> bool:
+    return plan.precision not in ("float32", "float64")
 
 
 def _compared(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> Pair:

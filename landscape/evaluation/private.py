@@ -43,8 +43,8 @@ def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
     Raises:
         JobError: a __deepcopy__ of the user's returns the model itself, or a model with the same trainable parameters.
     """
-    own = {each.data_ptr(): name for name, each in model.named_parameters() if _moves(each)}
-    shared = [own[each.data_ptr()] for each in copied.parameters() if _moves(each) and each.data_ptr() in own]
+    own = {key: name for name, each in model.named_parameters() for key in _identities(each)}
+    shared = [own[key] for each in copied.parameters() for key in _identities(each) if key in own]
     if copied is model or shared:
         what = "itself" if copied is model else f"one that has the same {shared[0]}"
         raise JobError(
@@ -53,5 +53,9 @@ def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
         )
 
 
-def _moves(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.layout is torch.strided and parameter.numel() > 0
+def _identities(parameter: nn.Parameter) -> list[tuple[str, int]]:
+    """By what a parameter that is moved is known again: the object, and where its values lie, if that is known."""
+    if not parameter.requires_grad or parameter.layout is not torch.strided or not parameter.numel():
+        return []
+    place = parameter.data_ptr()  # 0 for those without memory of their own: on `meta`, or distributed
+    return [("object", id(parameter)), *([("memory", place)] if place else [])]

@@ -6,8 +6,10 @@ The truth is what the user would compute by hand: a model that `problem()` retur
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,11 @@ from small_models import ConvNet, conv_problem, image_samples, make_job, raw_dir
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from landscape import Problem, run
+from landscape import Problem, extend, run
 from landscape.checks import check_landscape
 from landscape.errors import JobError
 from landscape.evaluation.plain import Pair
+from landscape.evaluation.private import private_copy
 from landscape.reproduction import OtherModel
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import caption
@@ -97,6 +100,10 @@ class SharesItsWeights(IsItsOwnCopy):
         made = SharesItsWeights()
         made.net = self.net
         return made
+
+
+def sound() -> Problem:
+    return Problem(net(), samples(), observe)
 
 
 def merges_on_eval() -> Problem:
@@ -199,6 +206,13 @@ def test_a_copy_that_is_none_is_refused(tmp_path, kind, what):
         run(make_job(tmp_path, lambda: problem, [PLANE], num_samples=40))
     assert all(torch.equal(each, before[name]) for name, each in problem.model.state_dict().items())
     assert all(each.requires_grad for each in problem.model.parameters())
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_copy_whose_parameters_have_no_memory_of_their_own_is_one(device):
+    model = nn.Linear(2, 2, device=device)
+    copied, _ = private_copy(model)
+    assert copied.weight is not model.weight
 
 
 class Recalls(nn.Module):
@@ -338,19 +352,28 @@ def test_a_landscape_that_is_meant_to_differ_is_not_compared_and_says_why(tmp_pa
     assert reason in known.text
 
 
-def test_a_pass_that_raises_although_the_evaluation_did_not_is_a_warning(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError("no room"), "memory did not suffice for its own forward pass: free memory, or take a smaller"),
+        (ValueError("not I"), "comparing raised ValueError: not I"),
+    ],
+)
+def test_a_pass_that_raises_although_the_evaluation_did_not_is_a_warning(tmp_path, caplog, error, reason):
     model = ConvNet()
 
     def only_copies(given: nn.Module, batch: Any) -> dict[str, Tensor]:
         if given is model:
-            raise MemoryError("no room")
+            raise error
         return observe(given, batch)
 
     problem = Problem(model, image_samples(), only_copies)
     with caplog.at_level(logging.WARNING):
         surface = run(make_job(tmp_path, lambda: problem, [PLANE]))["plane"]
-    assert "landscape 'plane' was not compared with your model: its own forward pass raised MemoryError" in caplog.text
-    assert surface.record.own_model.state == "not compared"
+    known = surface.record.own_model
+    assert f"landscape 'plane' was not compared with your model: {known.text}" in caplog.text
+    assert known.state == "not compared"
+    assert reason in known.text
     assert np.isfinite(surface.loss).all()
 
 
@@ -369,6 +392,55 @@ def test_a_pass_that_raises_although_the_evaluation_did_not_is_a_warning(tmp_pat
 )
 def test_two_losses_agree_within_eight_times_the_rounding(pair, agrees):
     assert pair.agrees() is agrees
+
+
+def forget_comparison(run_folder: Path) -> None:
+    """As a version leaves it that did not compare."""
+    document = run_folder / "landscapes.zarr" / "plane" / "zarr.json"
+    content = json.loads(document.read_text())
+    del content["attributes"]["own_model"]
+    document.write_text(json.dumps(content))
+
+
+def test_what_another_version_began_is_not_compared_and_stays(tmp_path):
+    """Such a landscape has values that every process must reproduce, but nothing of the user's own model."""
+    job = make_job(tmp_path, hook_over_another_layer, [PLANE], num_samples=40)
+    before = run(job, accept_origin=True)["plane"]
+    store = LandscapeStore.open(str(tmp_path), "plane", write=True)
+    store.quarantine_tile(store.tile((0, 0)))
+    forget_comparison(tmp_path)
+    assert run(job)["plane"].loss.tobytes() == before.loss.tobytes()
+
+
+def test_what_cannot_be_evaluated_beside_the_origin_is_not_compared_and_says_so(tmp_path, caplog):
+    def raises_beside(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        if not torch.equal(model[0].weight, net()[0].weight):
+            raise ValueError("only there")
+        return observe(model, batch)
+
+    job = make_job(tmp_path, lambda: Problem(net(), samples(), raises_beside), [PLANE | {"size": 5}], engine="eager")
+    with caplog.at_level(logging.WARNING):
+        known = run(job)["plane"].record.own_model
+    assert known.state == "not compared"
+    assert known.text == "the landscape's losses at the origin and beside it could not be computed"
+    assert known.text in caplog.text
+
+
+def test_in_a_coarse_precision_the_point_beside_the_origin_is_compared_too(tmp_path, monkeypatch):
+    """The origin may be off by more than rounding in float32, and within the error of the precision."""
+    monkeypatch.setattr("landscape.evaluation.plain.ROUNDING", 0.0)
+    monkeypatch.setattr("landscape.evaluation.plain.LEAST_ROUNDING", 0.0)
+    monkeypatch.setattr("landscape.evaluation.plain.ULPS", 0.0)
+    problem = Problem(net(), samples(), observe)
+    known = run(make_job(tmp_path, lambda: problem, [PLANE], precision="bfloat16", batch_size=7))["plane"]
+    assert set(known.record.own_model.losses) == {"origin", "point"}
+
+
+def test_what_goes_on_with_a_landscape_that_was_not_compared_says_so(tmp_path):
+    run(make_job(tmp_path, sound, [PLANE], num_samples=20))
+    forget_comparison(tmp_path)
+    found = extend(str(tmp_path), "plane", num_samples=40, problem=sound)["plane"].record.own_model
+    assert found.text == "it goes on with another landscape, which was not compared either"
 
 
 def test_the_checks_find_the_same_at_points_far_from_the_centre(tmp_path):

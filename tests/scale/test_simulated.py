@@ -95,6 +95,8 @@ def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
 class AskedForTheModel(SimulatedCrew):
     """The worker that is asked for what the user's own model gives takes ten times as long; the first ones may die."""
 
+    TAKES, DIES_AFTER = 100.0, 50.0
+
     def __init__(self, *given: Any, answer: OwnLosses, die: int = 0, **named: Any) -> None:
         super().__init__(*given, **named)
         self.answer, self.die, self.asked = answer, die, list[tuple[str, Hashable]]()
@@ -104,8 +106,8 @@ class AskedForTheModel(SimulatedCrew):
         before = self._tile_seconds
         if work is not None and work.own_model:
             self.asked.append((name, task))
-            self._tile_seconds = lambda chance: 100.0
-            worker.dies = now + 50 if len(self.asked) <= self.die else worker.dies
+            self._tile_seconds = lambda chance: self.TAKES
+            worker.dies = now + self.DIES_AFTER if len(self.asked) <= self.die else worker.dies
         super()._begin(name, worker, now)
         self._tile_seconds = before
 
@@ -118,13 +120,16 @@ class AskedForTheModel(SimulatedCrew):
         return replace(arrival, receipt=replace(arrival.receipt, details={"own_model": self.answer}))
 
 
-def computed_with(answer: OwnLosses, die: int = 0, **fields: Any) -> tuple[NoStore, AskedForTheModel]:
-    store, clock = NoStore((40, 20), (2, 2)), VirtualClock()
+def computed_with(
+    answer: OwnLosses, die: int = 0, kind: type[AskedForTheModel] | None = None, shape: tuple[int, int] = (40, 20),
+    stop_after: int | None = None, **fields: Any,
+) -> tuple[NoStore, AskedForTheModel]:  # fmt: skip
+    store, clock = NoStore(shape, (2, 2)), VirtualClock()
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = AskedForTheModel(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
+    crew = (kind or AskedForTheModel)(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
     driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(),
-        clock, **fields,
+        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None,
+        lambda: stop_after is not None and crew.receipts >= stop_after, Policy(), NoMetrics(), clock, **fields,
     )  # fmt: skip
     if fields.get("accept_origin") or answer.origin.agrees():
         driver.run()
@@ -162,6 +167,51 @@ def test_where_the_worker_that_asks_the_users_own_model_dies_another_one_asks_an
     assert len(crew.asked) == 2
     assert (store.commits == 1).all()
     assert store.record.own_model.state == "not compared"
+
+
+def test_nothing_is_stored_where_the_first_worker_that_asks_dies_and_the_second_finds_another_model():
+    store, crew = computed_with(OTHER, die=1)
+    assert len({name for name, _ in crew.asked}) == 2
+    assert store.commits.sum() == 0
+    assert store.record.own_model is None
+
+
+class Silent(AskedForTheModel):
+    """Its workers have no losses to compare."""
+
+    def _answered(self, arrival: Arrival) -> Arrival:
+        return arrival
+
+
+class DiesLate(AskedForTheModel):
+    """It dies when another worker has done its task, so that nobody is sent another one."""
+
+    DIES_AFTER = 99.0
+
+
+class Hangs(AskedForTheModel):
+    """It answers later than the driver waits."""
+
+    TAKES = 1e6
+
+
+@pytest.mark.parametrize(
+    ("kind", "die", "shape"), [(Silent, 0, (40, 20)), (DiesLate, 1, (8, 6)), (Hangs, 0, (8, 6)), (Hangs, 0, (4, 4))]
+)
+def test_a_landscape_that_is_stored_without_an_answer_is_recorded_as_not_compared(kind, die, shape, caplog):
+    store, crew = computed_with(SAME, die, kind, shape)
+    assert len(crew.asked) == (2 if shape == (4, 4) else 1), "of so few tasks none is computed by two workers at once"
+    assert (store.commits == 1).all()
+    assert store.record.own_model.state == "not compared"
+    assert "landscape 'plane' was not compared with your model: " in caplog.text
+
+
+def test_a_stop_when_only_the_users_own_model_is_waited_for_completes_the_landscape():
+    """Computed are twelve tasks, one of them by a second worker; the first would answer hours later."""
+    store, _ = computed_with(SAME, 0, Hangs, (8, 6), stop_after=12)
+    assert (store.commits == 1).all()
+    assert store.record.progress.state == "complete"
+    assert "had not ended" in store.record.own_model.text
 
 
 @pytest.mark.long
