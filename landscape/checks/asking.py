@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from landscape.batch_norm import BatchNorm
 from landscape.calculation import (
@@ -15,23 +17,27 @@ from landscape.calculation import (
     BlockGradient,
     Calculator,
     LocalCalculator,
+    Question,
     Setting,
     Shared,
+    Station,
     TotalsOfBlocks,
 )
 from landscape.calculation.paired import Pairs, evaluated
-from landscape.checks.plain import PlainLoss
 from landscape.checks.rules.curvature import AlongAxis, Differences
 from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
 from landscape.directions.base import DirectionTensors
 from landscape.directions.random import RandomDirection
 from landscape.errors import JobError
 from landscape.evaluation.batching import batching_of
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.plain import DrawnError, loss_of, rebuilt
+from landscape.evaluation.rounding import WeightRounding
 from landscape.grid import Floats
 from landscape.memory import host_limit
 from landscape.parameters import State, describe_parameters, in_first_version, norm
-from landscape.plan import Engine
+from landscape.plan import Engine, Precision, in_float32
 from landscape.preparation import PreparedJob, PreparedLandscape
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
@@ -40,6 +46,58 @@ FEW = 32  # samples whose losses and derivatives are compared
 BYTES_OF_LINES = 2 << 30  # of directions that a process holds at once beside its own
 
 Points = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLoss(Question[tuple[float, str]]):
+    """The mean loss at θ₀ + Σ cₖ·dₖ by plain torch, and the type that it was computed in.
+
+    Attributes:
+        point: c, one number for each direction; empty for θ₀.
+        directions: the tensors of each direction.
+        double: compute in float64 where the model and `observe` can, else in float32.
+        batch_norm: which statistics the layers use.
+        batches: how many of the plan's batches, from the first; None for all.
+    """
+
+    point: tuple[float, ...]
+    directions: Shared[Sequence[State]]
+    double: bool
+    batch_norm: BatchNorm
+    batches: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"plain evaluation at ({', '.join(f'{each:.4g}' for each in self.point)})"
+
+    def answer(self, station: Station) -> tuple[float, str]:
+        """Evaluate once; twice where float64 is found not to do."""
+        weights = dict(rebuilt(station.origin, self.directions.get() if self.point else (), self.point))
+        round_weights(weights, station)
+        if self.double:
+            try:
+                return self._loss(station.evaluator, weights, "float64"), "float64"
+            except (RuntimeError, TypeError, ValueError, DrawnError):
+                pass  # float32 says whether it is the type that does not do
+        return self._loss(station.evaluator, weights, "float32"), "float32"
+
+    def _loss(self, evaluator: Evaluator, weights: State, precision: Precision) -> float:
+        plan = replace(in_float32(evaluator.plan), precision=precision)
+        return loss_of(
+            evaluator, weights.items, plan, self.batch_norm, fresh=bool(self.point), batches=self.batches,
+            draws=precision != "float64",  # they are others in another type
+        )  # fmt: skip
+
+
+def round_weights(weights: dict[str, Tensor], station: Station) -> None:
+    """Round weights as the plan says, in its precision: in another one some lie on the other side of a step."""
+    plan, model = station.evaluator.plan, station.evaluator.model
+    rounding = WeightRounding.of(model, plan.quantise).at_origin(station.origin)
+    for name in rounding.infos:
+        # A copy in any case, as what no direction names is the origin's own tensor.
+        weights[name] = weights[name].to(torch.float64 if plan.precision == "float64" else torch.float32, copy=True)
+        rounding.round_in_place(name, weights[name])
 
 
 @dataclass
