@@ -258,3 +258,34 @@ def test_no_share_is_told_of_a_barrier_within_its_error():
     )  # fmt: skip
     surface = cast("Surface", SimpleNamespace(record=SimpleNamespace(connection=known)))
     assert connection_rows(surface)[-1] == ("of the line's barrier is gone", "it is within its error")
+
+
+HOOKED = """
+import torch
+from landscape import Problem
+
+def problem():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2))
+    first = model[0]
+    model[2].register_forward_hook(lambda module, given, made: made * first.weight.square().mean())
+    inputs = torch.randn(96, 2, generator=torch.Generator().manual_seed(0))
+    return Problem.supervised(model, (inputs, (inputs[:, 0] > 0).long()), torch.nn.CrossEntropyLoss())
+"""
+
+
+def test_the_option_that_the_refusal_of_another_model_names_is_there(tmp_path, monkeypatch, capsys, logging_as_it_was):
+    (tmp_path / "hooked_network.py").write_text(HOOKED)
+    (tmp_path / "job.yaml").write_text("run: run\nproblem: hooked_network:problem\nnum_samples: 96\n")
+    for seed, name in enumerate("ab"):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2))
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    monkeypatch.chdir(tmp_path)
+    given = ["landscape", "connect", "job.yaml", "a.safetensors", "b.safetensors", *map(str, QUICK)]
+    monkeypatch.setattr(sys, "argv", list(given))
+    assert command() != 0
+    assert "--accept-origin" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*given, "--accept-origin"])
+    assert command() == 0
+    assert open_run(tmp_path / "run")["curve"].record.own_model.state == "accepted"
