@@ -6,7 +6,7 @@ import pytest
 from small_models import conv_problem, make_job
 
 from landscape import run
-from landscape.checks import check_landscape, checks_text, plain
+from landscape.checks import asking, check_landscape, checks_text
 from landscape.record import Check
 
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
@@ -37,7 +37,7 @@ def test_the_centre_and_points_are_those_of_the_rounded_network(tmp_path, quanti
 
 
 def test_values_of_a_network_that_is_not_rounded_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain, "round_weights", lambda weights, station: None)
+    monkeypatch.setattr(asking, "round_weights", lambda weights, station: None)
     found = checked(tmp_path, {"bits": 2})
     assert (found["1"].state, found["3"].state) == ("fails", "fails")
 
