@@ -88,23 +88,32 @@ def refuse_apart(first: Side, second: Side) -> None:
         if record.is_imported or record.identity is None:
             raise JobError(f"landscape {shown(side.name)} was computed by no job, and what it is of is not known")
     one, two = (record.identity for record in records if record.identity is not None)
+    like = f"compute the second one with `like: {first.name}`"
+    like += "" if first.path == second.path else f", in the run {first.run}"
+    both = "" if first.path == second.path else ", a report of both runs"
+    shows = f"`landscape.views.compare`{both} or the comparison on the page of `landscape view` shows them as they are"
+    samples = "take the same data, num_samples and seed in both jobs"
     differ = [
-        f"{name} ({other})"
-        for name, other, same in (
-            ("origin", "other weights", one.origin == two.origin),
-            ("samples", "other data", one.samples == two.samples),
-            ("num_samples", f"{one.num_samples} and {two.num_samples}", one.num_samples == two.num_samples),
-            ("seed", f"{one.seed} and {two.seed}", one.seed == two.seed),
-            ("batch_norm", f"{one.batch_norm} and {two.batch_norm}", one.batch_norm == two.batch_norm),
-            ("directions", "other axes", first.store.direction_digests() == second.store.direction_digests()),
-            ("coordinates", "other points", _same_points(first, second)),
+        (f"{name} ({other})", remedy)
+        for name, other, remedy, same in (
+            ("origin", "other weights", "", one.origin == two.origin),
+            ("samples", "other data", samples, one.samples == two.samples),
+            ("num_samples", f"{one.num_samples} and {two.num_samples}", samples, one.num_samples == two.num_samples),
+            ("seed", f"{one.seed} and {two.seed}", samples, one.seed == two.seed),
+            ("batch_norm", f"{one.batch_norm} and {two.batch_norm}", "give both jobs the same batch_norm",
+             one.batch_norm == two.batch_norm),
+            ("directions", "other axes", like, first.store.direction_digests() == second.store.direction_digests()),
+            ("coordinates", "other points", like, _same_points(first, second)),
         )
         if not same
-    ]
+    ]  # fmt: skip
     if differ:
+        fields, remedies = ", ".join(field for field, _ in differ), dict.fromkeys(remedy for _, remedy in differ)
+        # No job makes two networks one; they can be shown, and not subtracted sample by sample.
+        way = "these are two networks, and" if one.origin != two.origin else f"{' and '.join(remedies)}; or"
         raise JobError(
             f"compare: {first.label} and {second.label} must have one plane and the same samples; they differ in "
-            f"{', '.join(differ)}; compute the second one with `like: {first.name}`"
+            f"{fields}; {way} {shows}"
         )
 
 

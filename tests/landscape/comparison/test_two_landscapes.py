@@ -312,12 +312,37 @@ def test_steps_without_finite_losses_are_told_and_not_drawn():
     assert line_of_steps(steps) == "steps along alpha, 3 points within ±1: no two neighbours have finite losses"
 
 
+def test_each_field_that_differs_has_its_own_remedy(runs, tmp_path):
+    def other_network():
+        problem = conv_problem()
+        with torch.no_grad():
+            for each in problem.model.parameters():
+                each.mul_(1.5)
+        return problem
+
+    def refusal(fields, problem=conv_problem, landscape=FLOAT):
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        run(make_job(folder, problem, [landscape], num_samples=29, **fields))
+        with pytest.raises(JobError) as caught:
+            compare_landscapes(*sides_of(f"{runs.plain}:float", f"{folder}:float"), **given())
+        return str(caught.value).partition("; they differ in ")[2]
+
+    said = refusal({"batch_norm": "recalibrate"})
+    assert said.startswith("batch_norm (eval and recalibrate); give both jobs the same batch_norm; or `landscape.views")
+    assert "like" not in said
+    said = refusal({}, other_network)
+    assert "; these are two networks, and `landscape.views.compare`, a report of both runs or the comparison" in said
+    assert "like" not in said
+    said = refusal({}, landscape=FLOAT | {"range": [-0.2, 0.2]})
+    assert f"coordinates (other points); compute the second one with `like: float`, in the run {runs.plain}; or" in said
+
+
 def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
     other = [{"name": "other", "size": 7, "directions": [{"kind": "random", "seed": 5}, {"kind": "random", "seed": 6}]}]
     run(make_job(tmp_path / "run", conv_problem, other, num_samples=20, seed=2))
     pair = sides_of(f"{runs.plain}:float", f"{tmp_path / 'run'}:other")
     words = "num_samples .29 and 20., seed .0 and 2., directions .other axes., coordinates .other points."
-    with pytest.raises(JobError, match=f"differ in samples .other data., {words}; compute the second one with"):
+    with pytest.raises(JobError, match=f"differ in samples .other data., {words}; take the same data, num_samples"):
         compare_landscapes(*pair, **given())
     assert sides_of(runs.plain, runs.kept) is None
     with pytest.raises(NotFoundError, match=r"landscape 'flaot' is not in run .*; did you mean 'float'"):
