@@ -189,5 +189,12 @@ def setting_of(landscape: PreparedLandscape) -> Setting:
 
 
 def unanswered(label: str, cause: str) -> JobError:
-    """The error of a question that cannot be answered, as user code raises, or as this software refuses it."""
-    return JobError(f"{label}: {cause.removeprefix(f'{JobError.__name__}: ')}")
+    """The error of a question that cannot be answered, as user code raises, or as this software refuses it.
+
+    A refusal of this software says by itself which field it is about; of what user code raised, `label` says where.
+
+    >>> str(unanswered("points", "JobError: batch_norm: must be eval")), str(unanswered("points", "ValueError: no"))
+    ('batch_norm: must be eval', 'points: ValueError: no')
+    """
+    refused = f"{JobError.__name__}: "
+    return JobError(cause.removeprefix(refused) if cause.startswith(refused) else f"{label}: {cause}")

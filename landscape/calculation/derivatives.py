@@ -26,7 +26,7 @@ class BlockGradient(Question[Floats]):
     @property
     def label(self) -> str:
         """What messages call it."""
-        return f"gradient of block {self.block}"
+        return f"gradient over the samples of block {self.block}"
 
     def answer(self, station: Station) -> Floats:
         """Differentiate once."""
@@ -42,7 +42,7 @@ class TotalsOfBlocks(Question[list[dict[str, float]]]):
     @property
     def label(self) -> str:
         """What messages call it."""
-        return f"weights of blocks {_named(self.blocks)}"
+        return f"sums over the samples of {_named(self.blocks)}"
 
     def answer(self, station: Station) -> list[dict[str, float]]:
         """Observe each block once."""
@@ -83,7 +83,7 @@ class ProductOfBlocks(Question[SumOfProducts]):
     @property
     def label(self) -> str:
         """What messages call it."""
-        return f"Hessian product of blocks {_named(self.blocks)}"
+        return f"Hessian product over the samples of {_named(self.blocks)}"
 
     def answer(self, station: Station) -> SumOfProducts:
         """Differentiate twice, or two gradients for each vector, block by block."""
@@ -100,7 +100,7 @@ class ProductOfBlocks(Question[SumOfProducts]):
 
 
 def _named(blocks: Sequence[int]) -> str:
-    return f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0])
+    return f"blocks {blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"block {blocks[0]}"
 
 
 def _of(station: Station, *, in_double: bool = False) -> Differentiation:

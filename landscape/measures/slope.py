@@ -34,7 +34,7 @@ class SlopeOfBlocks(Question[tuple[float, Floats]]):
     @property
     def label(self) -> str:
         """What messages call it."""
-        return f"gradient of blocks {self.blocks[0]} to {self.blocks[-1]}"
+        return f"gradient over the samples of blocks {self.blocks[0]} to {self.blocks[-1]}"
 
     def answer(self, station: Station) -> tuple[float, Floats]:
         """Differentiate once, block by block."""
