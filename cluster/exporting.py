@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.process.logs import write_remark
 from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.folders import open_folder
 from landscape.folders.lock import driver_alive
@@ -21,7 +22,7 @@ SEVERAL_RUNS = Path("comparison-export")  # where the page of several runs goes,
 
 def export_run(
     run: str,
-    name: str | None,
+    names: Sequence[str],
     formats: Sequence[str],
     out: Path | None,
     kind: str | None,
@@ -29,14 +30,15 @@ def export_run(
     log: bool | None,
     **look: Any,
 ) -> Iterator[Path]:
-    """Write each landscape (or the one named) in each format; yields the paths as they are written.
+    """Write each landscape (or those named) in each format; yields the paths as they are written.
 
     Args:
+        names: of landscapes; none: all of the run, without those whose number of axes a format or the kind is not for.
         look: further options of `landscape.views.figure`.
 
     Raises:
         NotFoundError: no such run or landscape.
-        JobError: an unknown format, kind or observable.
+        JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
     """
     from landscape.views import write_report
     from landscape.views.exports.browser import browser
@@ -48,17 +50,19 @@ def export_run(
     wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
-    folder.mkdir(parents=True, exist_ok=True)
-    broken = {} if name else dict(opened.unreadable)
-    surfaces = [opened[name]] if name else _readable(opened, broken)
-    alive = driver_alive(opened.path)
     of_surfaces = [ending for ending in wanted if ending != REPORT]
+    stores = _stores(opened.path, names or opened, skip=not names)
     if of_surfaces:
-        _check_observables(opened.path, [name] if name else opened, observable)
+        _check_observables(stores, observable)
+    written = {ending: _fitting(stores, ending, kind, all_must=bool(names)) for ending in of_surfaces}
+    folder.mkdir(parents=True, exist_ok=True)
+    broken = {} if names else dict(opened.unreadable)
+    surfaces = (opened[name] for name in names) if names else _readable(opened, broken)
+    alive = driver_alive(opened.path)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
-    if "csv" in wanted and name is None and (rows := table_csv(opened.measures))[1:]:
+    if "csv" in wanted and not names and (rows := table_csv(opened.measures))[1:]:
         yield write_rows(rows, folder / MEASURES)
     # One browser for all pictures: starting it costs more than drawing.
     pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
@@ -66,21 +70,22 @@ def export_run(
         options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing} | look
         for read in surfaces:
             surface = read if alive else stopped(read)
-            paths = [folder / export_name(surface, ending, kind, observable, log) for ending in of_surfaces]
-            for ending, path in zip(of_surfaces, paths, strict=True):
+            endings = [ending for ending in of_surfaces if surface.name in written[ending]]
+            paths = [folder / export_name(surface, ending, kind, observable, log) for ending in endings]
+            for ending, path in zip(endings, paths, strict=True):
                 yield export(surface, ending, path, observable=observable, **options)
                 yield from files_beside(surface, ending, path)
     _refuse_broken(broken)
 
 
-def runs_or_name(run: str, more: Sequence[str]) -> tuple[list[str], str | None]:
-    """What stands after the first run in a command: further runs, or the name of one landscape of it, or nothing.
+def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands after the first run in a command: further runs, or the names of landscapes of it, or nothing.
 
-    A single word is a run only where the first run has no landscape of that name.
+    A word is a run only where the first run has no landscape of that name; beside a run, all words are runs.
     """
-    if len(more) == 1 and not (open_folder(more[0]).exists() and more[0] not in open_run(run)):
-        return [], more[0]
-    return list(more), None
+    if not any(open_folder(word).exists() and word not in open_run(run) for word in more):
+        return [], list(more)
+    return list(more), []
 
 
 def export_runs(
@@ -141,22 +146,61 @@ def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _check_observables(run: str, names: Iterable[str], observable: str) -> None:
-    """Refuse an observable that a landscape does not have, before any file is written.
+def _stores(run: str, names: Iterable[str], *, skip: bool) -> list[LandscapeStore]:
+    """The stores of landscapes.
 
-    A landscape whose metadata cannot be read is passed over: it is told of when the others are written.
+    Args:
+        skip: pass over those whose metadata cannot be read, as they are told of when the others are written.
+
+    Raises:
+        LandscapeError: one of them cannot be read.
+    """
+    stores = []
+    for name in names:
+        try:
+            stores.append(LandscapeStore.open(run, name))
+        except StoreError:
+            raise
+        except LandscapeError:
+            if not skip:
+                raise
+    return stores
+
+
+def _check_observables(stores: Iterable[LandscapeStore], observable: str) -> None:
+    """Refuse an observable that a landscape does not have, before any file is written.
 
     Raises:
         JobError: a landscape has no such observable.
     """
-    for name in names:
+    for store in stores:
+        check_observable(store.name, observable, (*store.arrays.value_names, *store.record.surfaces))
+
+
+def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *, all_must: bool) -> set[str]:
+    """The names of the landscapes that a format and a kind are for, by their axes; says which are left out.
+
+    Raises:
+        JobError: none of them fits, or one does not where all must.
+    """
+    from landscape.views.exports.export import check_axes
+
+    fitting, left, refused = set[str](), list[str](), list[JobError]()
+    for store in stores:
+        axes = len(store.arrays.axis_names)
         try:
-            store = LandscapeStore.open(run, name)
-        except StoreError:
-            raise
-        except LandscapeError:
-            continue
-        check_observable(name, observable, (*store.arrays.value_names, *store.record.surfaces))
+            check_axes(store.name, axes, ending, kind)
+        except JobError as error:
+            left.append(f"{store.name} ({axes} {'axis' if axes == 1 else 'axes'})")
+            refused.append(error)
+        else:
+            fitting.add(store.name)
+    if refused and (all_must or not fitting):
+        raise refused[0]
+    if left:
+        what = "stl is" if ending == "stl" else f"the kind {shown(kind)} is"
+        write_remark(f"left out of {ending}: {', '.join(left)}; {what} for another number of axes")
+    return fitting
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:

@@ -91,7 +91,7 @@ def _draw(out: Path) -> list[Path]:
     written = [out / "report.html"]
     try:
         for kind in ("contour", "topographic", "surface"):
-            written += export_run(str(out), None, ["png"], out / "pictures", kind, "loss", log=True)
+            written += export_run(str(out), [], ["png"], out / "pictures", kind, "loss", log=True)
     except LandscapeError as error:
         write_remark(f"    no PNG pictures: {error}")
     return written

@@ -29,10 +29,10 @@ def export(
     run
         The run folder or URL.
     name
-        One landscape; default: all. With --to report, this and what follows may be further runs: the page compares
-        them.
+        One landscape; default: all, without those whose number of axes --kind or stl is not for. With --to report, this
+        and what follows may be further runs: the page compares them.
     more
-        Further runs.
+        Further landscapes of the run; or further runs.
     to
         Formats, separated by commas: html, png, svg, pdf, csv, npz, vtk, stl; report for the page of the whole run. csv
         writes the trajectory to a table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status
@@ -44,15 +44,15 @@ def export(
     observable
         What to draw: loss, accuracy, …
     """
-    from cluster.exporting import export_run, export_runs, runs_or_name
+    from cluster.exporting import export_run, export_runs, runs_or_names
 
     formats = to.split(",")
-    others, name = runs_or_name(run, [*([name] if name is not None else []), *more])
+    others, names = runs_or_names(run, [*([name] if name is not None else []), *more])
     if others:
         of_one = {"kind": kind, "observable": observable if observable != "loss" else None, "log": look.log}
         asked = {option: value for option, value in of_one.items() if value is not None} | look.of_figure()
         paths = export_runs([run, *others], formats, out, asked)
     else:
-        paths = export_run(run, name, formats, out, kind, observable, look.log, **look.of_figure())
+        paths = export_run(run, names, formats, out, kind, observable, look.log, **look.of_figure())
     for path in paths:
         print(path, flush=True)

@@ -11,11 +11,12 @@ from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.exports.browser import Browser
 from landscape.views.exports.files import whole_file
-from landscape.views.exports.format import Format, Request, data_format, observable_stem
-from landscape.views.exports.meshes import render_stl, write_vtk
+from landscape.views.exports.format import Format, Request, data_format, figure_stem, observable_stem
+from landscape.views.exports.meshes import check_stl_axes, render_stl, write_vtk
 from landscape.views.exports.pages import render_html
 from landscape.views.exports.pictures import render_picture
 from landscape.views.exports.tables import path_file, write_csv, write_npz, write_path_csv
+from landscape.views.figures.draw import kind_for
 
 # A format is a line here and a file that renders it; the help of `landscape export` lists the names as well.
 FORMAT_TABLE = {
@@ -89,6 +90,18 @@ def choose_format(format: str) -> Format:
     if format not in [*FORMAT_TABLE]:
         raise JobError(f"format: unknown {shown(format)}; {nearest(str(format), FORMAT_TABLE)}")
     return FORMAT_TABLE[format]
+
+
+def check_axes(name: str, axes: int, format: str, kind: str | None = None) -> None:
+    """Refuse a format or a kind that is for landscapes with another number of axes than `name` has.
+
+    Raises:
+        JobError: an unknown format or kind, or one that is not for `axes` axes.
+    """
+    if choose_format(format).stem is figure_stem:
+        kind_for(name, axes, kind)
+    elif format == "stl":
+        check_stl_axes(name, axes)
 
 
 def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path, ...]:

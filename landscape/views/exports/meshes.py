@@ -35,6 +35,16 @@ def write_vtk(surface: Surface, path: Path) -> None:
     meshio.write(path, mesh, file_format="vtk")
 
 
+def check_stl_axes(name: str, axes: int) -> None:
+    """Refuse a landscape of so many axes where they are not two, over which a height stands.
+
+    Raises:
+        JobError: they are not.
+    """
+    if axes != 2:
+        raise JobError(f"format: stl needs 2 axes, {shown(name)} has {axes}; use vtk")
+
+
 def render_stl(surface: Surface, request: Request) -> Writer:
     """The observable (or its log10) as height over two axes; squares with a missing corner are left out.
 
@@ -43,8 +53,7 @@ def render_stl(surface: Surface, request: Request) -> Writer:
         LandscapeError: no square has all its corners yet, or meshio is not installed.
     """
     observable = request.observable
-    if len(surface.axes) != 2:
-        raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
+    check_stl_axes(surface.name, len(surface.axes))
     log = bool(request.log)  # a relief to print is as high as its values, unless asked for otherwise
     states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
     height = drawn_values(np.asarray(surface[observable], np.float64), states, log)

@@ -138,15 +138,24 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
     Raises:
         JobError: the kind is unknown, or for another number of axes.
     """
-    fitting = kinds_of(len(surface.axes))
+    return kind_for(surface.name, len(surface.axes), kind)
+
+
+def kind_for(name: str, axes: int, kind: str | None) -> str:
+    """The same of the landscape `name`, which has so many axes.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
+    fitting = kinds_of(axes)
     if kind is None:
         return fitting[0]
     if kind not in KIND_TABLE:
-        raise JobError(f"kind: unknown {shown(kind)}; {nearest(str(kind), fitting)} (for {len(surface.axes)} axes)")
+        raise JobError(f"kind: unknown {shown(kind)}; {nearest(str(kind), fitting)} (for {axes} axes)")
     if kind not in fitting:
         raise JobError(
-            f"kind: {shown(kind)} does not fit {shown(surface.name)}, which has {len(surface.axes)} "
-            f"{'axis' if len(surface.axes) == 1 else 'axes'}; known: {', '.join(fitting)}"
+            f"kind: {shown(kind)} does not fit {shown(name)}, which has {axes} "
+            f"{'axis' if axes == 1 else 'axes'}; known: {', '.join(fitting)}"
         )
     return kind
 

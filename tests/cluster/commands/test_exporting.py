@@ -11,7 +11,7 @@ import torch
 
 from cluster.commands.export import export
 from cluster.commands.figure_options import FigureOptions
-from cluster.exporting import export_run, export_runs, runs_or_name
+from cluster.exporting import export_run, export_runs, runs_or_names
 from cluster.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
 
@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
-    written = [each.name for each in export_run(str(place), None, ["csv"], tmp_path / "out", None, "loss", False)]
+    written = [each.name for each in export_run(str(place), [], ["csv"], tmp_path / "out", None, "loss", False)]
     assert sorted(written) == sorted(each.name for each in (tmp_path / "out").iterdir())
     with_path = ("path", "path-of-1", "cube")
     assert sorted(written) == sorted(
@@ -114,7 +114,7 @@ def test_several_runs_are_one_report_that_compares_them(tmp_path, monkeypatch):
 
 def test_no_option_of_figures_is_lost_on_the_page_of_several_runs(monkeypatch):
     given = []
-    monkeypatch.setattr("cluster.exporting.runs_or_name", lambda run, more: (list(more), None))
+    monkeypatch.setattr("cluster.exporting.runs_or_names", lambda run, more: (list(more), []))
     monkeypatch.setattr("cluster.exporting.export_runs", lambda *asked: given.append(asked[3]) or [])
     export("a", "b", to="report")
     export("a", "b", to="report", kind="surface", observable="accuracy", look=FigureOptions(log=False, levels=5))
@@ -125,8 +125,43 @@ def test_a_word_after_the_run_is_a_landscape_of_it_where_there_is_one(tmp_path, 
     first, second = (str(small(tmp_path / name, 0)) for name in ("first", "second"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "minimum").mkdir()
-    assert runs_or_name(first, []) == ([], None)
-    assert runs_or_name(first, ["minimum"]) == ([], "minimum")
-    assert runs_or_name(first, ["misspelt"]) == ([], "misspelt")
-    assert runs_or_name(first, [second]) == ([second], None)
-    assert runs_or_name(first, ["none", "minimum"]) == (["none", "minimum"], None)
+    assert runs_or_names(first, []) == ([], [])
+    assert runs_or_names(first, ["minimum"]) == ([], ["minimum"])
+    assert runs_or_names(first, ["misspelt"]) == ([], ["misspelt"])
+    assert runs_or_names(first, [second]) == ([second], [])
+    assert runs_or_names(first, ["none", "minimum"]) == ([], ["none", "minimum"])
+    assert runs_or_names(first, ["minimum", second]) == (["minimum", second], [])
+
+
+def test_several_landscapes_of_one_run_are_written(place, tmp_path):
+    def write(names, formats, kind=None):
+        out = tmp_path / "out"
+        yield from (each.name for each in export_run(str(place), names, formats, out, kind, "loss", None))
+
+    assert list(write(["path", "plane"], ["npz"])) == ["path.npz", "plane.npz"]
+    with pytest.raises(NotFoundError, match="'plain' is not in run"):
+        list(write(["plane", "plain"], ["npz"]))
+
+
+def test_what_has_other_axes_is_left_out_of_all_and_said(place, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("cluster.exporting.write_remark", lambda text, *rest: said.append(text))
+
+    def write(names, formats, kind):
+        return [each.name for each in export_run(str(place), names, formats, tmp_path / "out", kind, "loss", None)]
+
+    assert write([], ["html", "stl"], "surface") == [
+        "path-surface.html", "path.stl", "plane-surface.html", "plane.stl",
+    ]  # fmt: skip
+    assert said == [
+        "left out of html: path-of-1 (1 axis), cube (3 axes); the kind 'surface' is for another number of axes",
+        "left out of stl: path-of-1 (1 axis), cube (3 axes); stl is for another number of axes",
+    ]
+    (tmp_path / "out").rename(tmp_path / "before")
+    with pytest.raises(JobError, match="kind: 'surface' does not fit 'path-of-1', which has 1 axis"):
+        write(["plane", "path-of-1"], ["html"], "surface")
+    with pytest.raises(JobError, match="format: stl needs 2 axes, 'cube' has 3; use vtk"):
+        write(["plane", "cube"], ["stl"], None)
+    with pytest.raises(JobError, match="kind: unknown 'surfaec'; did you mean 'surface'"):
+        write([], ["html"], "surfaec")
+    assert not (tmp_path / "out").exists(), "all are refused before the first file"
