@@ -20,6 +20,7 @@ from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import AUTO
+from landscape.fields.numbers import ranges
 from landscape.grid import tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
@@ -37,7 +38,6 @@ from landscape.reproduction import recorded, why_not_compared
 from landscape.spec import Job
 from landscape.store import LandscapeStore, PathPlan
 from landscape.surface import MOMENT_PARTS
-from landscape.trajectory.snapshots import ranges
 
 CALIBRATED_BYTES = 8  # per value: float64
 

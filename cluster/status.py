@@ -6,12 +6,12 @@ from typing import Any
 
 from cluster.process.console import seconds_text
 from landscape.errors import StoreError, flat, printable
+from landscape.fields.numbers import ranges
 from landscape.folders.lock import driver_alive
 from landscape.results import open_run
 from landscape.state import UNREADABLE, each_landscape, finite, landscape_status, or_note, unreadable_status
 from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import log_end, read_lines
-from landscape.trajectory.snapshots import ranges
 from landscape.trajectory.training_state import training_state, went_on_to
 from landscape.watch.command import inspect_command
 

@@ -1,4 +1,4 @@
-"""Principal components of one or several trajectories, and what random walks of the same lengths would show."""
+"""Principal components of one or several trajectories, and what random walks over the same epochs would show."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ class PrincipalComponents:
 class RandomWalks:
     """What PCA shows of random walks in infinitely many dimensions: the expectation, which the values tend to there.
 
-    Of each trajectory a walk from its own first snapshot, with as many steps, in independent directions, of the root
-    mean square length of its steps. A walk has the Gram matrix σ²·S·Sᵀ, S the lower triangle of ones (cumulated unit
-    steps); those of several walks stand in blocks, to which the products of the first snapshots are added, and H
-    centres them all: H·(K + ⊕ᵢ σᵢ²·Sᵢ·Sᵢᵀ)·H. Of a single walk neither its start nor the length of its steps count.
+    Of each trajectory a walk from its own first snapshot, whose steps go in independent directions and have a mean
+    square length that grows with the epochs (or steps) tᵢ from one snapshot to the next; on average it is that of the
+    trajectory's steps. With t₁ = 0 and a mean step of 1, a walk has the Gram matrix σ²·T, Tᵢⱼ = min(tᵢ, tⱼ); those of
+    several walks stand in blocks, to which the products of the first snapshots are added, and H centres them all:
+    H·(K + ⊕ᵢ σᵢ²·Tᵢ)·H. Of a single walk neither its start nor the length of its steps count.
 
     Attributes:
         values, vectors: the eigenpairs of that matrix, the largest first.
@@ -56,14 +57,15 @@ class RandomWalks:
     lengths: tuple[int, ...]
 
     @classmethod
-    def like(cls, gram: Floats, lengths: Sequence[int]) -> RandomWalks:
-        """The walks that stand for trajectories of so many snapshots each, of which the Gram matrix is known."""
+    def like(cls, gram: Floats, times: Sequence[Sequence[float]]) -> RandomWalks:
+        """The walks that stand for trajectories with snapshots at these times, of which the Gram matrix is known."""
+        lengths = [len(each) for each in times]
         ends = np.cumsum(lengths)
         starts = np.repeat(ends - np.asarray(lengths), lengths)
         walks = gram[np.ix_(starts, starts)]
-        for end, length in zip(ends, lengths, strict=True):
+        for end, length, at in zip(ends, lengths, times, strict=True):
             own = slice(end - length, end)
-            walks[own, own] += _mean_squared_step(gram[own, own]) * _cumulated(length)
+            walks[own, own] += _mean_squared_step(gram[own, own]) * _covariance(at)
         centring = np.eye(len(gram)) - 1 / len(gram)
         values, vectors = np.linalg.eigh(centring @ walks @ centring)
         return cls(values[::-1].clip(min=0), vectors[:, ::-1], tuple(lengths))
@@ -85,11 +87,12 @@ class RandomWalks:
         return shares
 
 
-def _cumulated(length: int) -> Floats:
-    """S·Sᵀ of a walk of so many snapshots, the first of which is no step."""
-    steps = np.tril(np.ones((length, length)))
-    steps[:, 0] = 0
-    return np.asarray(steps @ steps.T, np.float64)
+def _covariance(times: Sequence[float]) -> Floats:
+    """min(tᵢ, tⱼ) of a walk whose snapshots are taken at these times, moved to begin at 0 and to have mean step 1."""
+    since = np.asarray(times, np.float64) - times[0]
+    if len(since) > 1:
+        since = since * (len(since) - 1) / since[-1]  # of equal steps exactly 0, 1, 2, …
+    return np.asarray(np.minimum.outer(since, since), np.float64)
 
 
 def _mean_squared_step(gram: Floats) -> float:
@@ -104,6 +107,7 @@ def principal_components(
     count: int,
     lengths: Sequence[int] | None = None,
     called: Sequence[str] = (),
+    times: Sequence[float] | None = None,
 ) -> PrincipalComponents:
     """The first `count` principal components of n ≥ 3 snapshots over the parameters `names`.
 
@@ -114,6 +118,7 @@ def principal_components(
     Args:
         lengths: where the snapshots are of several trajectories, one after another: how many each has.
         called: what an error calls each snapshot; default: its place.
+        times: the epoch or step of each snapshot, for the random walks; default: equal steps.
 
     Raises:
         JobError: a snapshot is not finite, or they span fewer than `count` directions.
@@ -140,9 +145,11 @@ def principal_components(
     last = (lengths[0] if lengths and lengths[0] > 1 else len(snapshots)) - 1
     weights = weights * np.where(vectors[last, :count] >= vectors[0, :count], 1.0, -1.0)
     components = tuple(_unit_sum(snapshots, names, weights[:, k]) for k in range(count))
-    total, walks = float(values.sum()), RandomWalks.like(gram, lengths or [len(snapshots)])
+    ends = np.cumsum(lengths or [len(snapshots)])
+    each = np.split(np.arange(len(snapshots)) if times is None else np.asarray(times), ends[:-1])
+    total, walks = float(values.sum()), RandomWalks.like(gram, each)
     explained = tuple(float(value) / total for value in values[:count])
-    of_walks = walks.explained_variance if lengths else random_walk_variance(len(snapshots))
+    of_walks = walks.explained_variance if lengths else random_walk_variance(each[0])
     return PrincipalComponents(components, explained, tuple(of_walks[:count].tolist()), walks)
 
 
@@ -187,16 +194,18 @@ def _unit_sum(snapshots: Sequence[State], names: Sequence[str], weights: Floats)
     return {name: (tensor / length).float() for name, tensor in sums.items() if bool(tensor.any())}
 
 
-def random_walk_variance(snapshots: int) -> Floats:
-    """Expected explained variance of PCA on a random walk of as many snapshots, in infinitely many dimensions.
+def random_walk_variance(times: Sequence[float]) -> Floats:
+    """Expected explained variance of PCA on a random walk with snapshots at these times, in infinitely many dimensions.
 
-    There the Gram matrix of the centred walk tends to H·S·Sᵀ·H, S the lower triangle of ones (cumulated
-    unit steps) and H the centring matrix; its eigenvalues over their sum are the fractions. They tend to
-    6/(π²k²): 60.8 %, 15.2 %, … (Antognini and Sohl-Dickstein 2018).
+    There the Gram matrix of the centred walk tends to H·T·H, Tᵢⱼ = min(tᵢ, tⱼ) the covariance of its snapshots and H
+    the centring matrix; its eigenvalues over their sum are the fractions. Of equal steps they tend to 6/(π²k²):
+    60.8 %, 15.2 %, … (Antognini and Sohl-Dickstein 2018); where snapshots leave a gap, the first one is larger.
 
-    >>> random_walk_variance(1000)[:2].round(3).tolist()
+    >>> random_walk_variance(range(1000))[:2].round(3).tolist()
     [0.608, 0.152]
+    >>> random_walk_variance([0, 1, 2, 3, 9, 10, 11, 12])[:1].round(3).tolist()
+    [0.774]
     """
-    centring = np.eye(snapshots) - 1 / snapshots
-    values = np.linalg.eigvalsh(centring @ _cumulated(snapshots) @ centring)[::-1].clip(min=0)
+    centring = np.eye(len(times)) - 1 / len(times)
+    values = np.linalg.eigvalsh(centring @ _covariance(times) @ centring)[::-1].clip(min=0)
     return np.asarray(values / values.sum(), np.float64)

@@ -9,6 +9,7 @@ from landscape.directions.base import DirectionSpec, Range
 from landscape.directions.paths import paths_in_words
 from landscape.errors import JobError
 from landscape.fields import Count, SnapshotsOrPaths
+from landscape.fields.numbers import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,11 +67,11 @@ class PcaDirection(DirectionSpec):
         """Which component, and of which snapshots."""
         if self.trajectory == "paths":
             return f"principal component {self.component} of {paths_in_words(context.paths)}"
-        numbers = context.snapshots(self.trajectory)
-        return f"principal component {self.component} of {context.unit}s {numbers[0]} to {numbers[-1]}"
+        taken = counted(context.unit, context.snapshots(self.trajectory))
+        return f"principal component {self.component} of {taken}"
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """The share of the variance that it explains, beside what it would explain of random walks as long."""
+        """The share of the variance that it explains, beside what it would of random walks over the same epochs."""
         pca, place = self.components_of(context), self.component - 1
         return {
             "explained_variance": pca.explained_variance[place],
@@ -95,6 +96,7 @@ class PcaDirection(DirectionSpec):
             taken = self._taken(context)
             states, called = [context.state(each) for each in taken], [context.name(each) for each in taken]
             lengths = [len(path.numbers) for path in context.paths] if self.trajectory == "paths" else None
-            return principal_components(states, names, count, lengths, called)
+            times = [each if isinstance(each, int) else each.number for each in taken]
+            return principal_components(states, names, count, lengths, called, times)
 
         return context.once(("principal components", self.trajectory), compute)

@@ -12,6 +12,7 @@ from typing import Any
 from landscape.digests import digest
 from landscape.directions.options import DEFAULT_IGNORE
 from landscape.errors import JobError, shown
+from landscape.fields.numbers import ranges
 from landscape.folders.places import locate
 from landscape.measures.average import ADAPTIVE_RHO, SIGMA
 from landscape.measures.document import Entry
@@ -25,7 +26,7 @@ from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
 from landscape.trajectory.packed_snapshots import logged_beyond
-from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.snapshots import Trajectory
 
 log = logging.getLogger("landscape")
 NAME = "measured"

@@ -14,13 +14,14 @@ from typing import Any
 from landscape.directions.kinds import KINDS
 from landscape.errors import JobError, shown
 from landscape.fields import AUTO
+from landscape.fields.numbers import ranges
 from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
-from landscape.trajectory.snapshots import ranges, read_trajectory
+from landscape.trajectory.snapshots import read_trajectory
 
 FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range

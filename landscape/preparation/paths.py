@@ -10,6 +10,7 @@ from typing import Any
 from landscape.directions.paths import RunPath, RunSnapshot
 from landscape.errors import JobError, shown
 from landscape.fields import OF_RUN
+from landscape.fields.numbers import ranges
 from landscape.folders import open_folder
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import State
@@ -19,7 +20,7 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.spec.paths import LONGEST_LABEL
 from landscape.trajectory.run_files import read_network
-from landscape.trajectory.snapshots import Trajectory, ranges
+from landscape.trajectory.snapshots import Trajectory
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may have one or not
 

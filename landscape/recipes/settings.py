@@ -12,11 +12,11 @@ from torch import nn
 
 from landscape.arguments import check_whole, is_number
 from landscape.errors import JobError, nearest, shown
+from landscape.fields.numbers import ranges
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
-from landscape.trajectory.snapshots import ranges
 from landscape.watch.asked import asked_rules
 
 LARGEST_RATE = 1000.0  # that anybody is known to use

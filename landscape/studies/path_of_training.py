@@ -84,9 +84,9 @@ def explained(plane: Surface) -> float:
     return sum(axis.record.explained_variance or 0.0 for axis in plane.axes)
 
 
-def of_random_walk(snapshots: int) -> float:
-    """The share that two principal components explain of a random walk of as many snapshots."""
-    return float(random_walk_variance(snapshots)[:2].sum())
+def of_random_walk(epochs: Sequence[int]) -> float:
+    """The share that two principal components explain of a random walk over the same epochs."""
+    return float(random_walk_variance(epochs)[:2].sum())
 
 
 def angle_to_descent(plane: Surface) -> float:
@@ -137,12 +137,12 @@ def _fall(plane: Surface) -> float:
 
 
 def variance_table(planes_of: Mapping[str, Sequence[Mapping[str, Surface]]]) -> Table:
-    """How much each interval's plane explains, over the seeds, beside a random walk of as many snapshots."""
+    """How much each interval's plane explains, over the seeds, beside a random walk over the same epochs."""
     rows = []
     for label, over_seeds in planes_of.items():
         for name, epochs in intervals(label).items():
             shares = OverSeeds(tuple(100 * explained(planes[name]) for planes in over_seeds))
-            walk = 100 * of_random_walk(len(epochs))
+            walk = 100 * of_random_walk(epochs)
             rows.append((label, name, len(epochs), f"{shares} %", f"{walk:.1f} %", len(shares.values)))
     return Table.of(("network", "interval", "snapshots", "two axes explain", "of a random walk", "seeds"), *rows)
 
@@ -155,7 +155,7 @@ def findings(planes_of: Mapping[str, Sequence[Mapping[str, Surface]]], images: M
         whole = max(intervals(label), key=lambda name: len(intervals(label)[name]))
         angles = [OverSeeds(tuple(angle_to_descent(planes[name]) for planes in over_seeds)) for name in (first, last)]
         shares = OverSeeds(tuple(100 * explained(planes[whole]) for planes in over_seeds))
-        walk = 100 * of_random_walk(len(intervals(label)[whole]))
+        walk = 100 * of_random_walk(intervals(label)[whole])
         count, name = len(over_seeds), images[label].name
         found += [
             Finding(

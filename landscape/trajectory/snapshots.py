@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from landscape import __version__, parameters
 from landscape.errors import JobError, LandscapeError, message_of, shown
 from landscape.fields import Unit
+from landscape.fields.numbers import ranges
 from landscape.folders import Folder, Place, open_folder, split_path
 from landscape.trajectory.run_files import (
     FOLDER,
@@ -106,32 +107,6 @@ class Trajectory:
                 return snapshot
         there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
         raise JobError(f"trajectory: {self.unit} {number} is not in run {shown(self.run)}; collected there: {there}")
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers in short, as at most 12 ranges.
-
-    Example:
-        >>> ranges([0, 1, 2, 3, 10, 20, 30, 40])
-        '0-3, 10-40 by 10'
-    """
-    progressions: list[list[int]] = []
-    for number in numbers:
-        last = progressions[-1] if progressions else []
-        if last and (len(last) == 1 or number - last[-1] == last[1] - last[0]):
-            last.append(number)
-        else:
-            progressions.append([number])
-    words = [word for progression in progressions for word in _words(progression)]
-    return ", ".join(words) if len(words) <= 12 else ", ".join([*words[:6], "…", *words[-5:]])
-
-
-def _words(progression: list[int]) -> list[str]:
-    """An arithmetic progression as one range; one of two numbers that are no neighbours as these numbers."""
-    if len(progression) <= 2 and (len(progression) == 1 or progression[1] - progression[0] > 1):
-        return [str(number) for number in progression]
-    stride = progression[1] - progression[0]
-    return [f"{progression[0]}-{progression[-1]}" + (f" by {stride}" if stride > 1 else "")]
 
 
 def read_trajectory(run: Place) -> Trajectory:

@@ -145,7 +145,24 @@ def test_random_walks_of_one_path_are_those_that_were_recorded_before():
     rng = np.random.default_rng(0)
     walk = rng.standard_normal((7, 400)).cumsum(0)
     gram = (walk - walk.mean(0)) @ (walk - walk.mean(0)).T
-    np.testing.assert_allclose(RandomWalks.like(gram, [7]).explained_variance, random_walk_variance(7), atol=1e-12)
+    np.testing.assert_allclose(
+        RandomWalks.like(gram, [range(7)]).explained_variance, random_walk_variance(range(7)), atol=1e-12
+    )
+
+
+def test_random_walks_of_paths_with_gaps_are_those_of_walks_at_their_own_epochs():
+    """Drawn walks that are looked at at the epochs of two paths show what the formula says."""
+    rng = np.random.default_rng(2)
+    starts, epochs = rng.standard_normal((2, 20_000)), [[0, 1, 2, 3, 9, 10, 11, 12], [2, 4, 20]]
+    walks = [
+        start + 0.4 * np.concatenate([np.zeros((1, 20_000)), rng.standard_normal((at[-1], 20_000))]).cumsum(0)[at]
+        for start, at in zip(starts, epochs, strict=True)
+    ]
+    states = [{"w": torch.from_numpy(row)} for walk in walks for row in walk]
+    found = principal_components(states, ["w"], 2, [8, 3], times=[*epochs[0], *epochs[1]])
+    np.testing.assert_allclose(found.explained_variance, found.random_walk_variance, rtol=0.03)
+    equal = principal_components(states, ["w"], 2, [8, 3])
+    assert abs(equal.random_walk_variance[0] / equal.explained_variance[0] - 1) > 0.03
 
 
 def test_random_walks_from_the_starts_of_two_paths_explain_what_is_expected_of_them():

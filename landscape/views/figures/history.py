@@ -69,7 +69,8 @@ def _panels(heights: Sequence[float], total: float) -> list[Panel]:
 
 
 def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
-    named = [replace(interval, name=_title(interval, history)) for interval in history.intervals]
+    named = [replace(interval, name=_title(interval, history)) for interval in _longest(history.intervals)]
+    shades = list(dict.fromkeys((interval.name, interval.runs) for interval in history.intervals))
     rows = name_rows(named, *_x_range(history))
     top = 14.0 + 16 * min(max(rows, default=-1) + 1, MOST_NAME_ROWS)
     legend = legend_rows(_legend(history), PLOT_PX)
@@ -95,7 +96,10 @@ def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
                 {"x": mark.x, "texts": list(mark.texts), "line": mark.line, "run": mark.run} for mark in history.marks
             ],
         },
-        "shapes": [_shade(interval, k, history, theme) for k, interval in enumerate(history.intervals)],
+        "shapes": [
+            _shade(interval, shades.index((interval.name, interval.runs)), history, theme)
+            for interval in history.intervals
+        ],
         "annotations": [
             _name(interval, row) for interval, row in zip(named, rows, strict=True) if row < MOST_NAME_ROWS
         ],
@@ -190,6 +194,16 @@ def _found(interval: Interval, history: HistoryData) -> dict[str, Any]:
     }
 
 
+def _longest(intervals: Sequence[Interval]) -> list[Interval]:
+    """Of each landscape's stretches the longest, which bears its name."""
+    found: dict[tuple[str, tuple[int, ...]], Interval] = {}
+    for interval in intervals:
+        key = interval.name, interval.runs
+        best = found.get(key, interval)
+        found[key] = interval if interval.stop - interval.start > best.stop - best.start else best
+    return list(found.values())
+
+
 def _target(interval: Interval, history: HistoryData) -> go.Scatter:
     """What the pointer meets within an interval, in the uppermost panel: invisible points along its first curve."""
     of_run = [one for one in history.series if one.run in interval.runs] or list(history.series)
@@ -239,6 +253,7 @@ def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
 
 def _shade(interval: Interval, k: int, history: HistoryData, theme: str) -> dict[str, Any]:
     several = len(history.runs) > 1 and len(interval.runs) == 1
+    colour = look(interval.runs[0]).faint(theme, 0.13) if several else SHADES[k % len(SHADES)]
     return {
         "type": "rect",
         "name": interval.name,
@@ -248,8 +263,8 @@ def _shade(interval: Interval, k: int, history: HistoryData, theme: str) -> dict
         "x1": interval.stop,
         "y0": 0,
         "y1": 1,
-        "line": {"width": 0},
-        "fillcolor": look(interval.runs[0]).faint(theme, 0.13) if several else SHADES[k % len(SHADES)],
+        "line": {"width": 0 if interval.stop > interval.start else 2, "color": colour},
+        "fillcolor": colour,
         "layer": "below",
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, nearest, shown
+from landscape.fields.numbers import MOST_STRETCHES, progressions
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.wording import finite
@@ -36,7 +37,10 @@ class Series(Comparable):
 
 @dataclass(frozen=True)
 class Interval:
-    """The stretch of training that one landscape's path covers, in each of the runs with the numbers `runs`."""
+    """A stretch of training that one landscape's path covers, in each of the runs with the numbers `runs`.
+
+    A path with gaps covers several.
+    """
 
     name: str
     start: float
@@ -248,15 +252,21 @@ def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float 
 
 
 def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[Interval]:
-    """The stretches of all paths that can be counted in `unit`; equal ones of several runs are one."""
+    """The stretches of all paths that can be counted in `unit`, without gaps; equal ones of several runs are one."""
     runs: dict[tuple[str, float, float], list[int]] = {}
     for number, record in enumerate(records):
         for name, path in record.paths.items():
             factor = _factor(path.unit, unit, _steps_per_epoch(record))
             if factor is not None and len(path.step):
-                stretch = (name, float(path.step[0]) * factor, float(path.step[-1]) * factor)
-                runs.setdefault(stretch, []).append(number)
+                for start, stop in _covered(path.step.tolist()):
+                    runs.setdefault((name, start * factor, stop * factor), []).append(number)
     return [Interval(*stretch, runs=tuple(numbers)) for stretch, numbers in runs.items()]
+
+
+def _covered(steps: list[int]) -> list[tuple[int, int]]:
+    """The ends of the stretches of equal steps; of snapshots that keep no pace the ends of the whole."""
+    parts = progressions(steps)
+    return [(part[0], part[-1]) for part in (parts if len(parts) <= MOST_STRETCHES else [steps])]
 
 
 def _factor(counted: str, unit: str, per_epoch: float | None) -> float | None:

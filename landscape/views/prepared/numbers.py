@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.fields.numbers import counted
 from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepared import wording
@@ -107,12 +108,12 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
         rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
     record = path.runs[0] if path.label else None
     if record is not None:
-        first, last = int(path.step[0]), int(path.step[-1])
-        counted = f"{path.unit} {last}" if first == last else f"{path.unit}s {first} to {last}"
         share, walk = wording.percent(record.shown), wording.percent(record.shown_of_walk)
         shown = f", {share} of its own variance on the axes" if share else ""
         shown += f" (a random walk in its place: {walk})" if share and walk else ""
-        rows.insert(0, (f"path of {path.label}", f"{counted} of {record.run or 'a run'}{shown}"))
+        rows.insert(
+            0, (f"path of {path.label}", f"{counted(path.unit, path.step.tolist())} of {record.run or 'a run'}{shown}")
+        )
     return rows
 
 

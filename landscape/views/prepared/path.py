@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.axes import SEEN
 from landscape.batch_norm import RECALIBRATE
+from landscape.fields.numbers import counted
 from landscape.record import BATCH_NORM, Check
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
@@ -67,9 +68,8 @@ class DrawnPath(Comparable):
 
     @property
     def stretch(self) -> str:
-        """From which to which snapshot it leads: 'epochs 0 to 20'."""
-        first, last = self.numbers[0], self.numbers[-1]
-        return f"{self.unit} {last}" if first == last else f"{self.unit}s {first} to {last}"
+        """Which snapshots it leads through: 'epochs 0 to 20', or 'epochs 0-3, 9-12'."""
+        return counted(self.unit, self.numbers)
 
     @property
     def end_name(self) -> str:

@@ -135,7 +135,7 @@ def test_principal_components_equal_the_singular_vectors_of_the_centred_snapshot
         assert abs(vector @ right[k]) == pytest.approx(1, abs=1e-7)
         assert found.explained_variance[k] == pytest.approx(singular[k] ** 2 / (singular**2).sum(), rel=1e-10)
         assert (rows[-1] - rows[0]) @ vector >= 0
-    np.testing.assert_allclose(found.random_walk_variance, random_walk_variance(7)[:3])
+    np.testing.assert_allclose(found.random_walk_variance, random_walk_variance(range(7))[:3])
 
 
 def test_principal_components_agree_with_scikit_learn():
@@ -192,11 +192,32 @@ def test_random_walk_variance_equals_a_simulation(snapshots):
         variances = np.linalg.eigvalsh(centred @ centred.T)[::-1]
         fractions.append(variances / variances.sum())
     simulated = np.mean(fractions, 0)
-    np.testing.assert_allclose(random_walk_variance(snapshots)[:2], simulated[:2], rtol=0.02)
+    np.testing.assert_allclose(random_walk_variance(range(snapshots))[:2], simulated[:2], rtol=0.02)
+
+
+@pytest.mark.parametrize("times", [[0, 1, 2, 3, 9, 10, 11, 12], [3, 4, 50], [1, 2, 4, 8, 16]])
+def test_random_walk_variance_of_snapshots_with_gaps_equals_a_simulation(times):
+    generator = np.random.default_rng(1)
+    fractions = []
+    for _ in range(25):
+        walk = np.cumsum(generator.normal(size=(times[-1] + 1, 3000)), 0)[times]
+        centred = walk - walk.mean(0)
+        variances = np.linalg.eigvalsh(centred @ centred.T)[::-1]
+        fractions.append(variances / variances.sum())
+    np.testing.assert_allclose(random_walk_variance(times)[:2], np.mean(fractions, 0)[:2], rtol=0.02)
+
+
+@pytest.mark.parametrize("times", [range(11), range(3, 14), range(0, 110, 10), range(7, 7 + 11 * 391, 391)])
+def test_random_walk_variance_of_equal_steps_has_the_bits_of_cumulated_unit_steps(times):
+    steps = np.tril(np.ones((11, 11)))
+    steps[:, 0] = 0
+    centring = np.eye(11) - 1 / 11
+    values = np.linalg.eigvalsh(centring @ (steps @ steps.T) @ centring)[::-1].clip(min=0)
+    assert random_walk_variance(times).tobytes() == (values / values.sum()).tobytes()
 
 
 def test_random_walk_variance_tends_to_the_known_limits():
-    found = random_walk_variance(800)
+    found = random_walk_variance(range(800))
     assert found.sum() == pytest.approx(1)
     np.testing.assert_allclose(found[:3], [6 / (math.pi * k) ** 2 for k in (1, 2, 3)], rtol=5e-3)
     assert [round(100 * value, 1) for value in found[:2]] == [60.8, 15.2]
@@ -254,7 +275,8 @@ def test_path_and_axes_of_a_trajectory_landscape_agree_with_numpy(tmp_path):
     centred = np.linalg.svd(rows - rows.mean(0), compute_uv=False) ** 2
     for k, axis in enumerate(surface.axes):
         assert axis.attributes["explained_variance"] == pytest.approx(centred[k] / centred.sum(), rel=1e-6)
-        assert axis.attributes["random_walk_variance"] == pytest.approx(random_walk_variance(4)[k])
+        assert axis.attributes["random_walk_variance"] == pytest.approx(random_walk_variance(used)[k])
+        assert axis.label == f"principal component {k + 1} of epochs 2-4, 6"
         assert axis.attributes["norm"] == pytest.approx(1, abs=1e-6)
     assert surface.attributes["origin_step"] == 6
     assert surface.attributes["defaults"] == DEFAULTS

@@ -16,10 +16,11 @@ from torch import nn
 
 from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
+from landscape.fields.numbers import ranges
 from landscape.parameters import state_digest
 from landscape.trajectory.history import log_end, read_history
 from landscape.trajectory.run_files import read_info
-from landscape.trajectory.snapshots import ranges, read_trajectory
+from landscape.trajectory.snapshots import read_trajectory
 from landscape.trajectory.training_state import went_on_to
 
 ROOT = Path(__file__).parents[3]

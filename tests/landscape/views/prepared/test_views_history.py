@@ -159,6 +159,24 @@ def test_runs_differ_by_line_style_as_well_as_colour_and_are_named_once(two: lis
     assert axes == {"loss": "log", "accuracy": None, "validation loss": "log", "learning rate": None}
 
 
+def test_a_path_with_gaps_shades_what_it_covers_and_is_named_once(make: ModuleType) -> None:
+    gaps = replace(make.spiral(7), step=np.array([0, 1, 2, 3, 9, 10, 11, 12]))
+    alone = replace(make.spiral(2), step=np.array([1, 2, 7]))
+    uneven = replace(make.spiral(5), step=np.array([1, 2, 4, 8, 16, 32]))
+    history = prepare_histories([recorded("sgd", steps(320), gaps=gaps, alone=alone, uneven=uneven)])
+    assert history is not None
+    found = [(one.name, one.start, one.stop) for one in history.intervals]
+    assert found == [("gaps", 0, 3), ("gaps", 9, 12), ("alone", 1, 2), ("alone", 7, 7), ("uneven", 1, 32)]
+    drawn = draw_history(history)
+    shades = [(shape.name, shape.x0, shape.x1) for shape in drawn.layout.shapes]
+    assert shades == found
+    colours = [shape.fillcolor for shape in drawn.layout.shapes]
+    assert (colours[0], colours[2]) == (colours[1], colours[3])
+    assert len(set(colours)) == 3
+    assert drawn.layout.shapes[3].line.width > 0, "a snapshot by itself can be seen"
+    assert [note.text for note in drawn.layout.annotations] == ["gaps", "alone", "uneven"]
+
+
 def test_a_stretch_is_found_by_the_name_of_its_landscape(two: list[TrainingRecord]) -> None:
     history = prepare_histories(two)
     assert history is not None
