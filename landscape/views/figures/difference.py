@@ -32,16 +32,17 @@ def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
         kind: "curve", "topographic", "contour", "surface" or "slices".
     """
     style = replace(style, colour_scale=DIVERGING)
-    field = replace(data.field, difference=_in_errors(data) if kind in ("topographic", "contour", "slices") else None)
+    errors = _in_errors(data) if kind in ("topographic", "contour", "slices") else None
+    field = replace(data.field, difference=errors, unclear=WITHIN)
     if kind == "slices":
-        return _renamed(draw_slices(field, style))
+        return draw_slices(field, style)
     if kind == "curve":
         return add_marks(_with_zero(draw_curve(field, style), data), _marks_on_curve(data, style))
     if kind == "surface":
         return add_marks(draw_surface(field, style), _marks_on_surface(data, style))
     values = signed_lines(field, style) if kind == "contour" else [filled(field, style, bar_length(field))]
     marks = [mark for item in _paths(data) for mark in flat_marks(*item, style, joined=False)]
-    return _renamed(add_marks(draw_plane(with_levels(field), values, style), marks))
+    return add_marks(draw_plane(with_levels(field), values, style), marks)
 
 
 def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, Look]]:
@@ -84,14 +85,6 @@ def _in_errors(data: DifferenceData) -> np.ndarray | None:
     ratio = np.where(field.values == none, 0.0, ratio)
     known = np.minimum(np.nan_to_num(ratio, nan=CLEAR, posinf=CLEAR), CLEAR)
     return np.where(np.isfinite(field.values), known, np.nan)
-
-
-def _renamed(figure: go.Figure) -> go.Figure:
-    """The layer of uncertainty says what it is one of: here of no difference, and not of the origin."""
-    for trace in [*figure.data, *(trace for frame in figure.frames for trace in frame.data)]:
-        if (trace.meta or {}).get("role") == "uncertainty":
-            trace.update(name=WITHIN)
-    return figure
 
 
 def _with_zero(figure: go.Figure, data: DifferenceData) -> go.Figure:

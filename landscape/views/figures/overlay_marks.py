@@ -19,6 +19,7 @@ from landscape.views.prepared.path import DrawnPath
 LEGEND = {"traceorder": "normal", "itemsizing": "trace"}  # entries in rows, each with its own line style
 LEGEND_ROW_PX, LEGEND_GAP_PX = 22, 8
 KEY_RANK = 900  # of plotly's 1000: the landscapes come first in the legend
+NEAR, WIDER = 0.015, 0.8  # of the width of the plot: marks so near hide one another; of the size of one that is hidden
 LONGEST_LABEL = 48  # characters of a label in the legend
 
 
@@ -203,6 +204,7 @@ def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
     """Add traces on top, with room for their legend entries between the axis and the caption; `figure` is changed."""
     width = figure.layout.meta["plot"][0]
     before = legend_rows(_names(figure.data), width)
+    _widen_hidden(traces, figure.layout)
     figure.add_traces(list(traces))
     after = legend_rows(_names(figure.data), width)
     extra = (after - before) * LEGEND_ROW_PX + (LEGEND_GAP_PX if after and not before else 0)
@@ -212,6 +214,20 @@ def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
         if annotation.name == "caption":
             annotation.yshift -= extra
     return figure.update_layout(legend=LEGEND)
+
+
+def _widen_hidden(traces: Sequence[Any], layout: go.Layout) -> None:
+    """Make a last snapshot larger for each later one at its place, under which it could not be seen."""
+    ends = [trace for trace in traces if (trace.meta or {}).get("role") == "end"]
+    near = [NEAR * abs(high - low) for low, high in (layout[f"{name}axis"].range or (0, 0) for name in "xy")]
+    for k, one in enumerate(ends):
+        over = [
+            other
+            for other in ends[k + 1 :]
+            if abs(one.x[0] - other.x[0]) <= near[0] and abs(one.y[0] - other.y[0]) <= near[1]
+            and ("z" not in one or np.isclose(one.z[0], other.z[0]))
+        ]  # fmt: skip
+        one.marker.size *= 1 + WIDER * len(over)
 
 
 def _names(traces: Sequence[Any]) -> list[str]:

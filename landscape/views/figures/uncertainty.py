@@ -12,7 +12,6 @@ from landscape.views.figures.theme import INK, themed, typed
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.isosurfaces import isosurface
 
-NAME = "within 2 standard errors of the origin"
 BAND_NAME = "± 2 standard errors"
 SHEET = {"light": "#7a8699", "dark": "#b9c4d4"}
 VEIL = {"light": "rgba(255,255,255,0.45)", "dark": "rgba(20,24,31,0.5)"}
@@ -20,7 +19,7 @@ VEIL = {"light": "rgba(255,255,255,0.45)", "dark": "rgba(20,24,31,0.5)"}
 
 def unclear_names(data: FigureData) -> list[str]:
     """The legend entry of the region on a plane or in a volume, where it is drawn."""
-    return [] if data.difference is None else [NAME]
+    return [] if data.difference is None else [data.unclear]
 
 
 def unclear_region(data: FigureData, style: Style) -> list[go.Contour]:
@@ -38,7 +37,7 @@ def unclear_region(data: FigureData, style: Style) -> list[go.Contour]:
             contours={"type": "constraint", "operation": ">", "value": 1},
             connectgaps=False,
             hoverinfo="skip",
-            name=NAME,
+            name=data.unclear,
             showlegend=True,
             **themed(veils, style.theme, role="uncertainty"),
         )
@@ -57,7 +56,7 @@ def unclear_volume(data: FigureData, style: Style) -> list[go.Mesh3d]:
         go.Mesh3d(
             opacity=0.25,
             hoverinfo="skip",
-            name=NAME,
+            name=data.unclear,
             showlegend=True,
             **themed({theme: {"color": ink} for theme, ink in INK.items()}, style.theme, role="uncertainty"),
             **places,

@@ -73,10 +73,11 @@ class FigureData(Comparable):
     `error` is the standard error of `values`. `rise` is the loss over that of the origin and `rise_error` its standard
     error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
-    errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
-    are further observables, each for a panel of its own. `interpolated` is that of the surface: None where every point
-    was evaluated. `seeds` is what lines of other seeds would show, where a line was checked. `categories` are what the
-    values 0, 1, 2, … stand for, where they stand for names.
+    errors are known, and `unclear` what the legend calls where it is below one. `extrema` are the minima above the
+    noise and their saddles, where these are asked for. `beside` are further observables, each for a panel of its
+    own. `interpolated` is that of the surface: None where every point was evaluated. `seeds` is what lines of other
+    seeds would show, where a line was checked. `categories` are what the values 0, 1, 2, … stand for, where they
+    stand for names.
     """
 
     name: str
@@ -95,6 +96,7 @@ class FigureData(Comparable):
     origin: Origin | None = None
     networks: Networks | None = None
     difference: Floats | None = None
+    unclear: str = "within 2 standard errors of the origin"
     extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
     interpolated: NDArray[np.uint8] | None = None

@@ -15,6 +15,7 @@ from landscape.errors import JobError
 from landscape.surface import Surface
 from landscape.views import compare
 from landscape.views.figures.comparison import COMPARISON_KINDS, compare_figures
+from landscape.views.figures.layout import legend_rows
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.side_by_side import side_by_side
 
@@ -271,3 +272,52 @@ def test_hard_surfaces_are_compared_without_a_warning(make: ModuleType, log: boo
     for (name, hard), (mode, kind) in itertools.product(surfaces.items(), kinds):
         figure = compare([("plain", plain), (name, hard)], mode, kind, log=log)
         assert roles(figure, "field"), (name, mode, kind)
+
+
+def room_of_legend(figure: go.Figure) -> float:
+    """Pixels between where the legend begins and where the caption does, both under the plot area."""
+    (caption,) = [note for note in figure.layout.annotations if note.name == "caption"]
+    height = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    return float(-caption.yshift + figure.layout.legend.y * height)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("length", [3, 45])
+@pytest.mark.parametrize("mode", list(COMPARISON_KINDS))
+def test_all_rows_of_the_legend_have_room_above_the_caption(
+    make: ModuleType, mode: str, length: int, theme: str
+) -> None:
+    """Also beside the two last snapshots of a difference, and where the names of the runs are long."""
+    surfaces = [
+        make.with_record(make.quadratic(20, 16, offset=k, path=make.spiral(10)), origin_loss=0.1) for k in (0, 1)
+    ]
+    pair = [(name * length, surface) for name, surface in zip("ab", surfaces, strict=True)]
+    for kind in COMPARISON_KINDS[mode][2]:
+        for one in compare_figures(pair, mode, kind, theme=theme, uncertainty=mode == "tiled"):
+            drawn = one.figure
+            assert room_of_legend(drawn) >= 22 * legend_rows(legend(drawn), drawn.layout.meta["plot"][0]), kind
+            bottom = -min(note.yshift for note in drawn.layout.annotations if note.name == "caption")
+            assert bottom < drawn.layout.margin.b
+
+
+def test_the_name_of_the_faded_area_of_a_difference_is_counted(planes: Pair) -> None:
+    (label, first), (_, second) = planes
+    near = [(label, first), ("near", replace(second, observables=first.observables))]
+    drawn = compare(near, "difference")
+    assert "edge of the faded area, within 2 standard errors of no difference" in legend(drawn)
+    assert "within 2 standard errors of the origin" not in legend(drawn)
+    assert room_of_legend(drawn) >= 22 * len(legend(drawn)), "a row each, as one name is too long for two in a row"
+
+
+def test_last_snapshots_at_one_place_can_all_be_seen(planes: Pair, make: ModuleType) -> None:
+    for mode in ("overlay", "difference"):
+        at_one_place = [trace.marker.size for trace in roles(compare(planes, mode), "end")]
+        assert at_one_place[0] > 1.5 * at_one_place[1]
+    path = make.spiral()
+    moved = replace(path, coordinates={name: 0.5 + at for name, at in path.coordinates.items()})
+    elsewhere = replace(planes[1][1], path=moved)
+    apart = [trace.marker.size for trace in roles(compare([planes[0], ("moved", elsewhere)]), "end")]
+    assert apart[0] == apart[1]
+    assert [trace.marker.size for trace in roles(compare(planes, "overlay", "surface"), "end")] == [6, 6], (
+        "not in space"
+    )
