@@ -146,7 +146,8 @@ def principal_components(
     weights = weights * np.where(vectors[last, :count] >= vectors[0, :count], 1.0, -1.0)
     components = tuple(_unit_sum(snapshots, names, weights[:, k]) for k in range(count))
     ends = np.cumsum(lengths or [len(snapshots)])
-    each = np.split(np.arange(len(snapshots)) if times is None else np.asarray(times), ends[:-1])
+    at = np.arange(len(snapshots)) if times is None else np.asarray(times)
+    each = [part.tolist() for part in np.split(at, ends[:-1])]
     total, walks = float(values.sum()), RandomWalks.like(gram, each)
     explained = tuple(float(value) / total for value in values[:count])
     of_walks = walks.explained_variance if lengths else random_walk_variance(each[0])
