@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +23,9 @@ from landscape.retries import NotRetried, RetryRule
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
+
+
+FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,10 +195,10 @@ def setting_of(landscape: PreparedLandscape) -> Setting:
 def unanswered(label: str, cause: str) -> JobError:
     """The error of a question that cannot be answered, as user code raises, or as this software refuses it.
 
-    A refusal of this software says by itself which field it is about; of what user code raised, `label` says where.
+    A refusal that begins with a field says by itself what it is about; of anything else, `label` says where it was met.
 
     >>> str(unanswered("points", "JobError: batch_norm: must be eval")), str(unanswered("points", "ValueError: no"))
     ('batch_norm: must be eval', 'points: ValueError: no')
     """
-    refused = f"{JobError.__name__}: "
-    return JobError(cause.removeprefix(refused) if cause.startswith(refused) else f"{label}: {cause}")
+    words = cause.removeprefix(f"{JobError.__name__}: ")
+    return JobError(words if words != cause and FIELD.match(words) else f"{label}: {words}")
