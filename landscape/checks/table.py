@@ -38,6 +38,7 @@ def _centre(scene: Scene) -> Check:
             batch_norm=plan.batch_norm,
             stderr=scene.evidence.origin_stderr,
             rounding=scene.evidence.record.rounding_in_words,
+            accepted=scene.evidence.record.accepted_in_words,
         )
     )
 

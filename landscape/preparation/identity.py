@@ -96,6 +96,9 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
     """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
+    if not stored.record.has_check and stored.computed_point(lambda tile: True) is None:
+        words = ["landscape", "rm", run, stored.name]
+        return f"none of it is computed yet: drop it by `{shlex.join(words)}`"
     recorded = stored.identity.whole
     differ = {key for key, value in identity.items() if recorded.get(key) != value}
     if remedy := (

@@ -446,5 +446,14 @@ def test_the_checks_find_the_same_at_points_far_from_the_centre(tmp_path):
     job = make_job(tmp_path, hook_over_another_layer, [PLANE], num_samples=40)
     run(job, accept_origin=True)
     found = {each.number: each for each in check_landscape(tmp_path, "plane", problem=hook_over_another_layer).results}
-    assert found["1"].state == "holds"
+    assert found["1"].state == "fails"
+    assert found["1"].text.startswith("beside the centre it is not your model: loss ")
+    assert found["1"].text.endswith("; that was accepted")
     assert found["3"].state == "fails"
+
+
+def test_a_landscape_without_a_value_is_dropped_where_mending_the_model_changes_its_weights(tmp_path):
+    with pytest.raises(OtherModel):
+        run(make_job(tmp_path, merges_on_eval, [PLANE], num_samples=40))
+    with pytest.raises(JobError, match=r"none of it is computed yet: drop it by `landscape rm \S+ plane`"):
+        run(make_job(tmp_path, sound, [PLANE], num_samples=40))

@@ -25,6 +25,7 @@ class Centre:
         low_precision: whether it was evaluated in bfloat16 or tf32.
         stderr: the standard error of the recorded loss.
         rounding: how weights are rounded, in words; '' where they are not.
+        accepted: that the user's own model had other losses, and `--accept-origin` went on; '' where it had not.
     """
 
     recorded: float
@@ -35,6 +36,7 @@ class Centre:
     batch_norm: BatchNorm
     stderr: float
     rounding: str = ""
+    accepted: str = ""
 
 
 def centre(found: Centre) -> Check:
@@ -44,6 +46,9 @@ def centre(found: Centre) -> Check:
     allowed = LOW_PRECISION if found.low_precision else SAME_BATCHES if found.plain else OTHER_ARITHMETIC
     pair = f"loss {number(found.recorded, 4)}, and {number(found.own, 4)} by its own forward pass"
     known = {"recorded": found.recorded, "own": found.own, "allowed": allowed}
+    if found.accepted:
+        text, remedy = f"{found.accepted}; that was accepted", "mend the model, and compute it anew under another name"
+        return check("1", "centre", "fails", text, remedy, relative, numbers=known)
     neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # which check 2 speaks of
     if relative <= allowed or neither:  # the first never of NaN
         count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
