@@ -74,8 +74,9 @@ def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscap
             what = f"{record.origin} is the last snapshot, and training went on to {record.went_on_to}"
             ends.setdefault((what, _last_by_number(spec, record)), []).append(spec.name)
     return [
-        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; end the collector (`with`, or "
-        f"end_training) to keep the final weights, or write `origin: {written}` to say that these are meant"
+        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; finish a training that was "
+        "interrupted, end the collector (`with`, or end_training) to keep the final weights, or write "
+        f"`origin: {written}` to say that these are meant"
         for (what, written), names in ends.items()
     ]
 

@@ -13,7 +13,7 @@ from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts
 from landscape.views.prepared.figure_data import AxisView, FigureData, prepare_figure
-from landscape.views.prepared.path import off_the_axes
+from landscape.views.prepared.path import path_notes
 from landscape.views.prepared.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
 Floats = NDArray[np.float64]
@@ -186,6 +186,7 @@ def _caption(
         parts += [wording.sampling(item.surface, observable)] if len(samplings) > 1 else []
         at_origin = wording.origin_text(item.surface) if observable == "loss" else ""
         parts += [f"loss at the origin {at_origin}"] if at_origin else []
-        parts += [wording.state_text(item.surface), *field.scale.notes, *off_the_axes(field.paths, field.scale)]
+        parts += [wording.state_text(item.surface), *field.scale.notes]
+        parts += path_notes(item.surface, field.paths, observable, field.scale)
         sentences.append(f"{item.label}: {', '.join(parts)}")
     return sentences

@@ -169,7 +169,10 @@ def test_a_training_that_failed_after_its_last_snapshot_says_so_wherever_that_is
     warning = (
         "origin of end: epoch 2 is the last snapshot, and training went on to epoch 4, whose weights no snapshot has"
     )
-    remedy = "end the collector (`with`, or end_training) to keep the final weights, or write `origin: 2` to say"
+    remedy = (
+        "finish a training that was interrupted, end the collector (`with`, or end_training) to keep the final "
+        "weights, or write `origin: 2` to say"
+    )
     assert f"warning: {warning}; {remedy} that these are meant\n" in plan
     assert "origin of end, first" not in plan, "a snapshot that the job names is meant"
     assert warning in call("run", "job.yaml", "--serial").err
