@@ -53,7 +53,7 @@ def read_lines(run: Place) -> HistoryLines:
     Raises:
         LandscapeError: the file, or run.json, cannot be read.
     """
-    data = _history_data(open_folder(run))
+    data = history_data(open_folder(run))
     readable, damaged = [], []
     for number, text in enumerate(data.split(b"\n")[:-1], 1):
         line = _parsed(text)
@@ -64,7 +64,7 @@ def read_lines(run: Place) -> HistoryLines:
     return HistoryLines(data, tuple(readable), tuple(damaged))
 
 
-def _history_data(folder: Folder) -> bytes:
+def history_data(folder: Folder) -> bytes:
     """The file of the history that counts; empty where there is none."""
     path = contents(folder, read_info(folder)).history
     try:
@@ -158,7 +158,7 @@ def read_log(run: Place) -> Log:
     Raises:
         LandscapeError: the file, or run.json, cannot be read.
     """
-    return Log(_history_data(open_folder(run)))
+    return Log(history_data(open_folder(run)))
 
 
 def log_end(run: Place | Log, until: Until | None = None) -> LogEnd | None:

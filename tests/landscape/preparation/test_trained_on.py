@@ -118,13 +118,13 @@ def test_a_log_that_is_not_finite_is_no_loss_to_expect(grown: Path, losses, at_o
 
 
 def test_what_is_told_of_a_log_reads_it_once(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, read_one = [], history._history_data
+    read, read_one = [], history.history_data
 
     def counted(folder):
         read.append(Path(folder.name).resolve())
         return read_one(folder)
 
-    monkeypatch.setattr(history, "_history_data", counted)
+    monkeypatch.setattr(history, "history_data", counted)
     evidence = Evidence.of(str(grown / "own"), "drawn")
     assert (evidence.logged.loss, evidence.origin_went_on_to, len(evidence.last_stretches)) == (8.0, "step 5", 0)
     assert read == [(grown / "other").resolve()]
