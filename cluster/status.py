@@ -88,7 +88,8 @@ def status_text(status: dict[str, Any]) -> str:
         if each["origin_loss"] is not None:
             error = each["origin_loss_stderr"]
             within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
-            parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
+            which = f" ({flat(each['origin'])})" if each["origin"] else ""
+            parts.append(f"loss at the origin{which} {each['origin_loss']:.5g}{within}")
             if each["no_better_than_guessing"]:
                 parts.append(f"no better than guessing ({each['guessing']:.4g})")
         if each["minimum"]:

@@ -153,6 +153,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "found_range": _found_range(store),
         "minimum": _minimum([store, *(level for level, _ in levels)]),
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
+        "origin": record.origin_name or None,
         "origin_loss": record.origin_loss,
         "origin_loss_stderr": record.origin_loss_stderr,
         "guessing": record.guessing,

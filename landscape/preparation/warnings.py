@@ -116,8 +116,9 @@ def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> Non
         return
     unmoved = _unmoved_as_zero(landscape)
     reason = (
-        "nothing that the directions move changes it; check that observe uses the model that it is given, and that "
-        "what requires gradients takes part in the loss"
+        "nothing that the directions move changes it; check that observe uses the model that it is given, that what "
+        "requires gradients takes part in the loss, and that no layer computes with a copy of its weights (such as "
+        "LoRA's, merged on `eval()`)"
     )
     if unmoved:
         others = f" and {len(unmoved) - 1} more tensors" if len(unmoved) > 1 else ""

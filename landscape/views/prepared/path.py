@@ -19,6 +19,7 @@ from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.scale import Scale
+from landscape.views.prepared.wording import has_fixed_statistics, mixes_networks
 
 Floats = NDArray[np.float64]
 
@@ -135,7 +136,7 @@ def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, sc
     networks too. Where check 10 has judged that, its finding is repeated, or nothing is said where it holds.
     """
     apart, judged = off_the_axes(paths, scale), None
-    if observable == "loss" and _has_fixed_statistics(surface):
+    if observable == "loss" and has_fixed_statistics(surface):
         judged = _judged(surface)
     if judged is None:
         statistics = _statistics(surface, paths, bool(apart)) if observable == "loss" else []
@@ -204,11 +205,6 @@ def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
     ]
 
 
-def _has_fixed_statistics(surface: Surface) -> bool:
-    """Whether batch norm has running statistics of training, which elsewhere are those of other weights."""
-    return bool(surface.record.provenance.batch_norm_layers) and surface.record.batch_norm == "eval"
-
-
 def _judged(surface: Surface) -> Check | None:
     """What check 10 found; None where it has not judged the landscape."""
     checks = surface.record.checks
@@ -225,9 +221,9 @@ def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> lis
     Args:
         told: whether the caption already says that the losses differ.
     """
-    if not _has_fixed_statistics(surface):
+    if not has_fixed_statistics(surface):
         return []
-    if {axis.record.kind for axis in surface.axes} & {"towards", "plane"}:  # along which statistics move
+    if mixes_networks(surface):
         barrier = surface.find_barrier() if len(surface.axes) == 1 else None
         if barrier is not None and (barrier.height == 0 or barrier.is_within_error):
             return []

@@ -132,7 +132,8 @@ def choose_scale(
         low, high = low - pad, low + pad
     chosen = choose_levels(low, high, log, count, exact_levels)
     notes = [*([clip_note] if clip_note else []), *notes]
-    return Scale(log, low, high, chosen.drawn, chosen.texts, tuple(notes), chosen.note)
+    note = "no contour line, as all values are the same" if finite.size > 1 and np.ptp(finite) == 0 else chosen.note
+    return Scale(log, low, high, chosen.drawn, chosen.texts, tuple(notes), note)
 
 
 def _checked_clip(clip: float | None, zmax: float | None) -> float | None:

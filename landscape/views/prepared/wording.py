@@ -176,11 +176,16 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def sampling(surface: Surface, observable: str) -> str:
-    """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm eval'."""
+    """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm batch'.
+
+    Of batch norm in mode eval it says whose statistics hold, as the shape of the landscape may come from them.
+    """
     text = mean_in_words(surface.record, observable, observable_title(observable))
     text += f", {precision_text(surface)}" if surface.record.precision else ""
     text += f", {surface.record.rounding_in_words}" if surface.record.rounding_in_words else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
+    fixed = has_fixed_statistics(surface) and not mixes_networks(surface)
+    text += " (the origin's statistics at every point)" if fixed else ""
     text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
     return text
 
@@ -199,6 +204,16 @@ def batch_norm_text(surface: Surface) -> str:
     """The batch-norm mode, such as 'eval'; '' where it is not recorded or the model is known to have no batch norm."""
     layers = surface.record.provenance.batch_norm_layers
     return "" if layers == 0 else surface.record.batch_norm or ""
+
+
+def has_fixed_statistics(surface: Surface) -> bool:
+    """Whether batch norm has running statistics of training, which elsewhere are those of other weights."""
+    return bool(surface.record.provenance.batch_norm_layers) and surface.record.batch_norm == "eval"
+
+
+def mixes_networks(surface: Surface) -> bool:
+    """Whether an axis leads to other networks, along which running statistics of batch norm move with the weights."""
+    return not {axis.record.kind for axis in surface.axes}.isdisjoint(("towards", "plane"))
 
 
 def precision_text(surface: Surface) -> str:

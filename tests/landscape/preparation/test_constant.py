@@ -17,6 +17,7 @@ from landscape import Job, Problem, import_surface, open_run, run
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore, has_constant_loss
 from landscape.tasks import create_landscape
+from landscape.views import prepare_figure
 from landscape.views.prepared.wording import caption
 
 SAID = "the loss is the same, to the last bit, at all points: "
@@ -66,6 +67,7 @@ def test_an_adapter_that_is_not_trained_is_named_once_and_wherever_the_landscape
         part for part in caption(surface, "loss") if part.startswith("The same loss at all points shown: nothing ")
     ]
     assert told.endswith("; `landscape inspect RUN plane --at=0,0` says whether a layer is dead")
+    assert prepare_figure(surface).scale.levels_note == "no contour line, as all values are the same"
     assert status_text(status).endswith(f"why the same loss: landscape inspect {job.run_path} plane --at=0,0")
 
 
@@ -77,6 +79,7 @@ def test_parameters_without_effect_are_another_reason(tmp_path, caplog):
     run(job.replace(landscapes=[line]))
     [said] = [message for message in caplog.messages if SAID in message]
     assert "nothing that the directions move changes it; check that observe uses the model" in said
+    assert "no layer computes with a copy of its weights (such as LoRA's, merged on `eval()`)" in said
 
 
 @pytest.mark.parametrize("options", [{"b": 0.5}, {"normalise": "none"}])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
-from cluster.status import run_status
+from cluster.status import run_status, status_text
 from landscape import JobError, run
 from landscape.checks.evidence import Evidence
 from landscape.checks.scene import Scene
@@ -131,6 +131,9 @@ def test_what_is_told_of_a_log_reads_it_once(grown: Path, monkeypatch: pytest.Mo
     read.clear()
     assert run_status(str(grown / "other"))["went_on_to"] is None
     assert read == [(grown / "other").resolve()]
+    status = run_status(str(grown / "own"))
+    assert {each["name"]: each["origin"] for each in status["landscapes"]}["both"] == "own epoch 4"
+    assert "loss at the origin (own epoch 4) " in status_text(status)
 
 
 def test_the_log_of_the_run_whose_snapshot_is_the_origin_says_what_its_loss_should_be(grown: Path) -> None:

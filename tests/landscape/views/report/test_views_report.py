@@ -214,6 +214,10 @@ def test_batch_norm_is_named_only_where_the_model_has_any(make: ModuleType) -> N
     for surface in (with_layers(), with_layers(batch_norm_layers=2)):  # what earlier versions kept says nothing of it
         assert dict(landscape_rows(surface))["batch norm"] == "eval"
         assert "batch norm eval" in caption(surface, "loss")[0]
+    own = " (the origin's statistics at every point)"
+    assert caption(with_layers(batch_norm_layers=2), "loss")[0].endswith(f"batch norm eval{own}")
+    recalibrated = make.with_record(with_layers(batch_norm_layers=2), batch_norm="recalibrate")
+    assert caption(recalibrated, "loss")[0].endswith("batch norm recalibrate"), "statistics are those of each point"
     without = with_layers(batch_norm_layers=0)
     assert "batch norm" not in dict(landscape_rows(without))
     assert not {"batch norm", "plan: batch norm"} & set(dict(provenance_rows(without)))
