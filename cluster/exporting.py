@@ -33,7 +33,7 @@ def export_run(
     """Write each landscape (or those named) in each format; yields the paths as they are written.
 
     Args:
-        names: of landscapes; none: all of the run, without those whose number of axes a format or the kind is not for.
+        names: of landscapes; none: all of the run whose number of axes fits the kind and the format.
         look: further options of `landscape.views.figure`.
 
     Raises:
@@ -51,13 +51,13 @@ def export_run(
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     of_surfaces = [ending for ending in wanted if ending != REPORT]
-    stores = _stores(opened.path, names or opened, skip=not names)
+    stores = _stores(opened.path, dict.fromkeys(names) or opened, skip=not names)
     if of_surfaces:
         _check_observables(stores, observable)
     written = {ending: _fitting(stores, ending, kind, all_must=bool(names)) for ending in of_surfaces}
     folder.mkdir(parents=True, exist_ok=True)
     broken = {} if names else dict(opened.unreadable)
-    surfaces = (opened[name] for name in names) if names else _readable(opened, broken)
+    surfaces = (opened[name] for name in dict.fromkeys(names)) if names else _readable(opened, broken)
     alive = driver_alive(opened.path)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")

@@ -154,8 +154,11 @@ class Along:
 
     @property
     def furthest(self) -> int:
-        """The snapshot with the largest gap, which checks, tables and captions name; the first one without any."""
-        return int(np.argmax(self.ranked))
+        """The snapshot with the largest gap, which checks, tables and captions name, among those where both are known.
+
+        The first of these where no losses differ.
+        """
+        return int(np.argmax(np.where(np.isnan(self.losses + self.plane), -1.0, self.ranked)))
 
     @property
     def span(self) -> float:

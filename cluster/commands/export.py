@@ -29,8 +29,8 @@ def export(
     run
         The run folder or URL.
     name
-        One landscape; default: all, without those whose number of axes --kind or stl is not for. With --to report, this
-        and what follows may be further runs: the page compares them.
+        One landscape; default: all whose number of axes fits --kind and the format. With --to report, this and what
+        follows may be further runs: the page compares them.
     more
         Further landscapes of the run; or further runs.
     to

@@ -228,9 +228,9 @@ class LandscapeState:
         """
         if self._times_asked and not self.is_asking(workers):
             if self._times_asked == MOST_ASKED:
-                self.stop_waiting("the workers that were asked for its own forward pass were lost, or raised")
+                self.stop_waiting("the workers that were asked to evaluate your model were lost, or raised")
             elif held == self._unsettled:
-                self.stop_waiting("the worker that was asked for its own forward pass was lost, or raised, as the last")
+                self.stop_waiting("no worker is left to evaluate your model: the last one was lost, or raised")
 
     def stop_waiting(self, reason: str) -> None:
         """Record why the landscape is not compared with the user's own model, unless that is known."""

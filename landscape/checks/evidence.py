@@ -192,15 +192,14 @@ class Evidence:
 
     @property
     def log_not_finite(self) -> str:
-        """That the log has no finite loss where the origin was kept, and its last one, in words; else empty."""
+        """That the log has no finite loss where the origin was kept, and those before, in words; else empty."""
         at_origin = self.log_at_origin
         if at_origin is None or at_origin.is_finite:
             return ""
         unit, number = self.until
         where = f"at {unit} {number}" if self.origin_went_on_to else "at its end"
-        last = f", the last one {brief(at_origin.loss)}" if at_origin.loss is not None else ""
-        last += f" at {at_origin.loss_at}" if last and at_origin.loss_at else ""
-        return f"{self.log_in_words} has no finite loss {where}{last}"
+        before = "" if at_origin.loss is None else f", {brief(at_origin.loss)} on average up to "
+        return f"{self.log_in_words} has no finite loss {where}{before and before + (at_origin.loss_at or 'then')}"
 
     @cached_property
     def origin_went_on_to(self) -> str:

@@ -288,7 +288,7 @@ def _lowest(scene: Scene) -> Check:
 def _renewed_lowest(scene: Scene, index: Index) -> tuple[float, float] | None:
     """The losses at the centre and at a cell with batch norm's statistics taken anew; None where they are already.
 
-    None, too, where the cell is not lower as evaluated now: then it is the value on disk that is to be explained.
+    None, too, where the cell is not lower as evaluated now: the value on disk is then what needs a reason.
     """
     try:
         if not scene.uses_centres_statistics:

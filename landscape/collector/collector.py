@@ -56,8 +56,8 @@ class TrajectoryCollector:
     `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
     from 1: the epoch the step belongs to), `learning_rate` (of the first parameter group), `loss`, metrics; and one
     per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a
-    loss has none. Non-persistent buffers are not kept: PyTorch leaves them out of a state dict because the model makes
-    them itself.
+    loss has no key `loss`. Non-persistent buffers are not kept: PyTorch leaves them out of a state dict because the
+    model makes them itself.
 
     The history is synced to disk at each epoch's end and each snapshot. An object store cannot append to a file, so
     there the whole history is written at these moments and every 30 s besides: a crash loses the lines since the last

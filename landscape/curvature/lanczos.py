@@ -74,6 +74,8 @@ class Krylov:
 
     @cached_property
     def _ritz_values(self) -> tuple[Floats, Floats, Floats]:
+        if not self.is_finite:
+            return np.full(self.steps, np.nan), np.full(self.steps, np.nan), np.full((self.steps, self.steps), np.nan)
         matrix = np.diag(self.alphas) + np.diag(self.betas[:-1], 1) + np.diag(self.betas[:-1], -1)
         values, vectors = np.linalg.eigh(matrix)
         return values, np.abs(self.betas[-1] * vectors[-1]), vectors

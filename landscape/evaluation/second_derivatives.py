@@ -40,12 +40,13 @@ def refuse_wrong_derivatives(loss: Tensor) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name() in _WRONG:
-            raise NoSecondDerivative(f"torch's second derivative of {_WRONG[node.name()]} is wrong")
+        name = type(node).__name__  # not node.name(), which a function of the user's may have as its own attribute
+        if name in _WRONG:
+            raise NoSecondDerivative(f"torch's second derivative of {_WRONG[name]} is wrong")
         nodes += [following for following, _ in node.next_functions]
         backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
         if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
-            raise NoSecondDerivative(f"{node.name()} is marked with once_differentiable")
+            raise NoSecondDerivative(f"{name} is marked with once_differentiable")
 
 
 @contextlib.contextmanager

@@ -44,10 +44,12 @@ def progressions(numbers: Iterable[int]) -> list[list[int]]:
         last = found[-1] if found else []
         if last and (len(last) == 1 or number - last[-1] == last[1] - last[0]):
             last.append(number)
+        elif len(last) == 2 and last[1] - last[0] > 1:  # the second may begin a stretch with what follows
+            found.append([last.pop(), number])
         else:
             found.append([number])
-    apart = [len(each) == 2 and each[1] - each[0] > 1 for each in found]
-    return [part for each, cut in zip(found, apart, strict=True) for part in ([[k] for k in each] if cut else [each])]
+    cut = len(found[-1]) == 2 and found[-1][1] - found[-1][0] > 1 if found else False
+    return [*found[:-1], *([k] for k in found[-1])] if cut else found
 
 
 def _word(progression: list[int]) -> str:

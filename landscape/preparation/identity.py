@@ -179,10 +179,14 @@ def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any
 def _remedy_of_later_end(stored: LandscapeStore, differ: Collection[str], run: str) -> str:
     """What to name where the last snapshot, which the job means, is a later one by now; empty where other differs."""
     before, specs = stored.record.origin_step, stored.job.landscapes
-    if before is None or set(differ) != {"origin"} or not specs:
+    if set(differ) != {"origin"} or not specs:
         return ""
     origin, chosen = specs[0].get("origin"), specs[0].get("snapshots")
-    if origin != "last" and not (origin is None and chosen in (None, "all")):
+    other, _, which = str(origin).rpartition("@")
+    if before is None and other and which == "last":
+        then = str(stored.record.origin).rpartition(" ")[2]
+        return f"the last snapshot of {other} was {then} then; write `origin: {other}@{then}` in the job"
+    if before is None or (origin != "last" and not (origin is None and chosen in (None, "all"))):
         return ""
     trajectory = read_trajectory(run)
     if before not in trajectory.numbers or trajectory.numbers[-1] == before:

@@ -128,11 +128,11 @@ class LogEnd:
 
     @property
     def not_finite(self) -> str:
-        """That the log ends without a finite loss, in words, and the last one that was; empty where it has one."""
+        """That the log ends without a finite loss, in words, and `loss`; empty where it ends with a finite one."""
         if self.is_finite:
             return ""
-        last = "" if self.loss is None else f", the last one {self.loss:.4g}{self.loss_at and f' at {self.loss_at}'}"
-        return f"no finite loss at its log's end{last}"
+        before = "" if self.loss is None else f", {self.loss:.4g} on average up to {self.loss_at or 'then'}"
+        return f"no finite loss at its log's end{before}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from landscape.views.figures.curve import PANEL_PX, PLOT_PX, band, y_limits
 from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
 from landscape.views.figures.overlay_looks import look
-from landscape.views.figures.overlay_marks import LEGEND, entry, flat_marks, on_curve, overlay_names
+from landscape.views.figures.overlay_marks import LEGEND, entry, flat_marks, on_curve, overlay_names, widen_hidden
 from landscape.views.figures.pointer import pointer_notes, pointer_text, pointer_values
 from landscape.views.figures.theme import INK, themed
 from landscape.views.prepared.comparison_overlay import OverlayData
@@ -40,6 +40,7 @@ def draw_curve_overlay(data: OverlayData, style: Style) -> go.Figure:
         traces += [mark for path in own for mark in flat_marks(path, label, number, look(number), style, joined=False)]
     traces += _origins(data, style)
     figure = finish(data.frame, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
+    widen_hidden(figure.data, figure.layout)
     return figure.update_layout(legend=LEGEND)
 
 

@@ -204,7 +204,7 @@ def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
     """Add traces on top, with room for their legend entries between the axis and the caption; `figure` is changed."""
     width = figure.layout.meta["plot"][0]
     before = legend_rows(_names(figure.data), width)
-    _widen_hidden(traces, figure.layout)
+    widen_hidden(traces, figure.layout)
     figure.add_traces(list(traces))
     after = legend_rows(_names(figure.data), width)
     extra = (after - before) * LEGEND_ROW_PX + (LEGEND_GAP_PX if after and not before else 0)
@@ -216,7 +216,7 @@ def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
     return figure.update_layout(legend=LEGEND)
 
 
-def _widen_hidden(traces: Sequence[Any], layout: go.Layout) -> None:
+def widen_hidden(traces: Sequence[Any], layout: go.Layout) -> None:
     """Make a last snapshot larger for each later one at its place, under which it could not be seen."""
     ends = [trace for trace in traces if (trace.meta or {}).get("role") == "end"]
     near = [NEAR * abs(high - low) for low, high in (layout[f"{name}axis"].range or (0, 0) for name in "xy")]

@@ -89,7 +89,9 @@ def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, floa
         ]
         more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
         notes += [f"Snapshots {where}: {', '.join([*names[:NAMED], *more])}"] if names else []
-    loss = np.concatenate([np.empty(0), *(path.loss[~np.isfinite(path.own)] for _, path in paths)])
+    loss = np.concatenate(
+        [np.empty(0), *(path.loss[~np.isfinite(path.own) & np.isfinite(path.height)] for _, path in paths)]
+    )
     counts = {
         "is not finite": np.isinf(loss).sum(),
         "is not known": np.isnan(loss).sum(),

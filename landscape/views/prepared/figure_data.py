@@ -14,6 +14,7 @@ from landscape.record import (
     EIG_MIN,
     EIG_MIN_RESIDUAL,
     EIG_NEGATIVE,
+    NO,
     UNDECIDED,
     YES,
     ZERO,
@@ -372,11 +373,21 @@ def _is_loose(surface: Surface) -> NDArray[np.bool_]:
 def _negative(surface: Surface) -> NDArray[np.uint8]:
     """Whether there is a negative eigenvalue at each point, as was found when it was computed.
 
-    Maps of earlier versions do not hold it, and have no bound to say no by.
+    Maps of earlier versions do not hold it, and have no bound to say no by. Nor is there one at a point between those
+    of a refined map: no is known there if it holds at all points that its value is interpolated from.
     """
     if EIG_NEGATIVE in surface.observables:
         stored = np.asarray(surface[EIG_NEGATIVE], np.float64)
-        return np.where(np.isfinite(stored), stored, UNDECIDED).astype(np.uint8)
+        codes = np.where(np.isfinite(stored), stored, UNDECIDED).astype(np.uint8)
+        if surface.interpolated is None:
+            return codes
+        between = np.where(_by_values(surface) == YES, YES, np.where(stored == NO, NO, UNDECIDED))
+        return np.where(surface.interpolated > 0, between, codes).astype(np.uint8)
+    return _by_values(surface)
+
+
+def _by_values(surface: Surface) -> NDArray[np.uint8]:
+    """The same by the eigenvalues that are drawn alone: yes, or undecided."""
     largest, smallest = (np.asarray(surface[name], np.float64) for name in (EIG_MAX, EIG_MIN))
     how = surface.record.convexity.second_derivatives if surface.record.convexity is not None else ""
     in_float32 = products_in_float32(how, surface.record.precision)

@@ -42,8 +42,9 @@ class DrawnPath(Comparable):
     """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
-    drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane, infinite where it is not finite, and `own` the same in drawn units, NaN as `height` is;
+    drawn units, and NaN where it is not known or has no logarithm, and `below` the same as it is. `loss` is the loss at
+    the snapshots themselves, which lie off the plane, infinite where it is not finite, and `own` the same in drawn
+    units, NaN as `height` is;
     `apart` is how far both losses are from each other, as `Along.ranked`, and 0 for other observables. `run` is what
     the run is called, empty where it is that of the landscape; `number` is the place among the paths of several runs,
     from 0, and `shown` the share of its own variance on the axes, if known.
@@ -53,6 +54,7 @@ class DrawnPath(Comparable):
     numbers: tuple[int, ...]
     places: tuple[Floats, ...]
     height: Floats
+    below: Floats
     loss: Floats
     own: Floats
     apart: Floats
@@ -103,6 +105,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             numbers=tuple(int(step) for step in path.step),
             places=places[k],
             height=_drawn(path.projected_loss, observable, log),
+            below=path.losses[1],
             loss=path.losses[0],
             own=_drawn(path.loss, observable, log),
             apart=surface.along(path).ranked if observable == "loss" else np.zeros(len(path.step)),
@@ -165,7 +168,7 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
         return []
     plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
     losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in far]
-    below = [number(scale.real(h), 3) if math.isfinite(h := float(path.height[k])) else "" for path, k in far]
+    below = [number(float(path.below[k]), 3) if math.isfinite(path.below[k]) else "" for path, k in far]
     if len(far) == 1:
         path, k = far[0]
         there = f"the {plane} has {below[0]} there" if below[0] else f"the {plane}'s is not finite there"
@@ -177,7 +180,7 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
         f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there or 'not finite'})"
         for (path, k), loss, there in zip(far, losses, below, strict=True)
     ]
-    return [f"the losses of the paths are not those of the {plane}, least at {', '.join(each)}"]
+    return [f"the losses of the paths are not those of the {plane}, furthest apart at {', '.join(each)}"]
 
 
 def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
@@ -197,7 +200,7 @@ def _name(path: DrawnPath, k: int) -> str:
 
 def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
     """Of each path at how many of its points the loss is known, where it is not at all of them."""
-    known = [(path, int(np.isfinite(path.height).sum())) for path in paths]
+    known = [(path, int(np.isfinite(path.below).sum())) for path in paths]
     return [
         f"loss on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
         for path, count in known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,42 @@ def test_a_model_without_second_derivatives_gets_differences_and_says_so(tmp_pat
     assert surface.attributes["convexity"]["second_derivatives"] == "differences"
     np.testing.assert_allclose(surface["eig_ratio"], 0.25, rtol=1e-6)
     assert "by differences of gradients in float64" in plan_text(plan_job(job_of(tmp_path / "other", problem)))
+
+
+def test_a_function_of_the_users_may_have_an_attribute_called_name(tmp_path):
+    class Named(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.name = "mine"
+            context.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(context, slope):
+            return 2 * context.saved_tensors[0] * slope
+
+    problem = problem_of(lambda w, bias: Named.apply(w[0]) / 2 - w[1] ** 2 / 8)
+    np.testing.assert_allclose(run(job_of(tmp_path, problem))["map"]["eig_ratio"], 0.25, rtol=1e-6)
+
+
+def test_points_between_those_of_a_refined_map_have_the_sign_of_their_values_or_none(tmp_path):
+    """The Hessian is diag(w₀, 2): negative where w₀ is."""
+
+    def cubic() -> Problem:
+        return problem_of(lambda w, bias: w[0] ** 3 / 6 + w[1] ** 2, (0.1, 0.0))
+
+    run(job_of(tmp_path, cubic(), {"name": "map", "convexity": True, "size": [18, 17], "range": [[-9, 9], [-9, 9]]}))
+    refine(tmp_path, "map", factor=2, box=[(-9, -4), (-9, 9)], problem=cubic)
+    merged = open_run(tmp_path)["map"].merged()
+    assert (merged.interpolated > 0).any()
+    (said,) = re.findall(
+        r"[Aa] negative eigenvalue at (\d+) of (\d+) points(?:, undecided at (\d+))?",
+        " ".join(prepare_figure(merged, "eig_min").caption),
+    )
+    negative, known, undecided = (int(count or 0) for count in said)
+    assert negative == int((merged["eig_min"] < 0).sum())
+    assert known - negative - undecided <= int((merged["eig_min"] >= 0).sum())
+    assert undecided < known / 4
 
 
 def test_points_without_a_finite_loss_have_no_eigenvalues(tmp_path):

@@ -151,6 +151,19 @@ def test_a_hessian_that_is_not_finite_costs_no_more_steps_than_its_ranks_need():
     assert lanczos(product, 500, (), steps=7).steps == 7  # of as many steps as were asked for
 
 
+@pytest.mark.parametrize("bad", [1, 2, 4])
+def test_one_product_that_is_not_finite_leaves_no_eigenvalue_known(bad):
+    asked = []
+
+    def product(vector):
+        asked.append(vector)
+        return np.full_like(vector, np.nan) if len(asked) == bad else np.linspace(-1, 2, 20) * vector
+
+    krylov = lanczos(product, 20, (1, -1))
+    assert np.isnan(krylov.pair(1).value)
+    assert krylov.negative(False) == UNDECIDED
+
+
 # -- what stays open -------------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ SPECS = [
     {"name": "line", "origin": "../other@first", "directions": [{"kind": "towards", "target": "last"}]},
     {"name": "plane", "plane": ["last", "first", "../other@last"]},
     {"name": "random"},
+    {"name": "elsewhere", "origin": "../other@last"},
 ]
 NAMES = [spec["name"] for spec in SPECS]
 
@@ -84,6 +85,12 @@ def test_a_job_that_means_another_last_snapshot_by_now_is_told_which_to_name(gro
     remedy = "the last snapshot was epoch 4 then, and is epoch 6 now; write `origin: 4` in the job, or give"
     assert f"changed: origin (other weights): {remedy}" in str(refused.value)
     prepare(job_of(grown, {**random, "origin": 4}))
+    elsewhere = SPECS[NAMES.index("elsewhere")]
+    with pytest.raises(JobError) as refused:
+        prepare(job_of(grown, elsewhere))
+    remedy = "the last snapshot of ../other was 3 then; write `origin: ../other@3` in the job"
+    assert f"changed: origin (other weights): {remedy}" in str(refused.value)
+    prepare(job_of(grown, {**elsewhere, "origin": "../other@3"}))
     with pytest.raises(JobError, match=r"changed: seed 0 to 1.*: change it back"):
         prepare(job_of(grown, {**random, "origin": 4}).model_copy(update={"seed": 1}))
 
@@ -94,7 +101,11 @@ def test_a_job_that_means_another_last_snapshot_by_now_is_told_which_to_name(gro
         ([3, 2, 1, 0, 0], None, "the log ended at 1.2 (step 5)"),
         ([0, 0, 0, 0, 0], None, "the log ended at 0 (step 5)"),
         ([3, 2, 1, None, None], None, ""),
-        ([3, None, None, 1, 1], "the training log of other has no finite loss at step 3, the last one 3 at step 1", ""),
+        (
+            [3, None, None, 1, 1],
+            "the training log of other has no finite loss at step 3, 3 on average up to step 1",
+            "",
+        ),
         ([None] * 5, "the training log of other has no finite loss at step 3", ""),
     ],
 )

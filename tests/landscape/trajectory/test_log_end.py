@@ -76,7 +76,7 @@ def test_a_log_that_ends_in_losses_that_are_not_finite_says_so(tmp_path):
     run = write(tmp_path / "run", lines)
     found = log_end(run)
     assert (found.step, found.loss, found.is_finite, found.loss_at) == (200, pytest.approx(0.42), False, "step 149")
-    assert found.not_finite == "no finite loss at its log's end, the last one 0.42 at step 149"
+    assert found.not_finite == "no finite loss at its log's end, 0.42 on average up to step 149"
     assert training_state(run, found)["loss_not_finite"] == found.not_finite
     assert training_lines(training_state(run, found)) == [f"training: 200 steps, 9 epochs, {found.not_finite}"]
     assert log_end(run, ("step", 149)) == LogEnd(149, 7, pytest.approx(0.42), pytest.approx(0, abs=1e-9))
@@ -86,9 +86,9 @@ def test_a_log_that_ends_in_losses_that_are_not_finite_says_so(tmp_path):
     once = [{"step": 1, "loss": None}, {"step": 2, "loss": 0.5}, {"step": 2, "epoch": 1, "epoch_end": True}]
     assert log_end(write(run, once)).is_finite, "a step in between"
     assert log_end(write(run, [{"loss": None}])).not_finite == "no finite loss at its log's end"
-    assert log_end(write(run, [{"loss": 0.5}, {"loss": None}])).not_finite.endswith(", the last one 0.5")
+    assert log_end(write(run, [{"loss": 0.5}, {"loss": None}])).not_finite.endswith(", 0.5 on average up to then")
     epochs = [{"epoch": 3, "loss": 0.0}, {"epoch": 4, "loss": None}]
-    assert log_end(write(run, epochs)).not_finite.endswith(", the last one 0 at epoch 3")
+    assert log_end(write(run, epochs)).not_finite.endswith(", 0 on average up to epoch 3")
 
 
 def test_stretches_are_whole_epochs_where_each_step_was_logged(tmp_path):

@@ -379,6 +379,8 @@ def test_an_unknown_snapshot_is_refused_with_those_there_are(tmp_path):
         ([1, 5], "1, 5"),
         ([0, 1, 2, 3, 7], "0-3, 7"),
         ([10, 20, 30], "10-30 by 10"),
+        ([0, 5, 6, 7, 8], "0, 5-8"),
+        ([0, 2, 5, 6], "0, 2, 5-6"),
     ],
 )
 def test_ranges(numbers, expected):

@@ -147,7 +147,7 @@ def test_the_caption_names_each_run_that_lies_off_the_plane(make: ModuleType, su
     first, second = (f"(loss {off.loss[k]:.3g}, plane {off.projected_loss[k]:.3g})" for k in (2, 11))
     steps = path.step[[2, 11]]
     assert (
-        f"The losses of the paths are not those of the plane, least at sgd epoch {steps[0]} {first}, "
+        f"The losses of the paths are not those of the plane, furthest apart at sgd epoch {steps[0]} {first}, "
         f"THOR <2> step {steps[1]} {second}." in caption
     )
     one = replace(path, loss=path.projected_loss + np.where(np.arange(14) == 11, 1.5, 0.0))

@@ -313,6 +313,9 @@ def test_last_snapshots_at_one_place_can_all_be_seen(planes: Pair, make: ModuleT
     for mode in ("overlay", "difference"):
         at_one_place = [trace.marker.size for trace in roles(compare(planes, mode), "end")]
         assert at_one_place[0] > 1.5 * at_one_place[1]
+    line = make.line(31, path=True)
+    on_curves = [trace.marker.size for trace in roles(compare([("a", line), ("b", line)]), "end")]
+    assert on_curves[0] > 1.5 * on_curves[1]
     path = make.spiral()
     moved = replace(path, coordinates={name: 0.5 + at for name, at in path.coordinates.items()})
     elsewhere = replace(planes[1][1], path=moved)

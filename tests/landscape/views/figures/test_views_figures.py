@@ -22,6 +22,7 @@ from landscape.views.figures.layout import Style
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.surface import LINE_LIFT, MARK_LIFT
 from landscape.views.prepared.figure_data import FigureData, prepare_figure
+from landscape.views.prepared.numbers import path_rows
 from landscape.views.prepared.path_on_surface import PIECES, along_normals, path_on_surface
 from landscape.views.report.page import render_report
 
@@ -315,6 +316,28 @@ def test_snapshots_without_a_height_of_their_own_are_white_on_the_surface_and_co
         "1 whose loss has no logarithm." in drawn.layout.meta["caption"]
     )
     assert "White snapshots" not in figure(make.quadratic(path=path), "surface").layout.meta["caption"]
+    nowhere = dataclasses.replace(path, loss=loss, status=status, projected_loss=np.where(path.step > 6, 1.0, np.nan))
+    assert "White snapshots" not in figure(make.quadratic(path=nowhere), "surface").layout.meta["caption"], "not drawn"
+
+
+def test_the_loss_of_the_plane_is_told_as_it_is_where_it_has_no_logarithm(make: ModuleType) -> None:
+    path = make.spiral(4)
+    path = dataclasses.replace(
+        path, loss=np.array([np.nan, 1.0, 1.0, 1.0]), status=np.array([NOT_FINITE, 1, 1, 1], np.uint8),
+        projected_loss=np.array([-0.3, 1.0, 1.0, 1.0]),
+    )  # fmt: skip
+    for log in (False, True):
+        caption = " ".join(prepare_figure(make.quadratic(path=path), log=log).caption)
+        assert f"{path.unit} {path.step[0]} it is not finite, the plane has" in caption
+        assert "Loss on the path known at" not in caption
+
+
+def test_the_table_names_a_snapshot_whose_losses_are_both_known(make: ModuleType) -> None:
+    path = make.spiral(4)
+    losses = np.array([np.nan, np.nan, 0.5, 0.4])
+    surface = make.quadratic(path=dataclasses.replace(path, loss=losses, projected_loss=losses))
+    name = "path, own loss and the plane's where furthest apart"
+    assert dict(path_rows(surface, surface.paths[0]))[name] == f"0.5 and 0.5 at {path.unit} {path.step[2]}"
 
 
 def off_the_plane(make: ModuleType) -> ProjectedPath:

@@ -189,7 +189,7 @@ def test_an_uncomputed_path_has_gaps_and_no_invented_height(make: ModuleType) ->
     (drawn,) = prepare_paths(make.quadratic(path=path), "loss", log=True)
     assert np.isfinite(drawn.height).tolist() == [True, False, True, False, False, True]
     assert "loss not known" in drawn.hover[0]
-    assert "Loss on the path known at 3 of 6 points" in prepare_figure(make.quadratic(path=path), log=True).caption
+    assert "Loss on the path known at 4 of 6 points" in prepare_figure(make.quadratic(path=path), log=True).caption
 
 
 def test_labels_of_a_crowded_path_keep_apart() -> None:
