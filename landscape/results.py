@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface
 from landscape.trajectory.history import read_history
+from landscape.trajectory.packed_snapshots import logged_beyond
 from landscape.trajectory.run_files import read_info, read_measures
 from landscape.trajectory.snapshots import Trajectory, read_trajectory
 
@@ -43,7 +46,19 @@ class Run(Mapping[str, Surface]):
         return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Surface:
-        return LandscapeStore.open(self.path, name).read_surface()
+        surface = LandscapeStore.open(self.path, name).read_surface()
+        number, known = surface.record.origin_step, surface.record.went_on_to
+        later = self._logged_beyond(number) if number is not None else ""
+        if not later or later == known:
+            return surface
+        return replace(surface, attributes=surface.record.changed(went_on_to=later).attributes)
+
+    def _logged_beyond(self, number: int) -> str:
+        """How far training has gone by now beyond a snapshot of this run, as `logged_beyond` says it."""
+        with contextlib.suppress(LandscapeError):
+            trajectory = self.trajectory
+            return logged_beyond(trajectory, trajectory.snapshot(number))
+        return ""
 
     @property
     def unreadable(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
 from cluster.status import run_status, status_text
-from landscape import JobError, run
+from landscape import JobError, open_run, run
 from landscape.checks.evidence import Evidence
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
@@ -19,6 +19,7 @@ from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 from landscape.trajectory import history
+from landscape.views.prepared.wording import caption
 
 SPECS = [
     {"name": "own", "trajectory": "all"},
@@ -93,6 +94,16 @@ def test_a_job_that_means_another_last_snapshot_by_now_is_told_which_to_name(gro
     prepare(job_of(grown, {**elsewhere, "origin": "../other@3"}))
     with pytest.raises(JobError, match=r"changed: seed 0 to 1.*: change it back"):
         prepare(job_of(grown, {**random, "origin": 4}).model_copy(update={"seed": 1}))
+
+
+def test_a_run_that_is_opened_says_how_far_training_has_gone_since(grown: Path) -> None:
+    lines = [json.dumps({"epoch": number, "loss": 1.0, "epoch_end": True}) for number in (5, 6)]
+    (grown / "own" / "history.jsonl").write_text("\n".join(lines) + "\n")
+    opened = open_run(grown / "own")
+    assert "Origin: epoch 4 (training went on to epoch 6)" in caption(opened["own"], "loss")
+    assert opened["line"].record.went_on_to == LandscapeStore.open(str(grown / "own"), "line").record.went_on_to
+    (grown / "own" / "history.jsonl").unlink()
+    assert "Origin: epoch 4" in caption(open_run(grown / "own")["own"], "loss")
 
 
 @pytest.mark.parametrize(
