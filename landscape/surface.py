@@ -213,7 +213,7 @@ class Surface:
         named = {axis.name: axis for axis in self.axes}
         if name in named:
             return named[name]
-        raise JobError(f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, list(named))}")
+        raise JobError(f"axis: {shown(self.name)} has no {shown(name)}; {nearest(str(name), list(named))}")
 
     @property
     def alpha(self) -> Floats:

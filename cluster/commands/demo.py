@@ -53,7 +53,7 @@ def run_demo(out: Path, workers: int) -> int:
 
     start = time.monotonic()
     bind(run=str(out.absolute()))
-    write_remark("1/4 training LeNet-5 on 1,797 handwritten digits, the collector attached")
+    write_remark("1/4 training LeNet-5 on handwritten digits, the collector attached")
     with diverted():
         trained = train(str(out), report=_report_epoch)
     write_remark(f"    accuracy on held-out digits: {trained.accuracy:.1%}")

@@ -247,10 +247,16 @@ def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list
 
 
 def with_levels(data: FigureData) -> FigureData:
-    """The same with the number of contour lines in its caption, for drawings that have such lines."""
-    note = data.scale.levels_note
+    """The same with the number of contour lines in its caption, for drawings that have such lines.
+
+    Fewer than those of the scale are drawn where the values do not fill it, such as on a scale shared with others.
+    """
+    note, ticks, drawn = data.scale.levels_note, np.asarray(data.scale.ticks), data.drawn[np.isfinite(data.drawn)]
     if why_empty(data.states):
         return data
+    if drawn.size and drawn.min() < drawn.max():
+        there = int(((ticks > drawn.min()) & (ticks < drawn.max())).sum())
+        note = note if there == len(ticks) else f"{there or 'none'} of the scale's {note}"
     return replace(data, caption=(*data.caption, note[:1].upper() + note[1:]))
 
 

@@ -138,6 +138,7 @@ def contrasts(items: Sequence[Compared]) -> list[str]:
     if _samples_differ(surfaces):
         notes.append("the landscapes have other samples")
     for what, values in (
+        ("origin", _origins(surfaces)),
         ("batch norm", [wording.batch_norm_text(surface) for surface in surfaces]),
         ("precision", [surface.record.precision or "" for surface in surfaces]),
         ("rounding", [surface.record.rounding_in_words or "nothing rounded" for surface in surfaces]),
@@ -150,15 +151,24 @@ def contrasts(items: Sequence[Compared]) -> list[str]:
     return [*notes, *(f"{name} is another direction in each" for name in others)]
 
 
+def _origins(surfaces: Sequence[Surface]) -> list[str]:
+    """The names of the origins; none where all are the same weights, which may have a name in each run."""
+    records = [surface.record for surface in surfaces]
+    known = {record.identity.origin for record in records if record.identity is not None}
+    return [record.origin_name for record in records] if len(known) > 1 else []
+
+
 def _directions_differ(axes: Sequence[Axis]) -> bool:
     """Whether an axis means another direction in each landscape, and not only one that each network scales to itself.
 
     A random direction of one seed is the same draw, which the normalisation scales to the weights. A principal
     component of another training is another direction, though it has the same label.
     """
+    records = [axis.record for axis in axes]
+    if len({record.digest for record in records}) == 1 and records[0].digest:
+        return False
     if len({axis.label for axis in axes}) > 1:
         return True
-    records = [axis.record for axis in axes]
     return any(record.kind != "random" for record in records) and len({record.digest for record in records}) > 1
 
 

@@ -220,7 +220,7 @@ def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path
 def test_a_loss_that_is_lost_does_not_hide_behind_the_last_finite_one(tmp_path):
     (tmp_path / "history.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": NaN}\n')
     assert training_state(tmp_path, log_end(tmp_path))["loss"] == 0.5
-    said = "training: 2 steps, no finite loss at its log's end, the last one 0.5 at step 1"
+    said = "training: 2 steps, no finite loss at its log's end, 0.5 on average up to step 1"
     assert training_lines(training_state(tmp_path, log_end(tmp_path))) == [said]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from landscape.views.figures.comparison import COMPARISON_KINDS, compare_figures
 from landscape.views.figures.layout import legend_rows
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.side_by_side import side_by_side
+from landscape.views.prepared.figure_data import prepare_figure
 
 Pair = list[tuple[str, Surface]]
 
@@ -324,3 +326,16 @@ def test_last_snapshots_at_one_place_can_all_be_seen(planes: Pair, make: ModuleT
     assert [trace.marker.size for trace in roles(compare(planes, "overlay", "surface"), "end")] == [6, 6], (
         "not in space"
     )
+
+
+def test_a_tile_counts_the_contour_lines_that_its_values_reach(make: ModuleType) -> None:
+    low = make.quadratic(20, 16)
+    shared = prepare_figure(low, zmin=0.05, zmax=20.0, log=True).scale
+    reached = sum(np.log10(low.loss.min()) < tick < np.log10(low.loss.max()) for tick in shared.ticks)
+    tiles = [("low", low), ("high", make.quadratic(20, 16, offset=10.1))]
+    drawn = compare(tiles, "tiled", zmin=0.05, zmax=20.0, log=True)
+    words = " ".join(annotation.text for annotation in drawn.layout.annotations).replace("<br>", " ")
+    total = len(shared.ticks)
+    assert re.findall(r"(\d+|None) of the scale's (\d+) contour lines", words) == [
+        (str(reached), str(total)), ("None", str(total)),
+    ]  # fmt: skip

@@ -198,6 +198,10 @@ def test_the_end_of_the_scale_can_be_given() -> None:
             symmetric_scale(drawn, log, limit=limit)
 
 
+def named(axis: Axis, label: str) -> Axis:
+    return Axis(axis.name, axis.coordinates, {**axis.attributes, "digest": axis.name, "label": label})
+
+
 def test_contrasts_name_what_makes_the_comparison_doubtful(make: ModuleType) -> None:
     items = pair(make.quadratic(), make.quadratic(num_samples=64, batch_norm="batch", precision="bfloat16"))
     assert contrasts(items) == [
@@ -206,10 +210,16 @@ def test_contrasts_name_what_makes_the_comparison_doubtful(make: ModuleType) -> 
         "precision differs: float32, bfloat16",
     ]
     assert contrasts(pair(make.quadratic(), make.quadratic())) == []
+    origins = [make.quadratic(origin=f"epoch {k}", identity={"origin": str(k) * 64}) for k in (5, 7)]
+    assert contrasts(pair(*origins)) == ["origin differs: epoch 5, epoch 7"]
+    alike = [make.quadratic(origin=name, identity={"origin": "5" * 64}) for name in ("epoch 5", "sgd epoch 5")]
+    assert contrasts(pair(*alike)) == [], "the same weights"
     assert "alpha is another direction in each" in contrasts(pair(make.quadratic(), make.pca_plane()))
     other = make.pca_plane()
     axes = tuple(Axis(axis.name, axis.coordinates, {**axis.attributes, "digest": "x" * 64}) for axis in other.axes)
     assert "beta is another direction in each" in contrasts(pair(make.pca_plane(), replace(other, axes=axes)))
+    same = [replace(other, axes=tuple(named(axis, label) for axis in other.axes)) for label in ("epochs", "small")]
+    assert contrasts(pair(*same)) == [], "the same tensors under another name"
 
 
 def test_the_shared_scale_is_that_of_all_values_together(make: ModuleType) -> None:
