@@ -26,7 +26,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
 from landscape.preparation.layered import layers_cost
-from landscape.preparation.origin_point import origin_remedy, without_zero
+from landscape.preparation.origin_point import origin_remedy, target_remedy, without_zero
 from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
@@ -123,6 +123,7 @@ def _plan_landscape(
     values = grid.points * (numbers * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
     extension = landscape.extension
+    line = [axis.record.kind for axis in landscape.directions] == ["towards"]
     sample_share, new_samples = _left_of(prepared.samples, 0 if extension is None else extension.known_samples)
     return {
         "name": landscape.name,
@@ -138,7 +139,8 @@ def _plan_landscape(
         "own_model": _own_model(landscape, stored, missing),
         "origin_on_grid": not without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
-        "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
+        "origin_remedy": origin_remedy(grid, line=line) if stored is None and prepared.job.landscapes else None,
+        "target_remedy": target_remedy(grid) if stored is None and line else None,
         "cosine": plain(landscape.record.cosine),
         "observables": list(landscape.observables),
         "points": landscape.points,
@@ -291,6 +293,8 @@ def plan_text(plan: dict[str, Any]) -> str:
                 f"each: {100 * share:.3g} % of what all of it costs at once"
             )
         lines += [f"  no point of the grid is at the origin; {each['origin_remedy']}"] if each["origin_remedy"] else []
+        if each["target_remedy"]:
+            lines.append(f"  no point of the grid is at 1, so its barrier is not known; {each['target_remedy']}")
     lines.append(
         f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point "
         f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "

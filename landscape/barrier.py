@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+SAME_PLACE = 1e-9  # of coordinates: a point so near to an end of [0, 1] is that end
 ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: by this much a straight line may rise above itself
 STABLE = 0.02  # of the error: Frankle et al. 2020 call a pair of networks stable below it, what their own runs vary by
 RESAMPLES, RESAMPLING_SEED = 1000, 0
@@ -80,11 +81,11 @@ class LossesOfSamples(Protocol):
 
 
 def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin_loss: float) -> Barrier | None:
-    """B = max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with L linear between grid points.
+    """B = max over the points α of [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)).
 
     Entezari et al. 2022, "The role of permutation invariance in linear mode connectivity of neural networks",
-    definition 1. Where the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there. Where that
-    is not known, L(0) is interpolated as well, and the standard error is not known.
+    definition 1. Where the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there. No loss is
+    drawn between points: one that is off by the bend of the curve makes a barrier where there is none.
 
     With the rise R(α) = L(α) − L(0), B = R(α*) − α*·R(1). The standard errors s of both rises are known but not their
     covariance, so that of B is at most s(α*) + α*·s(1).
@@ -96,7 +97,8 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
         origin_loss: L(0); NaN where it is not known.
 
     Returns:
-        None where the grid does not cover [0, 1], or where not all losses on it are finite.
+        None where the grid does not cover [0, 1], where 1 is no point of it, where 0 is none and the loss there is not
+        known, or where not all losses on [0, 1] are finite.
 
     >>> alpha = np.linspace(0, 1, 5)
     >>> loss_barrier(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), np.full(5, 0.25), origin_loss=0.5)
@@ -108,7 +110,7 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
 def barrier_over_mean(
     alpha: Floats, values: Floats, stderr: Floats | None, at_origin: float, *, rises: bool = True
 ) -> Barrier | None:
-    """B = max over α in [0, 1] of v(α) − ½(v(0) + v(1)), with v linear between grid points; see `loss_barrier`.
+    """B = max over the points α of [0, 1] of v(α) − ½(v(0) + v(1)); see `loss_barrier`.
 
     Of the loss it is Git Re-Basin's barrier, of the error that of Frankle et al.; see `Barriers`. The standard error
     is at most s(α*) + ½(s(0) + s(1)); at an end ½(s(0) + s(1)).
@@ -136,7 +138,8 @@ def barriers_of(
         observables: of the line [n] each, as those of a `landscape.Surface`.
 
     Returns:
-        None where the grid does not cover [0, 1], or where not all losses on it are finite.
+        None where `loss_barrier` is; without Frankle's where 0 is no point of the grid, as the accuracy there is then
+        not known.
     """
     loss, rise = observables["loss"], observables.get("loss_rise_stderr")
     entezari, git_re_basin = (rule(alpha, loss, rise, origin_loss) for rule in (loss_barrier, barrier_over_mean))
@@ -153,7 +156,7 @@ def barriers_of(
 
 
 def resampled_errors(
-    alpha: Floats, losses: Floats, weights: Floats, at_origin: Floats | None, resamples: int = RESAMPLES,
+    alpha: Floats, losses: Floats, weights: Floats, at_origin: Floats, resamples: int = RESAMPLES,
     seed: int = RESAMPLING_SEED,
 ) -> tuple[float, float]:  # fmt: skip
     """The standard errors of Entezari's and Git Re-Basin's barrier, by a bootstrap over the samples.
@@ -162,17 +165,17 @@ def resampled_errors(
     the place of the highest point is searched for in every draw (Efron and Tibshirani 1993, section 6.2).
 
     Args:
+        alpha: of which 1 is a point.
         losses: ℓᵢ(α) [points, samples].
         weights: of the samples.
-        at_origin: ℓᵢ(0) [samples]; None where it is not known.
+        at_origin: ℓᵢ(0) [samples].
     """
-    bases = np.eye(len(alpha))
-    if at_origin is not None and 0.0 not in alpha:
+    alpha = _with_ends(alpha)
+    if 0.0 not in alpha:
         place = int(np.searchsorted(alpha, 0.0))
         alpha, losses = np.insert(alpha, place, 0.0), np.insert(losses, place, at_origin, axis=0)
-        bases = np.eye(len(alpha))
-    where = _places(alpha)
-    drawn = np.stack([np.interp(where, alpha, base) for base in bases], axis=1) @ losses
+    inside = (alpha >= 0) & (alpha <= 1)
+    where, drawn = alpha[inside], losses[inside]
     generator, samples = np.random.default_rng(seed), losses.shape[1]
     counts = np.stack([np.bincount(generator.integers(0, samples, samples), minlength=samples)
                        for _ in range(resamples)]) * weights  # fmt: skip
@@ -198,6 +201,15 @@ def path_columns(values: Floats, lengths: Floats) -> PathColumns:
     middle = (values[:-1] + values[1:]) / 2
     integral = float((middle * lengths).sum() / lengths.sum())
     return PathColumns(float(values.min()), float(values.max()), float(values.mean()), integral)
+
+
+def has_point(alpha: Floats, place: float) -> bool:
+    """Whether a coordinate lies there, up to rounding.
+
+    >>> has_point(np.linspace(-0.2, 1.2, 15), 1), has_point(np.linspace(-0.2, 1.2, 13), 1)
+    (True, False)
+    """
+    return bool((np.abs(alpha - place) <= SAME_PLACE).any())
 
 
 def within_error(height: float, stderr: float | None) -> bool:
@@ -227,12 +239,13 @@ def _barrier(
     Args:
         shares: how much the errors at 0 and at 1 count beside that of the place.
     """
-    if alpha[0] > 0 or alpha[-1] < 1:
+    alpha = _with_ends(alpha)
+    if alpha[0] > 0 or 1.0 not in alpha or not (0.0 in alpha or np.isfinite(at_origin)):
         return None
     errors = np.full(len(alpha), np.nan) if stderr is None else stderr
     alpha, values, errors = _with_origin(alpha, values, errors, at_origin)
-    where = _places(alpha)
-    values, spread = np.interp(where, alpha, values), np.interp(where, alpha, errors)
+    inside = (alpha >= 0) & (alpha <= 1)
+    where, values, spread = alpha[inside], values[inside], errors[inside]
     if not np.isfinite(values).all():
         return None
     above = values - below(where, values)
@@ -247,19 +260,18 @@ def _barrier(
     return Barrier(float(above[highest]), at, error)
 
 
-def _places(alpha: Floats) -> Floats:
-    """The coordinates in [0, 1], both ends included."""
-    return np.concatenate([[0.0], alpha[(alpha > 0) & (alpha < 1)], [1.0]])
+def _with_ends(alpha: Floats) -> Floats:
+    """The coordinates, of which one that is 0 or 1 but for rounding is exactly that."""
+    moved = np.array(alpha, np.float64)
+    for end in (0.0, 1.0):
+        nearest = int(np.argmin(np.abs(moved - end)))
+        moved[nearest] = end if abs(moved[nearest] - end) <= SAME_PLACE else moved[nearest]
+    return moved
 
 
 def _with_origin(alpha: Floats, loss: Floats, errors: Floats, origin_loss: float) -> tuple[Floats, Floats, Floats]:
-    """The coordinates, losses and errors with the origin among them, where the loss there is known.
-
-    Where the grid has no point at 0 and the loss there is not known either, the errors of the rise are NaN.
-    """
+    """The coordinates, losses and errors with the origin among them, where its rise is 0 and without an error."""
     if 0.0 in alpha:
         return alpha, loss, errors
-    if not np.isfinite(origin_loss):
-        return alpha, loss, np.full(len(alpha), np.nan)
     place = int(np.searchsorted(alpha, 0.0))
     return np.insert(alpha, place, 0.0), np.insert(loss, place, origin_loss), np.insert(errors, place, 0.0)

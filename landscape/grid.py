@@ -19,6 +19,7 @@ MAX_TILE_EDGE = 64
 TILE_SECONDS = 10.0
 SHORTEST_TILE_SECONDS = 0.5
 TILES_PER_WORKER = 4
+LARGEST_GROWTH = 2  # of an axis, of which a larger size is proposed so that some place becomes a point
 
 
 def axis_coordinates(size: int, low: float, high: float) -> Floats:
@@ -81,19 +82,28 @@ def coordinates_through_zero_and_one(size: int) -> Floats | None:
     return np.array([(i - below) / between for i in range(size)], np.float64)
 
 
-def size_through_zero(size: int, low: float, high: float) -> int | None:
-    """The least number of points, `size` or more, for which `axis_coordinates` from `low` to `high` hold 0.
+def size_through(size: int, low: float, high: float, places: Sequence[int] = (0,)) -> int | None:
+    """The least number of points, `size` or more, for which `axis_coordinates` from `low` to `high` hold all places.
 
-    None where 0 lies outside the range.
+    None where one lies outside the range.
 
-    >>> size_through_zero(40, -1, 1)
-    41
+    >>> size_through(40, -1, 1), size_through(13, -0.25, 1.2, (0, 1))
+    (41, 30)
     """
     first, last = Fraction(repr(float(low))), Fraction(repr(float(high)))
-    if not first <= 0 <= last:
+    if not all(first <= place <= last for place in places):
         return None
-    divisor = (-first / (last - first)).denominator  # of the share of the steps that lie below zero
+    # Of the shares of the steps that lie below each.
+    divisor = math.lcm(*(((place - first) / (last - first)).denominator for place in places))
     return -(-(size - 1) // divisor) * divisor + 1
+
+
+def remedy_of_target(coordinates: Floats) -> str:
+    """What gives a line without a point at 1, the target, one there, and one at 0."""
+    size = size_through(len(coordinates), float(coordinates[0]), float(coordinates[-1]), (0, 1))
+    if size is None or size > LARGEST_GROWTH * len(coordinates):
+        return "without `range`, a `size` of 4 or more has one there"
+    return f"`size: {size}` has one there"
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""Whether the origin is a point of a grid, and what makes it one."""
+"""Whether the origin and the target of a line are points of a grid, and what makes them so."""
 
 from __future__ import annotations
 
+from landscape.barrier import has_point
 from landscape.fields import MAX_SIZE
-from landscape.grid import Grid, size_through_zero
-
-LARGEST_GROWTH = 2  # of an axis that is proposed so that the origin becomes a point
+from landscape.grid import LARGEST_GROWTH, Grid, remedy_of_target, size_through
 
 
 def without_zero(grid: Grid) -> list[int]:
@@ -13,16 +12,28 @@ def without_zero(grid: Grid) -> list[int]:
     return [k for k, axis in enumerate(grid.coordinates) if 0.0 not in axis]
 
 
-def origin_remedy(grid: Grid) -> str | None:
+def target_remedy(grid: Grid) -> str | None:
+    """What makes the target of a line, at 1, a point of the grid; None where it is one, or the range ends before it."""
+    (axis,) = grid.coordinates
+    return None if axis[-1] < 1 or has_point(axis, 1.0) else remedy_of_target(axis)
+
+
+def origin_remedy(grid: Grid, *, line: bool = False) -> str | None:
     """What makes the origin a point of the grid; None where it is one.
 
     The smallest larger size that does is proposed, where zero lies at a simple fraction of the range as written.
+
+    Args:
+        line: whether the only axis leads to a target at 1, which is to be a point too where the range holds it.
     """
     axes = without_zero(grid)
     if not axes:
         return None
     sizes = [len(axis) for axis in grid.coordinates]
-    better = [size_through_zero(len(axis), float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    better = [
+        size_through(len(axis), float(axis[0]), float(axis[-1]), (0, 1) if line and axis[-1] >= 1 else (0,))
+        for axis in grid.coordinates
+    ]
     for k in axes:
         size = better[k]
         if size is None:

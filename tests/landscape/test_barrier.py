@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from safetensors.torch import save_file
 
 from landscape import Axis, Job, Problem, Surface, run
 from landscape.barrier import barrier_over_mean, barriers_of, loss_barrier, path_columns, resampled_errors
+from landscape.grid import axis_coordinates
 from landscape.surface import RISE_STDERR
+from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, barrier_rows
+from landscape.views.prepared.wording import caption
 
 
 def line(alpha, loss, errors=None, origin=None, kind="towards") -> Surface:
@@ -37,12 +41,13 @@ def test_the_barrier_of_a_hump_where_both_ends_are_points(size):
 
 
 def test_the_origin_stands_in_for_a_grid_without_zero():
-    """Drawn straight between its neighbours, L(0) would lie below the kink, and the barrier be too high."""
+    """Drawn straight between its neighbours, L(0) would lie below the kink, and the barriers be too high."""
     alpha = np.array([-0.4, 0.3, 0.5, 1.0])
     loss = np.array([-0.6, 1.5, 3.0, 2.0])
     with_origin, without = line(alpha, loss, origin=1.0), line(alpha, loss)
     assert with_origin.barrier() == pytest.approx(3.0 - 1.5)
-    assert without.barrier() == pytest.approx(3.0 - (0.6 + 2.0) / 2)
+    assert with_origin.find_barriers().git_re_basin.height == pytest.approx(3.0 - 1.5)
+    assert without.find_barriers() is without.find_barrier() is None
     # At a point of the grid its own value counts.
     assert line([0.0, 0.5, 1.0], [1.0, 3.0, 2.0], origin=7.0).barrier() == pytest.approx(1.5)
 
@@ -64,11 +69,48 @@ def test_rounding_is_no_barrier(start, end, size, low, high):
     assert (constant.height, constant.alpha, constant.stderr) == (0.0, 0.0, 0.0)
 
 
-def test_the_error_is_not_known_where_the_loss_at_the_origin_is_not():
-    """L(0) is then drawn between its neighbours, whose errors the bound does not hold."""
-    alpha, loss, errors = np.array([-0.1, 0.3, 1.1]), np.array([1.0, 2.0, 1.0]), np.array([0.5, 0.1, 0.1])
-    assert math.isnan(loss_barrier(alpha, loss, errors, math.nan).stderr)
-    assert loss_barrier(alpha, loss, errors, 1.0).stderr > 0
+@pytest.mark.parametrize("size", [13, 14, 101])
+def test_a_barrier_is_not_known_where_1_is_no_point(size):
+    """Drawn straight between its neighbours, L(1) of a curve that bends down there made a barrier of it."""
+
+    def loss(alpha):
+        return 1 + 2 * alpha - 4 * np.maximum(0, alpha - 1)  # it rises straight to 1, and falls beyond
+
+    alpha = axis_coordinates(size, -0.2, 1.2)
+    found = line(alpha, loss(alpha), np.full(size, 0.01), origin=1.0)
+    observables = {**found.observables, "accuracy": np.full(size, 0.5)}
+    assert found.find_barrier() is None
+    assert found.find_barriers() is barriers_of(alpha, observables, 1.0, None) is None
+    assert math.isnan(found.barrier())
+    said = f"not known, as 1 is no point of the grid; `size: {15 if size < 15 else 106}` has one there"
+    assert barrier_rows(found) == [(ENTEZARI, said)]
+    assert f"Entezari's barrier: {said}" in caption(found, "loss")
+    proposed = axis_coordinates(int(said.split("`size: ")[1].split("`")[0]), -0.2, 1.2)
+    whole = line(proposed, loss(proposed), origin=1.0)
+    assert whole.find_barrier().height == 0
+    assert whole.find_barriers().git_re_basin.height == pytest.approx(1.0)
+
+
+def test_an_end_that_is_a_point_but_for_rounding_counts():
+    alpha = np.array([-0.1, 1e-16, 0.5, 1 - 1e-16, 1.1])
+    assert line(alpha, [9.0, 1.0, 3.0, 2.0, 9.0]).find_barrier().height == 1.5
+    assert line(alpha, [9.0, 1.0, 3.0, 2.0, 9.0]).find_barriers().git_re_basin.height == 1.5
+
+
+def test_the_barrier_of_the_error_is_not_known_where_0_is_no_point():
+    """Of the origin the loss is kept, and no accuracy."""
+    alpha = np.array([-0.5, 0.5, 1.0])
+    observables = {"loss": np.array([1.0, 3.0, 1.0]), "accuracy": np.array([0.1, 0.2, 0.8])}
+    found = barriers_of(alpha, observables, 1.0, None)
+    assert found.entezari.height == found.git_re_basin.height == 2
+    assert found.frankle is None
+    surface = line(alpha, observables["loss"], origin=1.0)
+    rows = barrier_rows(replace(surface, observables=observables))
+    assert rows[2] == (FRANKLE, "not known, as 0 is no point of the grid")
+    unknown = line(alpha, observables["loss"])
+    assert barrier_rows(unknown)[0][1] == (
+        "not known, as 0 is no point of the grid and the loss at the origin is not known"
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -118,7 +160,7 @@ def test_at_an_end_the_error_is_that_of_half_the_rise():
     assert (found.height, found.alpha, found.stderr) == (1.5, 1.0, pytest.approx(0.2))
 
 
-@pytest.mark.parametrize("alpha", [[0.0, 0.5, 1.0], [-0.5, 0.4, 1.5]])
+@pytest.mark.parametrize("alpha", [[0.0, 0.5, 1.0], [-0.5, 0.4, 1.0, 1.5]])
 def test_the_resampled_error_is_that_of_fresh_samples(alpha):
     """The spread of the barrier over many draws of samples from the population, against the bootstrap of one draw."""
     rng, n, alpha = np.random.default_rng(0), 200, np.array(alpha)

@@ -22,7 +22,7 @@ from landscape.grid import (
     coarse_to_fine_order,
     coordinates_through_zero,
     coordinates_through_zero_and_one,
-    size_through_zero,
+    size_through,
     tile_at,
     tile_counts,
 )
@@ -141,16 +141,20 @@ def test_lines_of_usual_sizes(size, low, zero, step):
     assert 1.0 in found.tolist()
 
 
-@given(size=st.integers(3, 60), low=st.integers(-50, 10), high=st.integers(-10, 50))
-def test_the_next_size_with_a_point_at_zero_is_the_least(size, low, high):
+@given(
+    size=st.integers(3, 60), low=st.integers(-50, 10), high=st.integers(-10, 50),
+    places=st.sampled_from([(0,), (1,), (0, 1)]),
+)  # fmt: skip
+def test_the_next_size_with_points_at_all_places_is_the_least(size, low, high, places):
     assume(low < high)
     low, high = low / 10, high / 10
-    found = size_through_zero(size, low, high)
-    if not low <= 0 <= high:
+    found = size_through(size, low, high, places)
+    if not all(low <= place <= high for place in places):
         assert found is None
         return
-    assert 0.0 in axis_coordinates(found, low, high).tolist()
-    assert not any(0.0 in axis_coordinates(each, low, high).tolist() for each in range(size, found))
+    assert set(places) <= set(axis_coordinates(found, low, high).tolist())
+    assume(found - size < 200)
+    assert not any(set(places) <= set(axis_coordinates(each, low, high).tolist()) for each in range(size, found))
 
 
 def towards(**fields) -> Landscape:

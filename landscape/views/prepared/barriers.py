@@ -28,6 +28,8 @@ def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
         return [(ENTEZARI, text)]
     above = "" if barriers.entezari.alpha in (0.0, 1.0) else _rise(barriers.entezari)
     rows = [(ENTEZARI, above or text), (GIT_RE_BASIN, _rise(barriers.git_re_basin))]
+    if barriers.frankle is None and "accuracy" in surface.observables:
+        rows.append((FRANKLE, "not known, as 0 is no point of the grid"))
     if barriers.frankle is not None:
         side = "below" if barriers.frankle.height < STABLE else "at least"
         rows.append((FRANKLE, f"{_rise(barriers.frankle)}, {side} {wording.percent(STABLE)}"))

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from landscape.barrier import has_point
+from landscape.grid import remedy_of_target
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.means import constant_in_words, mean_in_words
@@ -277,7 +279,7 @@ def origin_text(surface: Surface) -> str:
 def barrier_text(surface: Surface) -> str:
     """Entezari's barrier of a line between networks, as '0.43 ± 0.02 (2 s.e.) at alpha 0.5'; '' for any other.
 
-    The number after ± is an upper bound of two standard errors.
+    The number after ± is an upper bound of two standard errors. Where the barrier is not known, it says why.
     """
     if len(surface.axes) != 1 or surface.axes[0].record.kind != "towards":
         return ""
@@ -285,6 +287,10 @@ def barrier_text(surface: Surface) -> str:
     if coordinates[0] > 0 or coordinates[-1] < 1:
         return ""
     barrier = surface.find_barrier()
+    if barrier is None and not has_point(coordinates, 1.0):
+        return f"not known, as 1 is no point of the grid; {remedy_of_target(coordinates)}"
+    if barrier is None and not (has_point(coordinates, 0.0) or math.isfinite(surface.origin_loss)):
+        return "not known, as 0 is no point of the grid and the loss at the origin is not known"
     if barrier is None:
         return "not known before all of [0, 1] is computed and finite"
     if barrier.alpha in (0.0, 1.0):

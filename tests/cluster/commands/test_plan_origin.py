@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
@@ -57,6 +58,31 @@ def test_a_plan_says_where_no_point_is_at_the_origin(tmp_path):
     fine = plan_job(job_of(tmp_path, size=5))
     assert (fine["landscapes"][0]["origin_on_grid"], fine["landscapes"][0]["origin_remedy"]) == (True, None)
     assert "at the origin" not in plan_text(fine)
+
+
+@pytest.mark.parametrize("size", [13, 14, 15])
+def test_a_plan_says_where_no_point_is_at_the_target_of_a_line(tmp_path, size):
+    """The size that it proposes holds both ends."""
+    target = tmp_path / "other.safetensors"
+    save_file({name: -each for name, each in problem().model.state_dict().items()}, target)
+    directions = [{"kind": "towards", "target": str(target)}]
+    said = plan_job(job_of(tmp_path, size=size, range=[-0.2, 1.2], directions=directions))
+    (line,) = said["landscapes"]
+    remedy = None if size == 15 else "`size: 15` has one there"
+    assert (line["origin_remedy"], line["target_remedy"]) == (remedy, remedy)
+    told = f"  no point of the grid is at 1, so its barrier is not known; {remedy}"
+    assert (told in plan_text(said).splitlines()) is (size != 15)
+    (only,) = plan_job(job_of(tmp_path, size=11, range=[0, 1.2], directions=directions))["landscapes"]
+    assert (only["origin_remedy"], only["target_remedy"]) == (None, "`size: 13` has one there")
+    (far,) = plan_job(job_of(tmp_path, size=5, range=[-0.17, 1.2], directions=directions))["landscapes"]
+    assert far["target_remedy"] == "without `range`, a `size` of 4 or more has one there"
+    assert plan_job(job_of(tmp_path, size=5, directions=directions))["landscapes"][0]["target_remedy"] is None
+    (short,) = plan_job(job_of(tmp_path, size=5, range=[0, 0.9], directions=directions))["landscapes"]
+    assert short["target_remedy"] is None, "a line that ends before its target has no barrier"
+    (plane,) = plan_job(job_of(tmp_path, size=4, range=[-0.2, 1.2], directions=[*directions, {"kind": "random"}]))[
+        "landscapes"
+    ]
+    assert plane["target_remedy"] is None
 
 
 def test_a_plan_tells_the_passes_of_the_users_own_model_or_why_there_are_none(tmp_path):
