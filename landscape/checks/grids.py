@@ -151,22 +151,20 @@ class Way:
     """The straight way between two networks that the axes of a landscape run through.
 
     Attributes:
-        start, middle, end: places on the axes; the middle is where its barrier is looked for.
-        share: of the way, where the middle is.
+        start, end: places on the axes.
     """
 
     name: str
     start: Floats
-    middle: Floats
     end: Floats
-    share: float
+
+    def at(self, share: float) -> Floats:
+        """The place at that share of the way."""
+        return (1 - share) * self.start + share * self.end
 
 
 def ways_between(surface: Surface) -> list[Way]:
-    """The ways between the networks of a landscape: from the origin along `towards` axes, the sides of a plane.
-
-    The middle of a line is where its loss is furthest above the straight line between its ends.
-    """
+    """The ways between the networks of a landscape: from the origin along `towards` axes, the sides of a plane."""
     origin, sides = np.zeros(len(surface.axes)), list[tuple[str, Floats, Floats]]()
     for k, axis in enumerate(surface.axes):
         if axis.record.kind == "towards":
@@ -177,9 +175,23 @@ def ways_between(surface: Surface) -> list[Way]:
         names = [network.name for network in known[0] or ()]
         corners = np.array([[network.at for network in of_axis or ()] for of_axis in known]).T
         sides += [(f"{names[i]} and {names[j]}", corners[i], corners[j]) for i, j in combinations(range(len(names)), 2)]
-    barrier = surface.find_barrier() if len(surface.axes) == 1 else None
-    share = barrier.alpha if barrier is not None and 0 < barrier.alpha < 1 else 0.5
-    return [Way(name, start, (1 - share) * start + share * end, end, share) for name, start, end in sides]
+    return [Way(name, start, end) for name, start, end in sides]
+
+
+def highest_share(surface: Surface, way: Way, losses: tuple[float, float]) -> float | None:
+    """Where on the way of a line its highest known point lies, above the straight line between the losses of the ends.
+
+    None of a plane, whose points need not lie on the way, and of a line without a finite point between.
+
+    Args:
+        losses: of both ends, which need not be points of the grid.
+    """
+    if len(surface.axes) != 1:
+        return None
+    shares = (surface.alpha - way.start[0]) / (way.end[0] - way.start[0])
+    known = (shares > 0) & (shares < 1) & (surface.status == OK) & np.isfinite(surface.loss)
+    above = np.where(known, surface.loss - (1 - shares) * losses[0] - shares * losses[1], -np.inf)
+    return float(shares[np.argmax(above)]) if known.any() else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from landscape.checks.grids import at_centre, held_by, resolution_of, ways_between
+from landscape.checks.grids import at_centre, held_by, highest_share, resolution_of, ways_between
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
@@ -162,23 +162,34 @@ def _batch_norm(scene: Scene) -> Check:
 
 
 def _between(scene: Scene) -> list[statistics.Between]:
-    """The barriers between the networks that axes run through: half-way, of a line where its loss is highest.
+    """How high the loss is between the networks that axes run through: half-way, of a line at its highest point.
 
     There the running statistics are mixed from those of both ends, and belong to no network.
     """
-    ways = ways_between(scene.evidence.surface) if scene.uses_centres_statistics else []
+    surface = scene.evidence.surface
+    ways = ways_between(surface) if scene.uses_centres_statistics else []
     if not ways:
         return []
-    points = [point for way in ways for point in (way.start, way.middle, way.end)]
-    pairs = scene.asked.by_statistics([point.tolist() for point in points])
+    ends = scene.asked.by_statistics([point.tolist() for way in ways for point in (way.start, way.end)])
+    pairs = [(float(ends.first[2 * k]), float(ends.first[2 * k + 1])) for k in range(len(ways))]
+    highest = [highest_share(surface, way, losses) for way, losses in zip(ways, pairs, strict=True)]
+    shares = [0.5 if share is None else share for share in highest]
+    points = [way.at(share) for way, share in zip(ways, shares, strict=True)]
+    there = scene.asked.by_statistics([point.tolist() for point in points])
     found = []
-    for k, way in enumerate(ways):
-        barriers = [
-            float(losses[1] - (1 - way.share) * losses[0] - way.share * losses[2])
-            for losses in (pairs.first[3 * k : 3 * k + 3], pairs.second[3 * k : 3 * k + 3])
+    for k, (way, share) in enumerate(zip(ways, shares, strict=True)):
+        above = [
+            float(at[k] - (1 - share) * of_ends[2 * k] - share * of_ends[2 * k + 1])
+            for at, of_ends in ((there.first, ends.first), (there.second, ends.second))
         ]
-        error = float(pairs.stderr[3 * k + 1])
-        found.append(statistics.Between(way.name, barriers[0], barriers[1], error, scene.evidence.relief))
+        place = (
+            f"at alpha {points[k][0]:.3g}, between {way.name},"
+            if len(surface.axes) == 1
+            else f"half-way between {way.name}"
+        )
+        found.append(
+            statistics.Between(way.name, place, above[0], above[1], float(there.stderr[k]), scene.evidence.relief)
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from landscape.checks.rules.geometry import ORDER, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
 
-MOST = 0.5  # of the rise at a corner, or of a barrier
+MOST = 0.5  # of the rise at a corner, or of a rise between networks
 STANDARD_ERRORS = 3.0
 
 
@@ -50,17 +50,19 @@ class OnPath:
 
 @dataclass(frozen=True)
 class Between:
-    """A barrier between two networks, over whose straight way their running statistics are mixed.
+    """A point between two networks, on whose straight way their running statistics are mixed.
 
     Attributes:
         name: of the networks, such as 'the origin and epoch 3'.
-        plane: the height of the barrier with those statistics: the loss there less the straight line between the ends.
-        renewed: the same with statistics that are taken anew at all three places.
+        place: such as 'at alpha 0.3, between the origin and epoch 3,'.
+        plane: how far the loss there is above the straight line between the losses of both networks.
+        renewed: the same at that point with statistics that are taken anew at all three places.
         stderr: the standard error of the difference of both losses there; NaN where it is not known.
         relief: of the plane.
     """
 
     name: str
+    place: str
     plane: float
     renewed: float
     stderr: float
@@ -68,7 +70,7 @@ class Between:
 
     @property
     def share(self) -> float:
-        """The share of the barrier that is stale; 0 where that is within the noise, or the barrier cannot be seen."""
+        """The share of the rise that is stale; 0 where that is within the noise, or the rise cannot be seen."""
         stale = self.plane - self.renewed
         if math.isnan(stale) or stale <= STANDARD_ERRORS * self.stderr or self.plane <= SEEN * self.relief:
             return 0.0
@@ -85,7 +87,7 @@ class Stale:
         stderr: the standard error of the loss at the origin; NaN where it is not known.
         shown: which statistics the landscape uses, as `batch_norm` of a job.
         path: some snapshots of the paths; none where the landscape takes statistics anew.
-        between: the barriers between networks, likewise.
+        between: points between networks, likewise.
     """
 
     centre: tuple[float, float]
@@ -105,13 +107,14 @@ class _Finding:
 
 
 def stale(found: Stale) -> Check:
-    """10: along a path, of barriers between networks, at the centre, and at the corners.
+    """10: along a path, between networks, at the centre, and at the corners.
 
     - A path: where statistics taken anew bring the plane nearer to a snapshot's own loss, by more than 3 standard
       errors of the paired difference, this is the stale part. Up to 1 % of the range of the path's losses it is not
       seen; beyond, the picture of the training is not that of the training, and does not hold. What statistics taken
       anew do not mend is for check 11.
-    - A barrier: a stale part of more than half of it does not hold, of more than 10 % it is a reservation.
+    - Between networks, of the rise over the straight line between their losses, at the highest point that is known: a
+      stale part of more than half of it does not hold, of more than 10 % it is a reservation.
     - The centre: both losses differ by more than 3 standard errors.
     - A corner: share = (L_eval − L_recal) / (L_eval − L₀) beyond 50 %.
     """
@@ -125,7 +128,7 @@ def stale(found: Stale) -> Check:
             each.name: {"loss": each.own, "plane": each.plane, "renewed": each.renewed} for each in found.path
         }
     if found.between:
-        known["barriers"] = {each.name: {"plane": each.plane, "renewed": each.renewed} for each in found.between}
+        known["between"] = {each.name: {"plane": each.plane, "renewed": each.renewed} for each in found.between}
     on_path = _worst_on_path(found)
     if on_path is not None:
         known["snapshot"] = on_path.name
@@ -166,11 +169,10 @@ def _between(found: Stale) -> _Finding | None:
     worst = max(found.between, key=lambda each: each.share, default=None)
     if worst is None or worst.share <= SMALL_GAP:
         return None
-    height = number(worst.plane) if math.isfinite(worst.plane) else "infinite"
-    text = (
-        f"between {worst.name} the barrier is {height} with statistics that are mixed from theirs, and "
-        f"{number(max(worst.renewed, 0.0))} with statistics taken anew"
-    )
+    mixed, anew = "with statistics that are mixed from theirs", "with statistics taken anew"
+    height = f"{number(worst.plane)} above" if math.isfinite(worst.plane) else "not finite, and so above"
+    renewed = number(worst.renewed) if worst.renewed > 0 else "not above it"
+    text = f"{worst.place} the loss is {height} the straight line between their losses {mixed}, and {renewed} {anew}"
     return _Finding("fails" if worst.share > MOST else "reservation", text, RECALIBRATE, worst.share)
 
 

@@ -152,7 +152,7 @@ def test_a_path_whose_statistics_do_not_move_has_nothing_against_it(tmp_path):
     checks = found(tmp_path)
     assert checks["10"].state == checks["11"].state == "holds", checks["10"].text + checks["11"].text
     assert "along the path at most 0 % of its range of losses" in checks["10"].text
-    assert not any("statistics" in part for part in prepare_figure(open_run(tmp_path)["a"], "loss").caption)
+    assert not any("each snapshot its own" in part for part in prepare_figure(open_run(tmp_path)["a"], "loss").caption)
 
 
 @pytest.mark.parametrize("axes", [1, 3])
@@ -183,18 +183,7 @@ def test_the_paths_of_several_runs_are_judged_together(tmp_path):
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Check]]:
     """From a network to the same function with its first layer and statistics scaled: no barrier but a stale one."""
-    checks = {}
-    ends = {1: trained(0)[1], 2: trained(0)[1]}
-    factor = 30.0
-    ends[2] = {
-        **ends[2],
-        "first.weight": factor * ends[2]["first.weight"],
-        "first.bias": factor * ends[2]["first.bias"],
-    }
-    ends[2] |= {
-        "norm.running_mean": factor * ends[2]["norm.running_mean"],
-        "norm.running_var": factor**2 * ends[2]["norm.running_var"],
-    }
+    checks, ends = {}, scaled_ends()
     for mode in ("eval", "recalibrate"):
         folder = tmp_path_factory.mktemp(mode)
         write_trajectory(folder, ends)
@@ -204,19 +193,77 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Check]
     return checks
 
 
+def scaled_ends(factor: float = 30.0) -> dict[int, State]:
+    """A network, and the same function with its first layer and statistics scaled."""
+    ends = {1: trained(0)[1], 2: trained(0)[1]}
+    ends[2] = {
+        **ends[2],
+        "first.weight": factor * ends[2]["first.weight"],
+        "first.bias": factor * ends[2]["first.bias"],
+    }
+    ends[2] |= {
+        "norm.running_mean": factor * ends[2]["norm.running_mean"],
+        "norm.running_var": factor**2 * ends[2]["norm.running_var"],
+    }
+    return ends
+
+
 def test_a_barrier_of_mixed_statistics_does_not_hold(line):
     check = line["eval"]["10"]
     assert check.state == "fails", check.text
-    assert "between the origin and epoch 1 the barrier is" in check.text
+    assert ", between the origin and epoch 1, the loss is" in check.text
     assert check.remedy.startswith("batch_norm: recalibrate")
-    (barrier,) = check.numbers["barriers"].values()
+    (barrier,) = check.numbers["between"].values()
     assert barrier["plane"] > 0.05
     assert barrier["renewed"] == pytest.approx(0, abs=1e-4), "all points of the line are one function"
     assert line["recalibrate"]["10"].state == line["recalibrate"]["15"].state == "holds"
     beyond = line["eval"]["15"]  # where the running variances are negative
     assert beyond.state != "holds"
     assert "is finite with the statistics of its own weights: batch_norm: recalibrate" in beyond.remedy
-    assert "barriers" not in line["recalibrate"]["10"].numbers
+    assert "between" not in line["recalibrate"]["10"].numbers
+
+
+def test_where_the_barrier_is_not_known_the_highest_known_point_is_told(tmp_path):
+    """1 is no point, and behind it nothing is finite: what is told is a point's own loss, and is called no barrier."""
+    ends = scaled_ends()
+    ends[1]["last.bias"] = ends[1]["last.bias"] + torch.tensor([0.5, 0.0, 0.0])  # so that there is a barrier anew
+    write_trajectory(tmp_path, ends)
+    spec = {"name": "a", "directions": [{"kind": "towards", "target": 1}], "size": 13, "range": [-0.2, 1.2]}
+    run(job(tmp_path, spec, batch_norm="eval"))
+    surface, check = open_run(tmp_path)["a"], found(tmp_path)["10"]
+    assert surface.find_barrier() is None
+    assert np.isnan(surface.loss[surface.alpha > 1]).any()
+
+    def above(at: float, *, renew: bool) -> float:
+        mixed = {
+            name: each + at * (ends[1][name] - each) if each.is_floating_point() else each
+            for name, each in ends[2].items()
+        }
+        first, last = (plain_loss(ends[k], renew=renew) for k in (2, 1))
+        return plain_loss(mixed, renew=renew) - (1 - at) * first - at * last
+
+    inside = [float(at) for at in surface.alpha if 0 < at < 1]
+    highest = max(inside, key=lambda at: above(at, renew=False))
+    truth = {"plane": above(highest, renew=False), "renewed": above(highest, renew=True)}
+    assert truth["plane"] > above(0.5, renew=False) + 0.01
+    (told,) = check.numbers["between"].values()
+    assert told == pytest.approx(truth, rel=1e-3, abs=1e-5)
+    place = f"at alpha {highest:.3g}, between the origin and epoch 1, the loss is {truth['plane']:.3g} above the"
+    assert place in check.text
+    assert "barrier" not in check.text
+    sentences = ". ".join(prepare_figure(surface, "loss").caption)
+    assert sentences.count("barrier") == 1
+    assert "Entezari's barrier: not known, as 1 is no point of the grid; `size: 15` has one there" in sentences
+
+
+def test_half_way_between_networks_of_a_plane_is_called_so(tmp_path):
+    ends = scaled_ends()
+    write_trajectory(tmp_path, {**ends, 3: trained(1)[6]})
+    directions = [{"kind": "towards", "target": 1}, {"kind": "towards", "target": 2}]
+    run(job(tmp_path, {"name": "a", "origin": 3, "directions": directions, "size": 3, "range": [0, 1]}))
+    check = found(tmp_path)["10"]
+    assert "half-way between the origin and epoch" in check.text
+    assert "barrier" not in check.text
 
 
 def test_a_caption_says_what_may_raise_a_barrier(line):
@@ -274,9 +321,9 @@ def test_a_caption_repeats_what_the_check_found_of_batch_norm_or_is_silent(runs)
     told = f"at {found.numbers['snapshot']} the loss is"
     assert caption().count(told) == 1
     assert caption().count("batch_norm: recalibrate") == 1
-    assert "origin's statistics" not in caption()
+    assert "Batch norm has the origin's statistics" not in caption()
     assert "is not that of the plane" not in caption(), "the check says it, with the same two losses"
-    assert "statistics" not in caption("holds")
+    assert "each snapshot its own" not in caption("holds")
     assert "The loss of the path is not that of the plane" in caption("holds")
     assert caption("unjudged") == unchecked
 
@@ -302,9 +349,17 @@ def test_what_statistics_taken_anew_do_not_mend_is_not_stale():
 
 def test_a_barrier_that_is_there_with_either_statistics_is_no_stale_one():
     def state(plane: float, renewed: float, stderr: float = 0.01) -> str:
-        way = Between("the origin and epoch 3", plane, renewed, stderr, 2.0)
-        return stale(Stale((1.0, 1.0), {}, 0.1, "eval", between=[way])).state
+        return judged(plane, renewed, stderr).state
 
+    def judged(plane: float, renewed: float, stderr: float = 0.01) -> Check:
+        way = Between("a and b", "half-way between a and b", plane, renewed, stderr, 2.0)
+        return stale(Stale((1.0, 1.0), {}, 0.1, "eval", between=[way]))
+
+    mixed = "the straight line between their losses with statistics that are mixed from theirs"
+    start = "batch norm: half-way between a and b the loss is"
+    assert judged(1.0, 0.1).text == f"{start} 1 above {mixed}, and 0.1 with statistics taken anew"
+    assert judged(1.0, -0.1).text == f"{start} 1 above {mixed}, and not above it with statistics taken anew"
+    assert judged(math.inf, 0.1).text.startswith(f"{start} not finite, and so above {mixed}, and 0.1 with")
     assert state(1.0, 0.1) == state(math.inf, 0.1) == "fails"
     assert state(1.0, 0.7) == "reservation"
     assert state(1.0, 0.95) == state(1.0, 0.1, stderr=0.4) == state(0.01, 0.0, stderr=0.0) == "holds"
