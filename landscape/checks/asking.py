@@ -248,9 +248,7 @@ class Asker:
             JobError: the model has no derivatives, or does not compute in float64; or an axis moves nothing.
         """
         directions, origin = self.landscape.directions, self.landscape.origin
-        names = [info.name for info in describe_parameters(self.prepared.problem.model) if info.trainable]
-        if any(not set(each.tensors) <= set(names) for each in directions):
-            raise JobError("an axis moves what has no derivative, such as a buffer")
+        names = self._moved_with_derivatives()
         still = [
             name for name, each in zip(self.landscape.grid.names, directions, strict=True) if not norm(each.tensors)
         ]
@@ -281,8 +279,20 @@ class Asker:
                 around, losses = losses[:4], losses[4:]
                 differences.append(Differences.around(around, centre, step))
             best = min(differences, key=lambda each: each.doubt)
-            found.append(AlongAxis(self.landscape.grid.names[axis], best, float(products[axis]), float(slopes[axis])))
+            name, product, slope = self.landscape.grid.names[axis], float(products[axis]), float(slopes[axis])
+            found.append(AlongAxis(name, best, product, slope, differences))
         return found, how
+
+    def _moved_with_derivatives(self) -> list[str]:
+        """The names of what has derivatives, which is all that the axes move.
+
+        Raises:
+            JobError: an axis moves something else: the grid's differences are then not those of derivatives.
+        """
+        names = [info.name for info in describe_parameters(self.prepared.problem.model) if info.trainable]
+        if any(not set(each.tensors) <= set(names) for each in self.landscape.directions):
+            raise JobError("an axis moves what has no derivative, such as a buffer")
+        return names
 
     def _losses_of_few(self, points: Points) -> list[float]:
         """The losses of the first few samples in float64.
@@ -313,8 +323,9 @@ class Asker:
         """dᵀHd of each axis over all samples.
 
         Raises:
-            JobError: the model has no derivatives.
+            JobError: the model has no derivatives, or an axis moves what has none.
         """
+        self._moved_with_derivatives()
         operator = self._hessian(self.own)
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
         self.evaluations += 1 + PRODUCT * len(vectors)

@@ -14,6 +14,7 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.statistics import OnPath
 from landscape.checks.rules.words import NotJudged
+from landscape.errors import JobError
 from landscape.grid import Index
 from landscape.problem.guessing import guessing_of
 from landscape.quantisation import Quantisation
@@ -137,8 +138,10 @@ class Scene:
 
     @cached_property
     def renewed_corners(self) -> list[float]:
-        """The losses at the origin, and at the corners, with the other statistics of batch norm."""
-        points = [[0.0] * len(self.evidence.surface.axes), *(self.evidence.point(each) for each in self.corners)]
+        """The losses at the corners with the other statistics of batch norm."""
+        points = [self.evidence.point(each) for each in self.corners]
+        if not points:
+            return []
         return [float(loss) for loss in self.asked.losses(self.asked.other_statistics, points)]
 
     @cached_property
@@ -180,6 +183,15 @@ class Scene:
     def along_axes(self) -> tuple[list[AlongAxis], str]:
         """Slope and curvature along each axis, and how the derivatives were computed."""
         return self.differentiable.along_axes(STEPS)
+
+    @cached_property
+    def unlike_differences(self) -> str:
+        """Why derivatives do not tell how the loss curves along some axis; '' where they do, or nobody can say."""
+        try:
+            along, _ = self.along_axes
+        except JobError:  # check 8 says why
+            return ""
+        return next((each.unlike_differences for each in along if each.is_finite and each.unlike_differences), "")
 
     @cached_property
     def axis_curvatures(self) -> dict[str, float]:

@@ -127,6 +127,8 @@ def _curvature(scene: Scene) -> Check:
 
 
 def _centre_cell(scene: Scene) -> Check:
+    if scene.unlike_differences:
+        raise NotJudged(scene.unlike_differences)
     found = [at_centre(scene.evidence, *each) for each in scene.axis_curvatures.items()]
     known = [each for each in found if each is not None and each.curvature > 0]
     if not known:
@@ -140,9 +142,9 @@ def _centre_cell(scene: Scene) -> Check:
 def _hidden(scene: Scene) -> Check:
     if not scene.deep and scene.quantise is None:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
-    largest, smallest, bound, products = scene.differentiable.spectrum_ends()
     norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
     axes = [value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]
+    largest, smallest, bound, products = scene.differentiable.spectrum_ends()
     return curvature.hidden(curvature.Hidden(largest, smallest, bound, axes, products))
 
 
@@ -151,13 +153,14 @@ def _batch_norm(scene: Scene) -> Check:
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
     path = list(scene.renewed_on_paths.values())
-    between, other = _between(scene), np.array(scene.renewed_corners)
+    at_origin = asker.by_statistics([[0.0] * len(evidence.surface.axes)])
+    between, other = _between(scene), np.array([float(at_origin.second[0]), *scene.renewed_corners])
     shown = np.array([scene.origin_loss, *(evidence.values[each] for each in scene.corners)])
     trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
     pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
     places = [evidence.place(each) for each in scene.corners]
     corners = dict(zip(places, pairs[1:], strict=True))
-    error = evidence.origin_stderr
+    error = float(at_origin.stderr[0])
     return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm, path, between))
 
 
@@ -263,7 +266,7 @@ def _renewed_corners(scene: Scene, chance: float) -> float:
     shown = np.array([scene.evidence.values[each] for each in scene.corners])
     dead = shown >= chance
     try:
-        return float((np.array(scene.renewed_corners[1:])[dead] < chance).mean()) if dead.any() else 0.0
+        return float((np.array(scene.renewed_corners)[dead] < chance).mean()) if dead.any() else 0.0
     except JobError:  # check 10 says why
         return 0.0
 

@@ -64,14 +64,16 @@ class AlongAxis:
 
     Attributes:
         axis: its name.
-        differences: of losses.
+        differences: of losses, at the step where they are least in doubt.
         curvature, slope: dᵀHd and g·d by derivatives.
+        at_steps: the differences at every step that was tried.
     """
 
     axis: str
     differences: Differences
     curvature: float
     slope: float
+    at_steps: Sequence[Differences] = ()
 
     @property
     def roughness(self) -> float:
@@ -105,6 +107,23 @@ class AlongAxis:
         of_slope = max(abs(self.slope), abs(found.slope), LEAST_SLOPE * scale)
         slopes = abs(found.slope - self.slope) / of_slope if of_slope > 0 else 0.0
         return difference / scale if self.has_curvature and scale > 0 else 0.0, slopes
+
+    @property
+    def unlike_differences(self) -> str:
+        """Why dᵀHd is no measure of how the loss curves over a cell; '' where it is one.
+
+        A ReLU that switches within a step curves the loss as a mean over steps, and has no second derivative.
+        """
+        if self.has_curvature and self.errors[0] > self.allowed:
+            return "losses and derivatives are not of one function"
+        told = [
+            value for each in self.at_steps if each.rounding < KINKED * abs(self.curvature)
+            for value in (each.coarse, each.fine)
+        ]  # fmt: skip
+        low, high = sorted((LEAST_RATIO * self.curvature, LARGEST_RATIO * self.curvature))
+        if not self.has_curvature or not all(low <= value <= high for value in told):
+            return "the loss has too many kinks, as of ReLU, between which derivatives do not tell how it curves"
+        return ""
 
 
 def curvature(found: Sequence[AlongAxis], how: str, samples: int, of: int) -> Check:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from landscape.axes import SEEN
 from landscape.batch_norm import RECALIBRATE
+from landscape.checks.rules.centre import CLOSE
 from landscape.checks.rules.geometry import ORDER, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
@@ -84,7 +85,7 @@ class Stale:
     Attributes:
         centre: both at the origin, the one of training first.
         corners: the same by place.
-        stderr: the standard error of the loss at the origin; NaN where it is not known.
+        stderr: of the difference of both at the origin, over the same samples; NaN where it is not known.
         shown: which statistics the landscape uses, as `batch_norm` of a job.
         path: some snapshots of the paths; none where the landscape takes statistics anew.
         between: points between networks, likewise.
@@ -115,14 +116,17 @@ def stale(found: Stale) -> Check:
       anew do not mend is for check 11.
     - Between networks, of the rise over the straight line between their losses, at the highest point that is known: a
       stale part of more than half of it does not hold, of more than 10 % it is a reservation.
-    - The centre: both losses differ by more than 3 standard errors.
+    - The centre: both losses differ by more than 3 standard errors of their paired difference, and by more than 2 %:
+      over many samples any difference has many standard errors.
     - A corner: share = (L_eval − L_recal) / (L_eval − L₀) beyond 50 %.
     """
     findings = [each for each in (_path(found), _between(found), _centre(found), _corners(found)) if each is not None]
     trained, renewed = found.centre
     shares = _shares(found)
     share = max((each for each in shares.values() if math.isfinite(each)), default=math.nan)
-    known: dict[str, object] = {"centre": trained, "centre renewed": renewed, "share": share}
+    known: dict[str, object] = {
+        "centre": trained, "centre renewed": renewed, "centre stderr": found.stderr, "share": share,
+    }  # fmt: skip
     if found.path:
         known["path"] = {
             each.name: {"loss": each.own, "plane": each.plane, "renewed": each.renewed} for each in found.path
@@ -138,7 +142,7 @@ def stale(found: Stale) -> Check:
         remedy = "; ".join(dict.fromkeys(each.remedy for each in findings))
         return check("10", "batch norm", first.state, text, remedy, first.value, numbers=known)
     if math.isnan(found.stderr):
-        raise NotJudged("the standard error of the loss at the centre is not known")
+        raise NotJudged("the standard error of the difference at the centre is not known")
     text = f"batch norm: at the centre {_both(found)}"
     if math.isfinite(share) and found.shown == "eval":
         text = f"{text}; at most {percent(max(share, 0.0))} of the rise at a corner is stale statistics"
@@ -178,7 +182,8 @@ def _between(found: Stale) -> _Finding | None:
 
 def _centre(found: Stale) -> _Finding | None:
     trained, renewed = found.centre
-    if math.isnan(found.stderr) or abs(trained - renewed) <= STANDARD_ERRORS * found.stderr:
+    difference = abs(trained - renewed)
+    if math.isnan(found.stderr) or difference <= max(STANDARD_ERRORS * found.stderr, CLOSE * abs(trained)):
         return None
     remedy = "take the running statistics anew after training, with the final weights and over data like these"
     return _Finding("reservation", f"the centre has loss {_both(found)}", remedy, math.nan)

@@ -49,6 +49,18 @@ def test_derivatives_that_are_not_finite_are_not_said_to_agree(unknown):
         curvature([replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives", 32, 512)
 
 
+def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_every_step():
+    def reason(*second: float, curvature: float = 1.0, rounding: float = 1e-9, best: float = 1.0) -> str:
+        at_steps = [Differences(each, each, 0.5, rounding) for each in second]
+        return AlongAxis("alpha", Differences(best, best, 0.5, 1e-9), curvature, 0.5, at_steps).unlike_differences
+
+    assert reason(1.0, 1.1, 0.9) == reason(-1.0, curvature=-1.0, best=-1.0) == ""
+    assert "too many kinks" in reason(18.0, 6.6, 1.0)
+    assert "too many kinks" in reason(1.0, -70.0)
+    assert reason(1.0, 5.0, rounding=1.0) == "", "what rounding makes is no kink"
+    assert reason(2.0, best=2.0) == "losses and derivatives are not of one function"
+
+
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
 
 
@@ -244,11 +256,13 @@ def test_what_a_plane_hides_is_what_its_axes_do_not_show(name):
 
 
 def test_statistics_are_judged_by_what_is_known_of_them():
+    for renewed, error, state in ((1.3, 0.11, "holds"), (1.3, 0.09, "reservation"), (1.01, 1e-6, "holds")):
+        assert stale(Stale((1.0, renewed), {}, error, "eval")).state == state
     found = Stale((1.0, 1.2), {"corner": (2.0, 1.9)}, 0.1, "eval")
     assert stale(found).text.endswith("at most 10 % of the rise at a corner is stale statistics")
     lower = stale(replace(found, corners={"corner": (0.5, 0.4)}))  # it does not rise
     assert lower.state == "holds"
     assert lower.text.endswith("with those of these samples")
-    with pytest.raises(NotJudged, match="standard error of the loss"):
+    with pytest.raises(NotJudged, match="standard error of the difference at the centre"):
         stale(replace(found, stderr=math.nan))
     assert stale(replace(found, stderr=math.nan, corners={"corner": (2.0, 1.1)})).state == "reservation"

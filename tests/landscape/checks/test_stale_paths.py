@@ -217,6 +217,9 @@ def test_a_barrier_of_mixed_statistics_does_not_hold(line):
     assert barrier["plane"] > 0.05
     assert barrier["renewed"] == pytest.approx(0, abs=1e-4), "all points of the line are one function"
     assert line["recalibrate"]["10"].state == line["recalibrate"]["15"].state == "holds"
+    for number in ("8", "8b"):
+        assert line["eval"][number].state == "unjudged"
+        assert line["eval"][number].text.endswith("an axis moves what has no derivative, such as a buffer")
     beyond = line["eval"]["15"]  # where the running variances are negative
     assert beyond.state != "holds"
     assert "is finite with the statistics of its own weights: batch_norm: recalibrate" in beyond.remedy
