@@ -1,4 +1,4 @@
-"""Landscapes of a job made finer where their values ask for it: level after level.
+"""Landscapes of a job made finer where their values ask for it: level after level. Levels that are there are mended.
 
 A level is chosen when those before are whole, as a function of the values that are there and of nothing else: any crew,
 order or interruption gives the same blocks.
@@ -66,7 +66,9 @@ def run(
 
 
 def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
-    """Compute a job, and then, one after another, the levels of refinement that it asks for, which are a job each.
+    """Compute a job, and then, one after another, its levels of refinement, which are a job each.
+
+    They are those that the job asks for, and those that `refine` has begun: what is missing or damaged of them.
 
     Args:
         compute: computes one job; returns its run, opened for reading.
@@ -74,27 +76,33 @@ def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
     opened = compute(job)
     asked = [] if job.extends is not None else [(spec.name, spec.refine) for spec in job.landscapes]
     for name, refine in asked:
-        for level in () if refine is None else _levels_of(job, name, refine):
+        for level in _levels_of(job, name, refine):
             opened = compute(level)
     return opened
 
 
-def _levels_of(job: Job, name: str, asked: Refine) -> Iterator[Job]:
+def _levels_of(job: Job, name: str, asked: Refine | None) -> Iterator[Job]:
     while (level := _next_level(job.run_path, name, asked)) is not None:
         yield level_job(job.run_path, name, level, job.problem, job.folder)
         if not LandscapeStore.open(job.run_path, name, level=level.number).examine().complete:
             return  # partial: the failures are listed with the level
 
 
-def _next_level(run: str, name: str, asked: Refine) -> LevelRecord | None:
-    """The level to compute next: one that was interrupted, else one that is chosen; None where there is none."""
+def _next_level(run: str, name: str, asked: Refine | None) -> LevelRecord | None:
+    """The level to compute next: one that was interrupted or is damaged, else one that is chosen; None where none is.
+
+    Args:
+        asked: how further levels are chosen; None where the job asks for none.
+    """
     store = LandscapeStore.open(run, name)
-    if not store.examine().complete:
-        return None
     levels = store.levels()
+    if (asked is None and not levels) or not store.examine().complete:
+        return None
     for level in levels:
         if level.record.level is not None and not level.examine().complete:
             return level.record.level
+    if asked is None:
+        return None
     surface = store.read_surface()
     values = values_of(surface)
     if not levels:

@@ -175,9 +175,10 @@ def _opened(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscap
 def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
     """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
     found = store.examine()
+    level = f"levels/{store.level}/" if store.level else ""
     for array, index in found.damaged:
         chunk = "/".join(map(str, index))
-        log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
+        log.warning("landscape %r: %s%s chunk %s is damaged and computed again", landscape, level, array, chunk)
     path = [(window.start, window.stop) for window in found.path_missing]
     points = 2 * sum(stop - start for start, stop in path) + store.arrays.points_in(found.missing_mask)
     counts = tile_counts(store.shape, store.tile_shape)

@@ -140,6 +140,33 @@ def test_a_second_box_adds_blocks_and_computes_no_point_again(place, fine):
     assert before.items() < level_bytes(place).items()
 
 
+@pytest.mark.parametrize("lost", ["truncated", "deleted"])
+def test_the_job_mends_the_levels_of_a_refinement_that_it_does_not_ask_for(place, lost, caplog):
+    refine(place, "a", factor=4, box=BOX, problem=problem)
+    before = level_bytes(place)
+    for number in (1, 2):
+        chunk = next((place / "landscapes.zarr" / "a" / "levels" / str(number) / "loss" / "c").rglob("[0-9]*/[0-9]*"))
+        chunk.unlink() if lost == "deleted" else chunk.write_bytes(chunk.read_bytes()[:9])
+    run(job(place, LANDSCAPE))
+    assert level_bytes(place) == before
+    told = [message for message in caplog.messages if message.endswith("is damaged and computed again")]
+    assert [message.split(" chunk ")[0] for message in told] == [
+        f"landscape 'a': levels/{number}/loss" for number in (1, 2)
+    ]
+    EVALUATED.clear()
+    run(job(place, LANDSCAPE))
+    assert len(EVALUATED) <= 6, "nothing is left to mend"
+
+
+def test_the_job_goes_on_with_a_refinement_that_was_interrupted(place, coarse, tmp_path):
+    shutil.copytree(coarse, tmp_path / "stopped")
+    with pytest.raises(Interrupted):
+        refine(tmp_path / "stopped", "a", box=BOX, problem=problem, compute=stopping_after(1))
+    run(job(tmp_path / "stopped", LANDSCAPE))
+    refine(place, "a", box=BOX, problem=problem)
+    assert level_bytes(tmp_path / "stopped") == level_bytes(place)
+
+
 def test_what_cannot_be_asked_for_twice_names_what_can():
     def told(factor, box, axes=2):
         return Finer(factor, box).held_already("a", axes)
