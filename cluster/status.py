@@ -9,11 +9,25 @@ from landscape.errors import StoreError, flat, printable
 from landscape.fields.numbers import ranges
 from landscape.folders.lock import driver_alive
 from landscape.results import open_run
-from landscape.state import UNREADABLE, each_landscape, finite, landscape_status, or_note, unreadable_status
+from landscape.state import (
+    COMPLETE,
+    DAMAGED,
+    UNREADABLE,
+    all_read,
+    each_landscape,
+    finite,
+    landscape_status,
+    or_note,
+    unreadable_in_words,
+    unreadable_status,
+)
 from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import log_end, read_lines
 from landscape.trajectory.training_state import training_state, went_on_to
 from landscape.watch.command import inspect_command
+
+# How the lowest loss is called by the state of its landscape; of one that is not whole, another may be lower.
+_LOWEST = {COMPLETE: "lowest loss", DAMAGED: "lowest loss that can be read"}
 
 
 def run_status(run: str) -> dict[str, Any]:
@@ -43,7 +57,7 @@ def run_status(run: str) -> dict[str, Any]:
 
 def is_readable(status: dict[str, Any]) -> bool:
     """Whether everything that a status asked for could be read."""
-    return not status["problems"] and all(each["state"] != UNREADABLE for each in status["landscapes"])
+    return all_read(status["problems"], status["landscapes"])
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -82,6 +96,8 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['not_finite']} not finite")
         if each["failed"]:
             parts.append(f"{each['failed']} given up")
+        if each["state"] == DAMAGED:
+            parts.append(unreadable_in_words(each["unreadable"], flat(status["run"])))
         if each["found_range"]:
             ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in each["found_range"].items())
             parts.append(f"range found: {ends}")
@@ -94,7 +110,7 @@ def status_text(status: dict[str, Any]) -> str:
                 parts.append(f"no better than guessing ({each['guessing']:.4g})")
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
-            lowest = f"lowest loss {each['minimum']['loss']:.4g} at {place}"
+            lowest = f"{_LOWEST.get(each['state'], 'lowest so far')} {each['minimum']['loss']:.4g} at {place}"
             parts.append(f"the same loss {each['minimum']['loss']:.4g} at all points" if each["constant"] else lowest)
         lines.append(", ".join(parts))
         own = each["own_model"] or {}

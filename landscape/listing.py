@@ -12,6 +12,7 @@ from landscape.folders import Folder, open_folder
 from landscape.folders.sizes import bytes_of
 from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
+from landscape.state import cause_of
 from landscape.trajectory.history import log_end
 from landscape.trajectory.training_state import training_state
 
@@ -26,11 +27,12 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     What other processes remove meanwhile is left out.
 
     Returns:
-        A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, interrupted,
-        partial, complete, or empty where it has no landscapes), `done` and `points` (evaluations), `bytes` (of all its
-        files; None where they cannot be told), `changed` (when it was last written, in ISO format), `age_seconds`
-        (since then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the state of its
-        training; None where `landscape train` did not begin it), and `problem`.
+        A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, damaged,
+        interrupted, partial, complete, or empty where it has no landscapes), `done` and `points` (evaluations), `bytes`
+        (of all its files; None where they cannot be told), `changed` (when it was last written, in ISO format),
+        `age_seconds` (since then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the
+        state of its training; None where `landscape train` did not begin it), `problem` (the first one, as a phrase),
+        and `readable` (False where something of it cannot be read, also not from the copy of its documents).
 
     Raises:
         NotFoundError: there is no such folder.
@@ -58,27 +60,31 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
     """The row of a run; None where it was removed meanwhile."""
     row = _settled_row(run)
     when = _changed(run, row.get("when"))
-    kept = {key: row.get(key) for key in ("name", "state", "done", "points", "landscapes", "model", "problem")}
+    names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
+    kept = {key: row.get(key) for key in names}
+    training, problem = _training(run)
+    if problem:
+        kept |= {"problem": kept["problem"] or problem, "readable": False}
     size = _bytes(run)
     if not _is_there(run):
         return None
     return {
         "run": run.path,
         **kept,
-        "training": _training(run),
+        "training": training,
         "bytes": size,
         "changed": when.isoformat(timespec="seconds") if when else None,
         "age_seconds": max(0.0, (datetime.now(UTC) - when).total_seconds()) if when else None,
     }
 
 
-def _training(run: FoundRun) -> str | None:
-    """The state of a run's training; None where it cannot be told, which the status of the run explains."""
+def _training(run: FoundRun) -> tuple[str | None, str]:
+    """The state of a run's training, None where there is none; and why it cannot be told, empty where it can."""
     try:
         training = training_state(run.path, log_end(run.path))
-    except (LandscapeError, OSError):
-        return None
-    return None if training is None else training["state"]
+    except (LandscapeError, OSError) as error:
+        return None, cause_of(error)
+    return None if training is None else training["state"], ""
 
 
 def _settled_row(run: FoundRun) -> dict[str, Any]:

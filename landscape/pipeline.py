@@ -144,7 +144,8 @@ def compute_task(
         outcome = try_task(evaluator, work)
     if isinstance(outcome, GivenUp):
         quarantine(opened.store, task)
-        tally.fail(Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback))
+        failure = Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback)
+        tally.fail(failure, task_points(opened.store, task))
     else:
         commit(opened.store, task, outcome, landscape.extension)
         reduced = evaluator.batch_size < evaluator.plan.batch_size

@@ -40,6 +40,7 @@ class Progress:
         failures: tasks that were given up and have not been done since.
         workers: that compute now.
         retries: tasks that were sent a second time.
+        given_up: points that this session gave up; a later one tries them again.
     """
 
     landscape: str
@@ -52,11 +53,17 @@ class Progress:
     failures: int = 0
     workers: int = 1
     retries: int = 0
+    given_up: int = 0
+
+    @property
+    def left(self) -> int:
+        """Points that are neither done nor given up."""
+        return self.points - self.points_done - self.given_up
 
     @property
     def eta(self) -> float:
         """Seconds left at the present rate; infinite before the first task is done."""
-        return (self.points - self.points_done) / self.rate if self.rate > 0 else float("inf")
+        return self.left / self.rate if self.rate > 0 else float("inf")
 
 
 PREPARING, CHOOSING = "loading the problem and its samples", "measuring a point and choosing an engine"

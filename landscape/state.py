@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +17,10 @@ from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
 
-COMPLETE, PARTIAL, RUNNING, INTERRUPTED, UNREADABLE = "complete", "partial", "running", "interrupted", "unreadable"
-MOST_TILES = 10_000  # of a larger landscape the lowest loss is not looked for, as that reads a chunk of every tile
+COMPLETE, PARTIAL, RUNNING, INTERRUPTED = "complete", "partial", "running", "interrupted"
+UNREADABLE = "unreadable"  # of a landscape that cannot be opened
+DAMAGED = "damaged"  # of a landscape some of whose points cannot be read
+MOST_TILES = 10_000  # of a larger landscape the losses are not read, as that reads a chunk of every tile
 
 
 def each_landscape(
@@ -78,11 +80,29 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def state_of_counts(missing: int, failed: int, alive: bool) -> str:
-    """The state of a landscape by the evaluations that are missing and given up, and whether its driver lives."""
+def state_of_counts(missing: int, failed: int, alive: bool, unreadable: int = 0) -> str:
+    """The state of a landscape by its evaluations, and whether its driver lives.
+
+    Args:
+        missing, failed, unreadable: evaluations that are not there, were given up, or are there and cannot be read.
+    """
+    if alive and (missing or unreadable):
+        return RUNNING  # a driver computes first what is missing or damaged
+    if unreadable:
+        return DAMAGED
     if missing:
-        return RUNNING if alive else INTERRUPTED
+        return INTERRUPTED
     return PARTIAL if failed else COMPLETE
+
+
+def unreadable_in_words(points: int, run: str = "RUN") -> str:
+    """That some points cannot be read, and the command that names their files."""
+    return f"{points} point{'s' * (points != 1)} cannot be read; `landscape validate {run}` names the damaged files"
+
+
+def all_read(problems: Sequence[str], landscapes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether everything of a run could be read: no problem of the run itself, and every landscape as a whole."""
+    return not problems and all(each["state"] not in (UNREADABLE, DAMAGED) for each in landscapes)
 
 
 def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
@@ -92,7 +112,7 @@ def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
 
 def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
-    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
+    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "unreadable", "path_points"), 0)
     names = ("seconds", "engine", "precision", "quantised", "precision_error", "workers", "updated", "eta_seconds")
     unknown = dict.fromkeys((*names, "own_model"))
     empty: dict[str, Any] = {
@@ -121,8 +141,9 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     progress = computed.progress  # a level that is not whole is what a job computes now
     counts = own + sum(counted for _, counted in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
-    state = state_of_counts(missing, failed, alive)
-    if record.is_imported and missing:
+    lowest, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
+    state = state_of_counts(missing, failed, alive, unreadable)
+    if record.is_imported and missing and not unreadable:
         state = PARTIAL  # nobody computes what is missing
     rate = progress.rate or 0.0
     return {
@@ -136,6 +157,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "not_finite": int(counts[NOT_FINITE]),
         "missing": missing,
         "failed": failed,
+        "unreadable": unreadable,
         "rate": rate,
         "eta_seconds": seconds_left(missing, rate, state),
         "seconds": sum(each.progress.seconds or 0.0 for each in (record, *(level.record for level, _ in levels)))
@@ -151,7 +173,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "updated": progress.updated,
         "own_model": plain(record.own_model),
         "found_range": _found_range(store),
-        "minimum": _minimum([store, *(level for level, _ in levels)]),
+        "minimum": lowest,
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin": record.origin_name or None,
         "origin_loss": record.origin_loss,
@@ -173,11 +195,16 @@ def _found_range(store: LandscapeStore) -> dict[str, float]:
     return {name: axis.radius for name, axis in zip(grid.names, found.axes, strict=True)} if as_found else {}
 
 
-def _minimum(stores: list[LandscapeStore]) -> dict[str, float]:
-    """The lowest loss of a landscape and of its levels; empty where it is not known, or takes long to find."""
+def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, float], int]:
+    """The lowest loss of a landscape and of its levels, and how many of their points cannot be read.
+
+    The lowest loss is empty where it is not known; neither is looked for where that takes long.
+    """
     if sum(store.tile_count for store in stores) > MOST_TILES:
-        return {}
-    return min((low for store in stores if (low := store.minimum())), key=lambda low: low["loss"], default={})
+        return {}, 0
+    found = [store.minimum() for store in stores]
+    lowest = min((low for low, _ in found if low), key=lambda low: low["loss"], default={})
+    return lowest, sum(unreadable for _, unreadable in found)
 
 
 def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:

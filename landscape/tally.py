@@ -46,7 +46,7 @@ class Tally:
         self._next_update = float("-inf")
         self._points, self._before = points, points - missing_points
         self._tasks, self._tasks_before = tasks, tasks - missing_tasks
-        self._points_done = self._tasks_done = self._given_up = self.retries = 0
+        self._points_done = self._tasks_done = self._given_up = self._points_given_up = self.retries = 0
         earlier = store.record.progress
         self._seconds_before = earlier.seconds or 0.0
         self._reduced = dict(earlier.reduced_batches)
@@ -69,9 +69,10 @@ class Tally:
             self._reduced[task] = batch_size
         self._update()
 
-    def fail(self, failure: Failure) -> None:
-        """Count a task that was given up, and write the record at once."""
+    def fail(self, failure: Failure, points: int) -> None:
+        """Count a task of so many evaluations that was given up, and write the record at once."""
         self._given_up += 1
+        self._points_given_up += points
         self._failures.pop(failure.task, None)  # so that the latest failure stands last
         self._failures[failure.task] = failure
         self._write("running")
@@ -107,6 +108,7 @@ class Tally:
             len(self._failures),
             max(1, len(self.workers)),
             self.retries,
+            self._points_given_up,
         )
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ def list_(folder: str = ".", *, json: Json = False) -> int:
         show(rows, json, list_text(rows))
     else:
         write_remark(f"no runs in {flat(folder)}")
-    return FAILED if any(row["problem"] for row in rows) else DONE
+    return DONE if all(row["readable"] for row in rows) else FAILED
 
 
 def list_text(rows: list[dict[str, Any]]) -> str:

@@ -94,9 +94,10 @@ class Results:
         self._metrics.failed()
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
-        landscape.tally.fail(failure)
+        landscape.tally.fail(failure, task_points(landscape.store, task))
         journal.given_up(task.landscape, failure)
         landscape.settle()
+        self.report(landscape)
 
     def report(self, landscape: LandscapeState) -> None:
         """Tell the observer how far a landscape is."""

@@ -43,12 +43,12 @@ def describe(progress: Progress) -> str:
     parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} points ({share:.0%})"]
     if progress.rate > 0:
         parts.append(f"{progress.rate:.3g} points/s")
-        if progress.points_done < progress.points:
+        if progress.left:
             parts.append(f"ETA {seconds_text(progress.eta)}")
     if progress.retries:
         parts.append(f"{progress.retries} tried again")
-    if progress.failures:
-        parts.append(f"{progress.failures} given up")
+    if progress.given_up:
+        parts.append(f"{progress.given_up} given up")
     return ", ".join(parts)
 
 
@@ -64,6 +64,7 @@ def _fields(progress: Progress) -> dict[str, Any]:
         "workers": progress.workers,
         "retries": progress.retries,
         "failures": progress.failures,
+        "given_up": progress.given_up,
     }
 
 
@@ -187,11 +188,12 @@ class ProgressDisplay:
         if name not in self._tasks:
             self._tasks[name] = self._bar.add_task(name, total=progress.points, note="")
         rate = f"{progress.rate:.3g}/s, ETA {seconds_text(progress.eta)}" if progress.rate > 0 else ""
-        failed = f", {progress.failures} given up" if progress.failures else ""
+        failed = f", {progress.given_up} given up" if progress.given_up else ""
         self._bar.update(self._tasks[name], completed=progress.points_done, note=rate + failed)
 
     def _line(self, progress: Progress) -> None:
-        tenth = 10 * progress.points_done // progress.points if progress.points else 10
+        settled = progress.points - progress.left
+        tenth = 10 * settled // progress.points if progress.points else 10
         if self._told.get(progress.landscape) != tenth:
             self._told[progress.landscape] = tenth
             write_remark(describe(progress), "progress", **_fields(progress))

@@ -15,6 +15,7 @@ from landscape.page.levels import LevelContent, Levels, lowest_of
 from landscape.page.stamps import NotedChunks
 from landscape.problem.derived import bases_of, derive
 from landscape.record import Record
+from landscape.state import state_of_counts
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
 from landscape.views.prepared.thinning import levels_picked, picked, picked_of
@@ -40,6 +41,7 @@ class View:
         lowest: the lowest loss of the whole grid and its coordinates; empty where it is not known.
         generation: differs between two contents of the landscape.
         hidden_levels: levels of its refinement that are not drawn, as they have too many points.
+        unreadable: points that are there and cannot be read; they count as not computed.
     """
 
     surface: Surface
@@ -49,6 +51,7 @@ class View:
     lowest: dict[str, float]
     generation: str
     hidden_levels: int = 0
+    unreadable: int = 0
 
     @property
     def record(self) -> Record:
@@ -153,7 +156,8 @@ class Content:
         surface = replace(merged, attributes=dict(record.attributes))
         hidden = len(self.levels.every) - len(self.drawn_levels)
         counts = tuple(int(count) for count in self.counts)
-        return View(surface, self.picks, sizes, counts, self._lowest(), self.generation(alive), hidden)
+        lowest = self._lowest()
+        return View(surface, self.picks, sizes, counts, lowest, self.generation(alive), hidden, self.unreadable)
 
     @property
     def drawn_levels(self) -> tuple[LevelContent, ...]:
@@ -167,6 +171,11 @@ class Content:
         for level in self.levels.every:
             own = own + level.counts
         return own
+
+    @property
+    def unreadable(self) -> int:
+        """How many points of the landscape and of its levels are there and cannot be read."""
+        return self.values.unreadable + sum(level.values.unreadable for level in self.levels.every)
 
     @property
     def size(self) -> int:
@@ -215,7 +224,8 @@ class Content:
         on_path = any(each is not None and bool((each.status == NOT_COMPUTED).any()) for each in beside)
         progress = record.progress if last is None else last.store.record.progress
         if on_path or self.counts[NOT_COMPUTED]:
-            progress = replace(progress, state="running" if alive else "interrupted")
+            missing = int(self.counts[NOT_COMPUTED]) - self.unreadable + on_path
+            progress = replace(progress, state=state_of_counts(missing, 0, alive, self.unreadable))
         if levels:
             seconds = [each.progress.seconds or 0.0 for each in (record, *(level.store.record for level in levels))]
             progress = replace(progress, seconds=sum(seconds) or None)

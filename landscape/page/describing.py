@@ -137,7 +137,7 @@ def live_facts(view: View, alive: bool) -> dict[str, Any]:
     record, progress = view.record, view.record.progress
     path = (0, 0, 0, 0) if view.surface.path is None else count_statuses(view.surface.path.status)
     counts = [points + 2 * snapshots for points, snapshots in zip(view.counts, path, strict=True)]
-    state = state_of_counts(counts[NOT_COMPUTED], counts[QUARANTINED], alive)
+    state = state_of_counts(counts[NOT_COMPUTED] - view.unreadable, counts[QUARANTINED], alive, view.unreadable)
     facts = {
         "name": view.surface.name,
         "state": state,
@@ -146,6 +146,7 @@ def live_facts(view: View, alive: bool) -> dict[str, Any]:
         "done": counts[OK] + counts[NOT_FINITE],
         "failed": counts[QUARANTINED],
         "missing": counts[NOT_COMPUTED],
+        "unreadable": view.unreadable,
         "rate": progress.rate or 0.0,
         "eta_seconds": seconds_left(counts[NOT_COMPUTED], progress.rate, state),
         "seconds": progress.seconds,

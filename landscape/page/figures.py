@@ -103,7 +103,8 @@ def state_in_words(view: View) -> str:
     missing = view.counts[NOT_COMPUTED] + (path[NOT_COMPUTED] if path else 0)
     failed = view.counts[QUARANTINED] + (path[QUARANTINED] if path else 0)
     alive = view.record.progress.state == "running"
-    return state_words(state_of_counts(missing, failed, alive), view.counts, path)
+    state = state_of_counts(missing - view.unreadable, failed, alive, view.unreadable)
+    return state_words(state, view.counts, path)
 
 
 def _capital(text: str) -> str:

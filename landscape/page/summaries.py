@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from landscape.digests import digest
-from landscape.errors import LandscapeError, flat
+from landscape.errors import LandscapeError, flat, shown
 from landscape.folders import Folder, open_folder
 from landscape.folders.lock import driver_alive
 from landscape.page.places import FoundRun
@@ -18,16 +18,19 @@ from landscape.refinement.choosing import MOST_LEVELS
 from landscape.results import Run
 from landscape.state import (
     COMPLETE,
+    DAMAGED,
     INTERRUPTED,
     PARTIAL,
     RUNNING,
     UNREADABLE,
+    all_read,
     cause_of,
     each_landscape,
     finite,
     landscape_status,
     or_note,
     seconds_left,
+    unreadable_in_words,
     unreadable_status,
 )
 from landscape.store import LandscapeStore
@@ -36,7 +39,8 @@ from landscape.views.prepared.wording import mapping
 log = logging.getLogger("landscape.page")
 
 EMPTY = "empty"  # the state of a run without landscapes
-GRAVEST = (RUNNING, UNREADABLE, INTERRUPTED, PARTIAL, COMPLETE)  # the first one among its landscapes is the run's state
+# The first of these among its landscapes' states is the run's state.
+GRAVEST = (RUNNING, UNREADABLE, DAMAGED, INTERRUPTED, PARTIAL, COMPLETE)
 LEVELS = range(1, MOST_LEVELS + 1)
 REST = 50  # times as long as its row took to read, a run is not read again
 REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # after which a run in an object store is read again
@@ -135,7 +139,7 @@ def read_row(run: FoundRun) -> Row:
     except Exception as error:  # what no reader has foreseen is told of this run, and does not take the others along
         log.debug("the row of %s failed", run.path, exc_info=True)
         problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
-    return _head(run) | _nothing() | {"state": UNREADABLE, "problem": problem}
+    return _head(run) | _nothing() | {"state": UNREADABLE, "problem": problem, "readable": False}
 
 
 def _landscape(alive: bool) -> Callable[[LandscapeStore], dict[str, Any]]:
@@ -188,7 +192,11 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
     lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"]]
     running = [each for each in landscapes if each["state"] == RUNNING]
     rate = sum(each["rate"] for each in running)
-    problems = [*problems, *(problem for each in landscapes for problem in each["problems"])]
+    readable = all_read(problems, landscapes)
+    damaged = {each["name"]: each["unreadable"] for each in landscapes if each["state"] == DAMAGED}
+    told = (f"landscape {shown(name)}: {unreadable_in_words(points)}" for name, points in damaged.items())
+    problems = [*problems, *told]
+    problems += [problem for each in landscapes for problem in each["problems"]]
     return {
         "state": RUNNING if alive and state == EMPTY else state,
         "done": sum(each["done"] for each in landscapes),
@@ -198,6 +206,7 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
         "eta_seconds": seconds_left(sum(each["missing"] for each in running), rate, RUNNING),
         "lowest": min(lowest, default=None),
         "problem": problems[0] if problems else "",
+        "readable": readable,
         "landscapes": [_landscape_row(each) for each in landscapes],
     }
 

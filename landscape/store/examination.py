@@ -15,7 +15,7 @@ from landscape.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions
-from landscape.store.inspection import count_statuses, examine_tiles, indices_of, is_constant, lowest
+from landscape.store.inspection import count_statuses, examine_tiles, indices_of, is_constant, lowest_and_unreadable
 from landscape.store.kept import spoilt_over_samples
 from landscape.store.layout import with_stderr
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
@@ -51,14 +51,17 @@ def counts(arrays: LandscapeArrays) -> NDArray[np.int64]:
     return points + 2 * count_statuses(arrays.reader("path_status")) if arrays.has_path else points
 
 
-def minimum(arrays: LandscapeArrays) -> dict[str, float]:
-    """The lowest loss and its coordinates; empty where there is none, or where the coordinates are damaged."""
-    best, grid = lowest(arrays.reader("status"), arrays.reader("loss")), arrays.grid()
+def minimum(arrays: LandscapeArrays) -> tuple[dict[str, float], int]:
+    """The lowest loss that can be read and its coordinates, and how many committed points cannot be read.
+
+    The lowest loss is empty where there is none, or where the coordinates are damaged.
+    """
+    (best, unreadable), grid = lowest_and_unreadable(arrays), arrays.grid()
     if best is None or grid is None:
-        return {}
+        return {}, unreadable
     value, index = best
     places = zip(grid.names, grid.coordinates, reversed(index), strict=True)
-    return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}
+    return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}, unreadable
 
 
 def has_constant_loss(arrays: LandscapeArrays) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from landscape.grid import Index, tile_at
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.reading import ChunkReader
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 STATUSES = 4
 
@@ -32,14 +32,24 @@ def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np
     return counts
 
 
-def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | None:
-    """The lowest finite committed value and its index, the first one of equals; None where there is none."""
+def lowest_and_unreadable(arrays: LandscapeArrays) -> tuple[tuple[float, Index] | None, int]:
+    """The lowest finite committed loss with its index, the first one of equals; and how many points cannot be read.
+
+    These are the points of a damaged chunk of the status, and committed points whose loss is in a chunk that is absent
+    or damaged, or is not finite although their status is OK.
+    """
     best: tuple[float, int] | None = None
+    unreadable, status, losses = 0, arrays.reader("status"), arrays.reader("loss")
     present = status.present()
-    pairs = zip(status.read(indices_of(present)), values.read(indices_of(present)), strict=True)
+    pairs = zip(status.read(indices_of(present)), losses.read(indices_of(present)), strict=True)
     for (index, state, _), (_, chunk, _) in pairs:
-        if state is None or chunk is None:
+        if state is None:
+            unreadable += arrays.points_of(arrays.tile(index))
             continue
+        if chunk is None:
+            unreadable += int(np.isin(state, (OK, NOT_FINITE)).sum())
+            continue
+        unreadable += int(((state == OK) & ~np.isfinite(chunk)).sum())
         usable = np.where((state != NOT_COMPUTED) & np.isfinite(chunk), chunk, np.inf)
         place = np.unravel_index(int(usable.argmin()), usable.shape)
         if np.isfinite(usable[place]):
@@ -48,8 +58,8 @@ def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | No
             candidate = (float(usable[place]), int(flat))
             best = candidate if best is None else min(best, candidate)
     if best is None:
-        return None
-    return best[0], tuple(int(component) for component in np.unravel_index(best[1], status.shape))
+        return None, unreadable
+    return (best[0], tuple(int(component) for component in np.unravel_index(best[1], status.shape))), unreadable
 
 
 def is_constant(values: ChunkReader) -> bool:

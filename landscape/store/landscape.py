@@ -268,8 +268,8 @@ class LandscapeStore:
         """Evaluations by status 0 to 3: the points, and two per snapshot of the path; reads the status alone."""
         return examination.counts(self.arrays)
 
-    def minimum(self) -> dict[str, float]:
-        """The lowest loss and its coordinates; empty where there is none, or where the coordinates are damaged."""
+    def minimum(self) -> tuple[dict[str, float], int]:
+        """The lowest loss with its coordinates, and how many points cannot be read, as `examination.minimum` says."""
         return examination.minimum(self.arrays)
 
     def computed_point(self, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:

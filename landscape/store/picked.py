@@ -39,6 +39,7 @@ class PickedValues:
         self._counts: dict[Index, NDArray[np.int64]] = {}  # of the committed chunks, points by their status
         self._total = np.zeros(STATUSES, np.int64)
         self._lowest: dict[Index, tuple[float, Index]] = {}
+        self._unreadable: dict[Index, int] = {}  # of the chunks that are there and cannot be read, the points
         self.status = np.zeros(self._shape, np.uint8)
         self.values: dict[str, NDArray[np.float64]] = {}
 
@@ -58,6 +59,11 @@ class PickedValues:
     def lowest(self) -> tuple[float, Index] | None:
         """The lowest finite loss of all points and its index; None where there is none, or the loss was not read."""
         return min(self._lowest.values(), default=None)
+
+    @property
+    def unreadable(self) -> int:
+        """How many points are there and cannot be read, as a chunk of what was read of them is damaged or absent."""
+        return sum(self._unreadable.values())
 
     def load(self, names: Iterable[str]) -> None:
         """Read these arrays too, as far as they are not there yet."""
@@ -101,7 +107,12 @@ class PickedValues:
 
     def _read_some(self, chunks: Sequence[Index], names: Sequence[str]) -> None:
         # The status is read first: values are written before their status, also by a driver that writes meanwhile.
-        states = {index: values for index, values, _ in self._arrays.reader("status").read(chunks)}
+        states: dict[Index, NDArray[np.uint8] | None] = {}
+        for index, values, damaged in self._arrays.reader("status").read(chunks):
+            states[index] = values
+            self._unreadable.pop(index, None)
+            if damaged:
+                self._unreadable[index] = self._arrays.points_of(self._arrays.tile(index))
         committed = {index: values for index, values in states.items() if values is not None and values.any()}
         places = {index: self._place(index) for index in chunks}
         unsound: set[Index] = set()
@@ -109,6 +120,7 @@ class PickedValues:
             for index, values, _ in self._arrays.reader(name).read(tuple(committed)):
                 if values is None:
                     unsound.add(index)
+                    self._unreadable[index] = int((committed[index] != NOT_COMPUTED).sum())
                     continue
                 self.values[name][places[index].window] = values[places[index].local]
                 if name == "loss":

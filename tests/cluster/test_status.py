@@ -10,12 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import zarr
 from torch import Tensor, nn
 
+from cluster.commands.list_ import list_ as list_command
+from cluster.commands.status import status as status_command
 from cluster.exporting import export_run
 from cluster.status import is_readable, run_status, status_text, validate_run, validation_text
-from landscape import Job, Problem, TrajectoryCollector, open_run, run
+from landscape import Job, Problem, TrajectoryCollector, list_runs, open_run, run
 from landscape.errors import LandscapeError
+from landscape.folders.lock import run_lock
 
 
 def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
@@ -126,6 +130,56 @@ def test_what_the_copy_mends_is_said_and_no_reason_to_fail_a_status(place):
     assert is_readable(status)
     assert "its copy in the root stands in for it" in status_text(status)
     assert validate_run(str(place))["damaged"] == 1
+
+
+def test_status_and_list_agree_on_what_the_copy_mends(place):
+    (place / "landscapes.zarr" / "a" / "zarr.json").unlink()
+    (row,) = list_runs(place)
+    assert (row["state"], row["readable"]) == ("complete", True)
+    assert "its copy in the root stands in for it" in row["problem"]
+    assert (status_command(str(place)), list_command(str(place))) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"), [("loss/c/0", "truncated"), ("loss/c/0", "deleted"), ("status/c/0", "truncated")]
+)
+def test_points_that_cannot_be_read_are_counted_and_no_landscape_with_them_is_complete(place, file, damage):
+    chunk = place / "landscapes.zarr" / "a" / file
+    chunk.unlink() if damage == "deleted" else chunk.write_bytes(chunk.read_bytes()[:5])
+    status = run_status(str(place))
+    points = open_run(place)["a"].status
+    lost = int((points == 0).sum())
+    assert lost > 0, "the damaged chunk holds some points"
+    a, b = status["landscapes"]
+    assert (a["state"], a["unreadable"], b["state"], b["unreadable"]) == ("damaged", lost, "complete", 0)
+    plural = "s" * (lost != 1)
+    line = f"{lost} point{plural} cannot be read; `landscape validate {place}` names the damaged files"
+    text = status_text(status).splitlines()
+    assert line in text[-2]
+    assert "lowest loss 0" not in text[-2]
+    (row,) = list_runs(place)
+    assert (row["state"], row["readable"]) == ("damaged", False)
+    told = line.replace(str(place), "RUN")
+    assert row["problem"] == f"landscape 'a': {told}"
+    assert (status_command(str(place)), list_command(str(place))) == (1, 1)
+    with run_lock(str(place)):
+        assert run_status(str(place))["landscapes"][0]["state"] == "running", "a driver mends it"
+
+
+def test_a_loss_that_is_not_finite_where_the_status_says_so_is_damage(place):
+    group = zarr.open_group(place / "landscapes.zarr" / "a", mode="r+")
+    group["loss"][1] = np.nan
+    (a, _) = run_status(str(place))["landscapes"]
+    assert (a["state"], a["unreadable"]) == ("damaged", 1)
+
+
+def test_the_lowest_loss_of_a_landscape_that_is_not_whole_is_the_lowest_so_far(place):
+    assert "lowest loss " in status_text(run_status(str(place))).splitlines()[-2]
+    group = zarr.open_group(place / "landscapes.zarr" / "a", mode="r+")
+    group["status"][3], group["loss"][3] = 0, np.nan
+    line = status_text(run_status(str(place))).splitlines()[-2]
+    assert "interrupted" in line
+    assert "lowest so far " in line
 
 
 @pytest.mark.long

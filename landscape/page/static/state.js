@@ -22,6 +22,7 @@ export function stateLines(landscape) {
     if (landscape.workers) parts.push(WORDS.workers(landscape.workers));
   }
   if (landscape.state === "interrupted") parts.push(WORDS.interrupted);
+  if (landscape.state === "damaged") parts.push(WORDS.damaged(landscape.unreadable));
   if (landscape.failed) parts.push(WORDS.partial(landscape.failed));
   const workers = landscape.state === "running" ? landscape.by_worker || [] : [];
   return [el("span", { class: "quiet" }, parts.join(" · ")),

@@ -35,7 +35,7 @@ export const WORDS = {
   pending: "reading…",
 
   // states
-  states: { complete: "complete", running: "running", interrupted: "interrupted", partial: "partial", unreadable: "unreadable", empty: "no landscape" },
+  states: { complete: "complete", running: "running", interrupted: "interrupted", partial: "partial", damaged: "damaged", unreadable: "unreadable", empty: "no landscape" },
   progress: (done, points) => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} points`,
   rate: rate => `${digits(rate, 3)} points/s`,
   eta: text => `about ${text} left`,
@@ -50,6 +50,7 @@ export const WORDS = {
     worker.points !== null && worker.points !== undefined && count(worker.points, "point", "points"),
     worker.points && worker.seconds && `${digits(worker.points / worker.seconds, 3)} points/s`].filter(Boolean).join(", ").replace(", on", " on").replace(", (", " ("),
   interrupted: "The job was interrupted; the same `landscape run` goes on where it stopped.",
+  damaged: number => `${count(number, "point", "points")} cannot be read; \`landscape validate RUN\` names the damaged files, and the same \`landscape run\` computes them again.`,
   partial: number => `${count(number, "point was", "points were")} given up; the same \`landscape run\` tries them again.`,
   failures: number => count(number, "failed task", "failed tasks"),
   failure: failure => `${failure.task}: ${failure.cause} (${count(failure.attempts, "attempt", "attempts")}${failure.worker ? ` on ${failure.worker}` : ""})`,

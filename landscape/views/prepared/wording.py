@@ -122,13 +122,13 @@ def state_of(surface: Surface) -> str:
     """The state of a landscape, counted from its points as `landscape status` does.
 
     Returns:
-        'running', 'interrupted', 'partial' or 'complete'.
+        'running', 'interrupted', 'partial' or 'complete'; 'damaged' where the page has found that of it.
     """
     states = [surface.status, *(each.status for each in (surface.path, surface.networks) if each is not None)]
     if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
-    return recorded if recorded in ("running", "interrupted") else "partial"
+    return recorded if recorded in ("running", "interrupted", "damaged") else "partial"
 
 
 def stopped(surface: Surface) -> Surface:

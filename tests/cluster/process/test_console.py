@@ -15,7 +15,7 @@ from cluster.process.logs import configure
 from landscape.evaluation.choice.questions import Candidate
 from landscape.evaluation.choice.reporting import report_candidate
 from landscape.plan import Engine
-from landscape.progress import CHOOSING, stage
+from landscape.progress import CHOOSING, Progress, stage
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
@@ -45,3 +45,14 @@ def test_machines_get_an_event_and_a_log_file_no_line_for_each_candidate(capsys)
     with ProgressDisplay():
         tell_a_candidate()
     assert capsys.readouterr().err.splitlines() == [CHOOSING]
+
+
+def test_lines_count_the_points_that_are_given_up_and_the_last_one_has_all_of_them(capsys):
+    configure("text", debug=False)
+    with ProgressDisplay() as display:
+        for given_up in range(0, 122, 11):
+            display(Progress("a", 0, 11, 0, 121, 1.0, 0.0, failures=given_up // 11, given_up=given_up))
+        display(Progress("b", 2, 3, 50, 100, 1.0, 25.0, failures=1, given_up=25))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2] == "a: 0/121 points (0%), 121 given up"
+    assert lines[-1] == "b: 50/100 points (50%), 25 points/s, ETA 1 s, 25 given up"

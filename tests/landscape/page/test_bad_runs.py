@@ -141,6 +141,19 @@ def test_a_landscape_of_which_one_row_is_computed(runs):
             assert "Interrupted: 4 of 20 points" in answer["caption"]
 
 
+@pytest.mark.parametrize("file", ["loss/c/0/1", "status/c/0/1"])
+def test_points_that_cannot_be_read_are_told_and_no_job_was_interrupted(runs, file):
+    (runs / "net" / "landscapes.zarr" / "minimum" / file).write_bytes(b"nothing")
+    with opened(runs) as (client, ids):
+        asked = f"/api/run?run={ids['net']}"
+        (minimum,) = [each for each in client.json(asked)["landscapes"] if each["name"] == "minimum"]
+        lost = minimum["points"] - minimum["done"]
+        assert (minimum["state"], minimum["unreadable"]) == ("damaged", lost)
+        assert lost > 0
+        caption = client.json(f"/api/figure?run={ids['net']}&landscape=minimum")["caption"]
+        assert f"Damaged: {20 - lost} of 20 points" in caption
+
+
 def test_a_place_without_runs_is_searched_again(tmp_path):
     with opened(tmp_path) as (client, ids):
         assert ids == {}
