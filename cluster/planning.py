@@ -62,7 +62,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         if first.extension is not None and _stored(prepared.run, first) is None:
             first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
     seconds = tuned.seconds_per_point
-    landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
+    landscapes = [_plan_landscape(prepared, each) for each in prepared.landscapes]
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     for part, count_of in (("curvature", ""), ("convexity", "all_"), ("layers", "all_")):
         missing += sum(each[part][f"{count_of}evaluations"] for each in landscapes if each[part])
@@ -72,6 +72,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     engine = _engine(prepared, evaluator, seconds)
     asked = workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
     times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not asked)
+    for planned, landscape in zip(landscapes, prepared.landscapes, strict=True):
+        planned |= _tiles(prepared, landscape, seconds, 1 if times["here"] else count)
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -111,13 +113,19 @@ def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) 
     return {"engine": str(plan.engine), "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
 
 
-def _plan_landscape(
-    prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int
-) -> dict[str, Any]:
+def _tiles(prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int) -> dict[str, Any]:
+    """The tiles of a landscape, as they are stored, or as its job would make them with so many workers."""
+    stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
+    cost = seconds * landscape.evaluations_per_point
+    shape = stored.tile_shape if stored else tile_shape_for(prepared.job, landscape.grid, cost, workers, kept)
+    return {"tile_shape": list(shape), "tiles": math.prod(tile_counts(landscape.grid.shape, shape))}
+
+
+def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str, Any]:
+    """What is planned of a landscape, but for its tiles."""
     grid = landscape.grid
     stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
-    cost, missing = seconds * landscape.evaluations_per_point, _missing_points(landscape, stored)
-    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, cost, workers, kept)
+    missing = _missing_points(landscape, stored)
     # Per point: each observable and its error, the error of the rise, the moments, and the status, which is a byte.
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
     values = grid.points * (numbers * CALIBRATED_BYTES + 1)
@@ -150,8 +158,6 @@ def _plan_landscape(
         "new_samples": new_samples,
         "path_points": 0 if landscape.level else landscape.points - grid.points,
         "paths": [] if landscape.path is None else _snapshots(landscape.path),
-        "tile_shape": list(tile_shape),
-        "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
         "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
         "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),

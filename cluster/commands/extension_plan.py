@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster.planning import plan_job, plan_text
 from cluster.process.console import seconds_text
+from cluster.scheduling.starting import time_in_words
 from landscape.extending import More, extension_job
 from landscape.grid import as_written
 from landscape.preparation.recorded import recorded_plan
@@ -42,7 +43,7 @@ def plan_extension(
     _, of_first, held = counts[0]
     # Of the first one, a part may have been computed already.
     counts[0] = first["missing_points"], of_first, held
-    of_one_sample = planned["seconds_per_point"] / sum(held.values()) / planned["workers"]
+    of_one_sample = planned["seconds_per_point"] / sum(held.values()) / _at_once(planned)
     planned["steps"] = [
         {
             "adds": _option(step),
@@ -108,7 +109,11 @@ def extension_text(planned: dict[str, Any]) -> str:
         f"{_in_words(step['samples'])} each: about {seconds_text(step['seconds'])}"
         for number, step in enumerate(steps[1:], 2)
     ]
-    workers = planned["workers"]
-    total = seconds_text(planned["seconds_of_all_steps"])
-    lines.append(f"all {len(steps)} steps: about {total} on {workers} worker{'s' * (workers != 1)}")
+    work = planned["seconds_of_all_steps"] * _at_once(planned)
+    lines.append(f"all {len(steps)} steps: {time_in_words(work, planned['workers'], planned['here'])}")
     return "\n".join(lines)
+
+
+def _at_once(planned: dict[str, Any]) -> int:
+    """How many processes compute."""
+    return 1 if planned["here"] else int(planned["workers"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.planning import plan_job
 from cluster.process.console import seconds_text
+from cluster.scheduling.starting import time_in_words
 from landscape.record import LevelRecord
 from landscape.refining import level_job
 from landscape.results import open_run
@@ -31,7 +32,7 @@ def plan_refinement(
     path = open_run(run).path
     shape = LandscapeStore.open(path, name).shape
     planned = plan_job(level_job(run, name, levels[0], problem, folder), workers)
-    each = planned["seconds_per_point"] / planned["workers"]
+    each = planned["seconds_per_point"] / (1 if planned["here"] else planned["workers"])
     planned["levels"] = [_cost(path, name, level, shape, each) for level in levels]
     planned["seconds"] = sum(level["seconds"] for level in planned["levels"])
     return planned
@@ -51,8 +52,9 @@ def refinement_text(planned: dict[str, Any]) -> str:
         f"about {seconds_text(level['seconds'])}"
         for level in planned["levels"]
     ]
+    work = points * planned["seconds_per_point"]
     lines.append(
-        f"all: {points} points on {planned['num_samples']} samples each, about {seconds_text(planned['seconds'])} on "
-        f"{workers} worker{'s' * (workers != 1)}"
+        f"all: {points} points on {planned['num_samples']} samples each, "
+        f"{time_in_words(work, workers, planned['here'])}"
     )
     return "\n".join(lines)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import cluster
 from cluster.planning import plan_job, plan_text
 from cluster.scheduling.starting import RAY_SECONDS
 from landscape import Job, Problem, run
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Limits
+from landscape.store import LandscapeStore
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
 
@@ -64,3 +66,16 @@ def test_an_engine_that_is_named_or_recorded_is_no_choice(tmp_path):
     assert other["engine"] == {
         "engine": "vmap:2", "batch_size": 100, "why": "as recorded", "search_seconds": 0.0
     }  # fmt: skip
+
+
+def test_a_plan_counts_the_tiles_that_the_run_makes(tmp_path):
+    def small():
+        return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+
+    landscapes = [{"name": "plane", "size": 11}]
+    job = Job(run=str(tmp_path / "run"), problem=small, num_samples=8, engine="eager", landscapes=landscapes)
+    (planned,) = plan_job(job)["landscapes"]
+    cluster.run(job)
+    store = LandscapeStore.open(str(tmp_path / "run"), "plane")
+    assert (planned["tile_shape"], planned["tiles"]) == (list(store.tile_shape), store.tile_count)
+    assert plan_job(job)["landscapes"][0]["tiles"] == store.tile_count

@@ -22,6 +22,7 @@ def test_the_plan_is_shown_and_then_carried_out(place, call):
     code, out, _ = call("refine", place, "plane", "--plan")
     assert code == 0
     assert "level 1: 158 points of 17 x 13, about" in out
+    assert " s in this process: Ray, of " in out.splitlines()[-1]
     assert not open_run(place)["plane"].levels
     code, out, _ = call("refine", place, "plane", "--serial", "--json")
     assert code == 0
