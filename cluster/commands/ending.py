@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import traceback
@@ -54,6 +55,16 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         return DONE
     except PermissionError as error:
         return _failed(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+    except OSError as error:
+        place = shown(str(error.filename), 300) if error.filename else "a file"
+        if error.errno == errno.EROFS:
+            told = f"{place} lies on a disk that is mounted read-only; mount it for writing or name another place"
+            return _failed(told, BAD_USAGE, debug)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _failed(
+                f"{place} cannot be written: {error.strerror}; make room or name another place", FAILED, debug
+            )
+        return _unforeseen(error, debug)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
             drop_output()
@@ -61,7 +72,11 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         code = f"sys.exit({shown(ended.code)})"
         return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
     except Exception as error:
-        return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
+        return _unforeseen(error, debug)
+
+
+def _unforeseen(error: Exception, debug: bool) -> int:
+    return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
 
 
 def _usage(error: CycloptsError) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
 from cluster.commands.figure_options import FigureOptions
 from cluster.exporting import export_run, export_runs, runs_or_names
@@ -165,3 +168,18 @@ def test_what_has_other_axes_is_left_out_of_all_and_said(place, tmp_path, monkey
     with pytest.raises(JobError, match="kind: unknown 'surfaec'; did you mean 'surface'"):
         write([], ["html"], "surfaec")
     assert not (tmp_path / "out").exists(), "all are refused before the first file"
+
+
+def test_a_disk_that_takes_no_file_is_told_in_one_line_with_a_remedy(tmp_path, capsys, logging_as_it_was):
+    def read_only():
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "export"))
+
+    assert exit_code_of(read_only, debug=False) == 2
+    told = "/export' lies on a disk that is mounted read-only; mount it for writing or name another place"
+    assert told in capsys.readouterr().err
+    assert exit_code_of(lambda: Path("/dev/full").write_text("x"), debug=False) == 1
+    assert capsys.readouterr().err == (
+        "a file cannot be written: No space left on device; make room or name another place\n"
+    )
+    assert exit_code_of(lambda: (tmp_path / "none").read_text(), debug=False) == 1
+    assert "(--debug shows where)" in capsys.readouterr().err
