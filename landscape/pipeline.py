@@ -78,6 +78,8 @@ def run_prepared(
 ) -> None:
     """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
 
+    All landscapes are on disk before the first point is computed, so that whoever looks at the run sees all of them.
+
     Args:
         open_one: another way to open its landscapes, where they have been opened already.
         accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
@@ -90,6 +92,15 @@ def run_prepared(
             )
 
     prepared.log_warnings()
+    for landscape, opened in _opened_or_created(prepared, on_point, limits, open_one):
+        compute_landscape(prepared, landscape, opened, observer, on_point, accept_origin=accept_origin)
+
+
+def _opened_or_created(
+    prepared: PreparedJob, on_point: Callable[[], None], limits: Limits | None, open_one: OpenOne
+) -> list[tuple[PreparedLandscape, OpenLandscape]]:
+    """The landscapes of a job as they are planned, each open for writing; those that are new are tuned and created."""
+    found = []
     freedom, job_plan = freedom_of(prepared)
     for landscape in prepared.landscapes:
         planned, opened = landscape, open_one(prepared, landscape)
@@ -101,7 +112,8 @@ def run_prepared(
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)
-        compute_landscape(prepared, planned, opened, observer, on_point, accept_origin=accept_origin)
+        found.append((planned, opened))
+    return found
 
 
 def compute_landscape(

@@ -33,6 +33,7 @@ from small_models import (
 )
 from torch import nn
 
+from cluster.status import run_status
 from landscape import JobError, Problem, open_run, run
 from landscape.devices import cores
 from landscape.errors import Interrupted, LandscapeError
@@ -619,3 +620,20 @@ def test_more_threads_than_help_are_told(tmp_path):
     assert f"1024 per worker are more than 4 times the {cores()} cores here" in told
     few = prepare(make_job(tmp_path / "run", lambda: problem, [line_spec(tmp_path)], threads=1))
     assert not [each for each in few.warnings if each.startswith("threads")]
+
+
+def test_an_interrupted_job_shows_the_landscapes_that_it_has_not_begun(tmp_path):
+    job = make_job(tmp_path, quadratic_problem, [{"name": name, "size": 5} for name in ("a", "b")], tile=2)
+    done: list[str] = []
+    with pytest.raises(Interrupted):
+        run(job, lambda progress: done.append(progress.landscape), lambda: len(done) == 2)
+    assert done == ["a", "a"]
+    states = {each["name"]: (each["state"], each["missing"]) for each in run_status(job.run_path)["landscapes"]}
+    assert states["b"] == ("interrupted", 25)
+    run(job)
+    uninterrupted = make_job(
+        tmp_path / "other", quadratic_problem, [{"name": n, "size": 5} for n in ("a", "b")], tile=2
+    )
+    expected = run(uninterrupted)
+    for name in ("a", "b"):
+        assert np.array_equal(open_run(job.run_path)[name].loss, expected[name].loss)
