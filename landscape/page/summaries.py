@@ -189,7 +189,8 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
     """How far the landscapes are, one by one and all together."""
     states = {each["state"] for each in landscapes}
     state = next((one for one in GRAVEST if one in states), EMPTY)
-    lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"]]
+    # Of a run with points that cannot be read, the lowest loss is not known.
+    lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"] and DAMAGED not in states]
     running = [each for each in landscapes if each["state"] == RUNNING]
     rate = sum(each["rate"] for each in running)
     readable = all_read(problems, landscapes)
@@ -213,4 +214,7 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
 
 def _landscape_row(status: Mapping[str, Any]) -> Row:
     kept = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation")}
-    return kept | {"size": kept["size"] or [], "lowest": status["minimum"].get("loss")}
+    return kept | {
+        "size": kept["size"] or [],
+        "lowest": None if status["state"] == DAMAGED else status["minimum"].get("loss"),
+    }

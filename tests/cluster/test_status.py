@@ -159,6 +159,7 @@ def test_points_that_cannot_be_read_are_counted_and_no_landscape_with_them_is_co
     assert "lowest loss 0" not in text[-2]
     (row,) = list_runs(place)
     assert (row["state"], row["readable"]) == ("damaged", False)
+    assert row["landscapes"][0]["lowest"] is None
     told = line.replace(str(place), "RUN")
     assert row["problem"] == f"landscape 'a': {told}"
     assert (status_command(str(place)), list_command(str(place))) == (1, 1)
