@@ -39,6 +39,7 @@ from landscape.memory import host_limit
 from landscape.parameters import State, describe_parameters, in_first_version, norm
 from landscape.plan import Engine, Precision, in_float32
 from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.problem.selection import samples_in
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
 GRADIENT, PRODUCT = 3, 8
@@ -314,13 +315,18 @@ class Asker:
         start, stop = batching_of(samples.length, plan, plan.batch_size, samples.cuts).edges[0]
         return stop - start, samples.length
 
+    @cached_property
+    def samples_of_problem(self) -> int | None:
+        """How many samples the problem has; None where its data would have to be read to tell."""
+        return samples_in(self.prepared.problem.data)
+
     @property
     def _share_of_few(self) -> float:
         few, all_of_them = self.samples_of_few
         return few / all_of_them
 
-    def axis_curvatures(self) -> Floats:
-        """dᵀHd of each axis over all samples.
+    def hessian_of_axes(self) -> Floats:
+        """dᵢᵀHdⱼ of all pairs of axes over all samples [axes, axes].
 
         Raises:
             JobError: the model has no derivatives, or an axis moves what has none.
@@ -329,7 +335,7 @@ class Asker:
         operator = self._hessian(self.own)
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
         self.evaluations += 1 + PRODUCT * len(vectors)
-        return np.asarray(np.einsum("kp,kp->k", vectors, operator(vectors)), np.float64)
+        return np.asarray(np.einsum("kp,lp->kl", vectors, operator(vectors)), np.float64)
 
     def spectrum_ends(self) -> tuple[float, float, float, int]:
         """λmax and λmin of the Hessian at the origin, what no eigenvalue is below, and how many products they took.

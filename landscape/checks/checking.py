@@ -76,6 +76,7 @@ def check_landscape(
         seconds=round(time.monotonic() - begin, 3),
         deep=deep,
         imported=evidence.record.is_imported,
+        eigenvalues=evidence.record.convexity is not None,
         results=tuple(results),
     )
 

@@ -15,7 +15,7 @@ from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.statistics import OnPath
 from landscape.checks.rules.words import NotJudged
 from landscape.errors import JobError
-from landscape.grid import Index
+from landscape.grid import Floats, Index
 from landscape.problem.guessing import guessing_of
 from landscape.quantisation import Quantisation
 
@@ -197,4 +197,9 @@ class Scene:
     def axis_curvatures(self) -> dict[str, float]:
         """dᵀHd over all samples, by the name of the axis."""
         names = [axis.name for axis in self.evidence.surface.axes]
-        return dict(zip(names, self.differentiable.axis_curvatures().tolist(), strict=True))
+        return dict(zip(names, np.diag(self.hessian_of_axes).tolist(), strict=True))
+
+    @cached_property
+    def hessian_of_axes(self) -> Floats:
+        """dᵢᵀHdⱼ over all samples [axes, axes]."""
+        return self.differentiable.hessian_of_axes()

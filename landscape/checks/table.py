@@ -17,7 +17,7 @@ from landscape.errors import JobError
 from landscape.grid import Floats, Index
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
-from landscape.surface import NOT_FINITE, ProjectedPath, Surface
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
 from landscape.watch.command import inspect_command
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
@@ -54,14 +54,14 @@ def _expectation(scene: Scene) -> Check:
     found = centre.Expectation(
         scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start,
         evidence.record.rounding_in_words, "; ".join(filter(None, (evidence.log_not_finite, ended))),
+        bool(evidence.log_not_finite),
     )  # fmt: skip
     return centre.expectation(found)
 
 
 def _spot(scene: Scene) -> Check:
     evidence, asker = scene.evidence, scene.plainly
-    if not scene.spots:
-        raise NotJudged("no cell has a value yet")
+    _refuse_no_values(scene)
     precision, points = asker.own.plan.precision, [evidence.point(each) for each in scene.spots]
     double = len(points) if precision == "float64" else 0 if scene.low_precision else DOUBLE
     computed, kind = asker.plain_losses(points, double)
@@ -80,8 +80,7 @@ def _spot(scene: Scene) -> Check:
 
 
 def _repetition(scene: Scene) -> Check:
-    if not scene.spots:
-        raise NotJudged("no cell has a value yet")
+    _refuse_no_values(scene)
     losses, processes = scene.asked.repeated(scene.evidence.point(scene.spots[0]))
     return again.repetition(again.Repetition(losses, processes, scene.evidence.relief))
 
@@ -90,10 +89,37 @@ def _sampling(scene: Scene) -> Check:
     evidence = scene.evidence
     command = inspect_command(evidence.run, evidence.surface.name, len(evidence.surface.axes))
     command = "" if evidence.record.is_imported else command
-    return values.sampling(values.Sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0, command))
+    _refuse_few_points(scene)
+    most = None if scene.asker is None else scene.asker.samples_of_problem
+    found = values.Sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0, command, most)
+    return values.sampling(found)
+
+
+def _refuse_few_points(scene: Scene) -> None:
+    """Leave open what the values of a few points say of the whole grid.
+
+    Raises:
+        NotJudged: less than half of the points are computed.
+    """
+    status = scene.evidence.surface.status
+    done = int((status != NOT_COMPUTED).sum())
+    if 0 < done < status.size / 2:
+        raise NotJudged(f"{done} of {status.size:,} points are computed; it is judged from half of them on")
+
+
+def _refuse_no_values(scene: Scene) -> None:
+    """Leave open what needs a value.
+
+    Raises:
+        NotJudged: no cell has one that is finite.
+    """
+    if not np.isfinite(scene.evidence.values).any():
+        started = (scene.evidence.surface.status != NOT_COMPUTED).any()
+        raise NotJudged("no cell that is computed has a finite loss" if started else "no cell has a value yet")
 
 
 def _resolution(scene: Scene) -> Check:
+    _refuse_few_points(scene)
     found = resolution_of(scene.evidence)
     if found is None:
         raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
@@ -107,6 +133,8 @@ def _other_seeds(scene: Scene) -> Check:
     drawn = {axis.name: spec for axis, spec in zip(axes, specs, strict=True) if isinstance(spec, RandomDirection)}
     if not drawn:
         raise NotJudged("no axis is a random direction")
+    if scene.evidence.relief == 0:
+        raise NotJudged("the relief is 0: the check of sampling says what to do")
     reach = min(float(np.abs(axis.coordinates).max()) for axis in axes if axis.name in drawn)
     spec = next(iter(drawn.values()))
     places = reach * np.array(POINTS_OF_LINE)
@@ -242,9 +270,9 @@ def _total(shares: list[float | None]) -> float:
 
 def _range(scene: Scene) -> Check:
     evidence, chance = scene.evidence, scene.chance
+    _refuse_no_values(scene)
+    _refuse_few_points(scene)
     finite = np.isfinite(evidence.values)
-    if not finite.any():
-        raise NotJudged("no cell has a value yet")
     found = values.Range(evidence.relief, evidence.noise, None, math.nan)
     if chance is not None and not scene.origin_loss < chance:
         found = replace(found, why="the centre itself loses as much as guessing")
@@ -254,19 +282,27 @@ def _range(scene: Scene) -> Check:
         held = held_by(evidence.surface)
         found = replace(
             found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite), held=held.name,
-            reach=held.reach, renewed=_renewed_corners(scene, chance) if dead > values.DEAD else 0.0,
+            reach=held.reach, renewed=_renewed_spots(scene, chance) if dead > values.DEAD else 0.0,
+            typical=float(np.median(evidence.values[finite])),
         )  # fmt: skip
     return values.range_of_axes(found)
 
 
-def _renewed_corners(scene: Scene, chance: float) -> float:
-    """Of the corners that lose as much as guessing the share that does not with statistics taken anew."""
+def _renewed_spots(scene: Scene, chance: float) -> float:
+    """Of the corners and some cells that lose as much as guessing the share that does not with statistics taken anew.
+
+    The corners alone would not do: furthest from the origin, they may lose so much with any statistics.
+    """
     if not scene.uses_centres_statistics:
         return 0.0
-    shown = np.array([scene.evidence.values[each] for each in scene.corners])
-    dead = shown >= chance
+    dead = [each for each in scene.spots if scene.evidence.values[each] >= chance]
+    others = [scene.evidence.point(each) for each in dead if each not in set(scene.corners)]
     try:
-        return float((np.array(scene.renewed_corners)[dead] < chance).mean()) if dead.any() else 0.0
+        anew = dict(zip(scene.corners, scene.renewed_corners, strict=True))
+        known = [anew[each] for each in dead if each in anew]
+        if others:
+            known += scene.asked.losses(scene.asked.other_statistics, others).tolist()
+        return float((np.array(known) < chance).mean()) if known else 0.0
     except JobError:  # check 10 says why
         return 0.0
 
@@ -281,16 +317,17 @@ def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
 
 def _lowest(scene: Scene) -> Check:
     evidence = scene.evidence
-    if not np.isfinite(evidence.values).any():
-        raise NotJudged("no cell has a value yet")
+    _refuse_no_values(scene)
     index = tuple(map(int, np.unravel_index(np.nanargmin(evidence.values), evidence.values.shape)))
     noise = math.nan if evidence.rise_errors is None else float(evidence.rise_errors[index])
     fall = scene.origin_loss - float(evidence.values[index])
     found = values.Lowest(fall, noise, evidence.place(index), scene.origin_loss, evidence.origin_stderr)
     if noise > 0 and fall > values.CLEARLY * noise:
         logged, stretches = evidence.logged, evidence.last_stretches
-        slope = math.nan if logged is not None else _slope_towards(scene, evidence.point(index))
-        found = replace(found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope)
+        slope, curvature = (math.nan, math.nan) if logged is not None else _towards(scene, evidence.point(index))
+        found = replace(
+            found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope, curvature=curvature
+        )  # fmt: skip
         if logged is not None:
             unit, number = evidence.until
             where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
@@ -314,13 +351,14 @@ def _renewed_lowest(scene: Scene, index: Index) -> tuple[float, float] | None:
     return (float(pairs.second[0]), float(pairs.second[1])) if pairs.first[1] < pairs.first[0] else None
 
 
-def _slope_towards(scene: Scene, point: Sequence[float]) -> float:
-    """−g·x of a point x, by the derivatives of the first few samples; NaN where there are none."""
+def _towards(scene: Scene, point: Sequence[float]) -> tuple[float, float]:
+    """−g·x of a point x by the derivatives of the first few samples, and xᵀHx of all; NaN where there are none."""
     try:
         along, _ = scene.along_axes
+        curvature = float(np.array(point) @ scene.hessian_of_axes @ np.array(point))
     except (NotJudged, JobError):
-        return math.nan
-    return -sum(each.slope * coordinate for each, coordinate in zip(along, point, strict=True))
+        return math.nan, math.nan
+    return -sum(each.slope * coordinate for each, coordinate in zip(along, point, strict=True)), curvature
 
 
 def _axes(scene: Scene) -> Check:
@@ -349,7 +387,8 @@ def _moved(scene: Scene) -> float | None:
 
 def _holes(scene: Scene) -> Check:
     evidence = scene.evidence
-    return values.holes(values.Holes(evidence.values.size, evidence.missing, _cut_off(scene), _renewed_hole(scene)))
+    found = values.Holes(evidence.values.size, evidence.missing, _cut_off(scene), _renewed_hole(scene))
+    return values.holes(replace(found, refused=scene.asker is None and not evidence.record.is_imported))
 
 
 def _renewed_hole(scene: Scene) -> str:

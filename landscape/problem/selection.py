@@ -88,6 +88,16 @@ def select_samples(
     return Chosen(Rows(rows_at(source, indices, choice.limit)), indices.numpy())
 
 
+def samples_in(data: Any) -> int | None:
+    """How many samples tensors or a map-style data set hold; None of what has to be read to tell."""
+    if isinstance(data, (PackedSamples, PointData, DataLoader)):
+        return None
+    source = source_of(data)
+    if isinstance(source, Stream):
+        return None
+    return source.length() if isinstance(source, Items) else batch_length(source)
+
+
 def _of_points(data: PointData, choice: Choice) -> Chosen:
     """Points of every set, drawn each by a seed of its own, so that a set does not depend on the size of another.
 

@@ -49,6 +49,7 @@ class Checks:
         evaluations: what the checks cost, an evaluation of all samples each.
         deep: whether costly checks were asked for too.
         imported: whether the landscape is a surface of other software, behind which there is no network to evaluate.
+        eigenvalues: whether the landscape has pictures of eigenvalues too, which no check judges.
     """
 
     when: AnyText = None
@@ -58,6 +59,7 @@ class Checks:
     seconds: Share = 0.0
     deep: Flag = False
     imported: Flag = False
+    eigenvalues: Flag = False
     results: Annotated[tuple[Check, ...], each_sound(Check)] = ()
 
     def of(self, *states: CheckState) -> list[Check]:
@@ -100,6 +102,7 @@ class Checks:
             answer = "nothing in its values speaks against it; whether they are right, no check of an import can tell"
         else:
             answer = "nothing speaks against it"
+        answer += "; all of its loss, the eigenvalues are not judged" if self.eigenvalues else ""
         with_them = f", with {_count(len(reserved), 'reservation')}" if reserved else ""
         evaluations = _count(self.evaluations, "evaluation")
         return f"{answer}{with_them} ({_count(len(judged), 'check')}, {evaluations}, {self.seconds:.3g} s)"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from landscape.batch_norm import BatchNorm
-from landscape.checks.rules.words import check, number
+from landscape.checks.rules.words import NotJudged, check, number
 from landscape.record import CHANCE, Check
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
@@ -14,6 +14,7 @@ OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluati
 LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
 STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
 CLOSE = 0.02  # relative: a log rounds to two digits
+NAN_SOMEWHERE = "is a weight or a sample not finite? does observe take the logarithm or the root of 0, or divide by it?"
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ def centre(found: Centre) -> Check:
     if found.accepted:
         text, remedy = f"{found.accepted}; that was accepted", "mend the model, and compute it anew under another name"
         return check("1", "centre", "fails", text, remedy, relative, numbers=known)
-    neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # which check 2 speaks of
-    if relative <= allowed or neither:  # the first never of NaN
+    neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # of which check 2 says more
+    if neither:
+        raise NotJudged(f"neither the landscape's loss there is finite nor that of your model: {pair}")
+    if relative <= allowed:
         count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
         rounded = f" with {found.rounding}" if found.rounding else ""
         text = f"the centre is your model{rounded}: {pair} on the same {count}"
@@ -81,6 +84,7 @@ class Expectation:
         expected_stderr: 0 where it is not known.
         source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
         ended: where that log ended, if not there, or that it has no finite loss there; else empty.
+        diverged: whether the log has no finite loss there.
         chance: the loss of the best constant guess; None where that is not known.
         untrained: whether the origin is the beginning of a training.
         rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
@@ -95,6 +99,7 @@ class Expectation:
     untrained: bool = False
     rounding: str = ""
     ended: str = ""
+    diverged: bool = False
 
 
 def expectation(found: Expectation) -> Check:
@@ -104,7 +109,8 @@ def expectation(found: Expectation) -> Check:
     known |= {"chance": math.nan if chance is None else chance}
     if not math.isfinite(loss):
         text = "the loss at the centre is not finite" + (f"; {found.ended}" if found.ended else "")
-        return check("2", "expectation", "fails", text, "train with a smaller step")
+        remedy = "train with a smaller step" if found.diverged else NAN_SOMEWHERE
+        return check("2", "expectation", "fails", text, remedy)
     if chance is not None and loss >= CHANCE * chance:
         text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
         if found.untrained:

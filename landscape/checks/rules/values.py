@@ -18,10 +18,12 @@ SURE = 20.0  # relief in standard errors: the band of ± one error is then a ten
 FEW = 30
 VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
-MOSTLY_RENEWED = 0.5  # of the corners
+MOSTLY_RENEWED = 0.5  # of the cells that are looked at
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
 CHANGE = 0.02  # relative: a log rounds to two digits
+STRAIGHT = 1e-3  # of the fall: below it the sign of what a parabola makes may be that of rounding
+WORSE = 2.0  # times the loss of guessing: a network that answers nothing loses about as much as guessing
 NO_NOISE = "the standard error of the rise is not known"
 WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relief is that of the cells which are left
 
@@ -35,12 +37,14 @@ class Sampling:
 
     Attributes:
         inspect: the command that goes through the network at the origin.
+        most: how many samples the problem has; None where that is not known.
     """
 
     relief: float
     noise: float
     samples: int
     inspect: str = ""
+    most: int | None = None
 
 
 def sampling(found: Sampling) -> Check:
@@ -66,8 +70,13 @@ def sampling(found: Sampling) -> Check:
         return check("5", "sampling", "holds", text, value=ratio, numbers=known)
     wanted = math.ceil(found.samples * (SURE / ratio) ** 2)
     remedy = "nothing rises: widen the range"
-    if wanted < 1e9:
-        remedy = f"num_samples: {wanted} makes it small enough, if the data has so many"
+    if found.most is not None and wanted > found.most:
+        remedy = f"num_samples: {found.most}, all that the problem has, makes it smaller; so does a wider range"
+        if found.samples >= found.most:
+            remedy = f"the problem has no more than these {found.most} samples: take more data, or widen the range"
+    elif wanted < 1e9:
+        remedy = f"num_samples: {wanted} makes it small enough"
+        remedy += ", if the data has so many" if found.most is None else ""
     return check("5", "sampling", "reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
 
 
@@ -83,8 +92,9 @@ class Range:
         why: `dead` says nothing.
         held: what the picture is to hold and a smaller range may cut off, such as 'the path'; '' where there is none.
         reach: how far that lies from the origin, along an axis.
-        renewed: the share of the corners at the loss of guessing that are better with batch norm's statistics taken
+        renewed: of some cells at the loss of guessing the share that is better with batch norm's statistics taken
             anew; 0 where they are taken anew already, or it is not known.
+        typical: the median loss of the cells; NaN where it is not known.
     """
 
     relief: float
@@ -96,13 +106,14 @@ class Range:
     held: str = ""
     reach: float = 0.0
     renewed: float = 0.0
+    typical: float = math.nan
 
 
 def range_of_axes(found: Range) -> Check:
     """12: not mostly a dead network (80 % of the cells at chance), and a relief of at least 5 standard errors."""
     known = {"dead": math.nan if found.dead is None else found.dead, "within": found.within}
     if found.relief == 0:
-        return check("12", "range", "reservation", "the relief is 0", "zoom out: widen the range", numbers=known)
+        raise NotJudged("the relief is 0: the check of sampling says what to do")
     if found.noise > 0 and found.relief < VISIBLE * found.noise:
         text = f"the relief, {number(found.relief)}, is {number(found.relief / found.noise, 2)} standard errors high"
         return check("12", "range", "reservation", text, "zoom out: widen the range", numbers=known)
@@ -119,14 +130,16 @@ def range_of_axes(found: Range) -> Check:
 
 def _remedy(found: Range) -> str:
     """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
-    if found.held and found.within < found.reach:
-        cut = f"a smaller range would cut {found.held} off"
-        if found.renewed > MOSTLY_RENEWED:
-            return f"stale statistics make most of the corners so: {RECALIBRATE}; {cut}"
-        return f"mostly a dead network, and {cut}: a logarithmic scale (--log) shows what is low, too"
+    cuts = bool(found.held) and found.within < found.reach
+    cut = f"a smaller range would cut {found.held} off"
+    if found.renewed > MOSTLY_RENEWED:
+        return f"stale statistics make most of them so: {RECALIBRATE}{f'; {cut}' if cuts else ''}"
+    what = "mostly far worse than guessing" if found.typical > WORSE * found.chance else "mostly a dead network"
+    if cuts:
+        return f"{what}, and {cut}: a logarithmic scale (--log) shows what is low, too"
     if found.within > 0:
-        return f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
-    return "mostly a dead network: take a smaller range"
+        return f"{what}: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
+    return f"{what}: take a smaller range"
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,7 @@ class Lowest:
         where: they lie: `at its end`, or `at epoch 10` where the log goes on.
         slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
         rounding: how weights and activations are rounded, in words; '' where they are not.
+        curvature: xᵀHx, H the Hessian at the centre; NaN where it is not known.
         renewed: L₀ and the loss of the cell with batch norm's statistics taken anew; None where that says nothing.
     """
 
@@ -156,6 +170,7 @@ class Lowest:
     log: str = ""
     ended: Logged | None = None
     slope: float = math.nan
+    curvature: float = math.nan
     rounding: str = ""
     ended_in_words: str = ""
     stretches: tuple[Stretch, ...] = ()
@@ -190,7 +205,11 @@ def lowest(found: Lowest) -> Check:
         f"{lower}, as when the samples are others than those of training, or the network is "
         f"not trained to a minimum{_likelier(found)}"
     )
-    return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall, "slope": found.slope})
+    return check("13", "lowest", "information", text, value=z, numbers=_known(found))
+
+
+def _known(found: Lowest) -> dict[str, object]:
+    return {"fall": found.fall, "slope": found.slope, "curvature": found.curvature}
 
 
 def _likelier(found: Lowest) -> str:
@@ -218,7 +237,12 @@ def _likelier(found: Lowest) -> str:
             f"(the slope alone makes {number(found.slope)})"
         )
     if abs(found.slope) < found.fall / 10:
-        return "; the gradient at the centre is nearly zero along the way: a minimum, with a lower one beside it"
+        flat, parabola = "; the gradient at the centre is nearly zero along the way", found.curvature / 2
+        if parabola < -STRAIGHT * found.fall:
+            return f"{flat}, and the loss curves downwards there: the centre is no minimum"
+        if parabola > STRAIGHT * found.fall:
+            return f"{flat}, and the loss curves upwards there: a minimum, with a lower one beside it"
+        return flat
     return ""
 
 
@@ -246,12 +270,14 @@ class Holes:
     Attributes:
         held: what a smaller range would cut off; '' for nothing.
         renewed: one of the cells that are not finite, which is finite with batch norm's statistics taken anew.
+        refused: whether the job cannot be made anew, so that no run goes on with it as it is.
     """
 
     cells: int
     missing: Mapping[str, int]
     held: str = ""
     renewed: str = ""
+    refused: bool = False
 
 
 def holes(found: Holes) -> Check:
@@ -264,6 +290,8 @@ def holes(found: Holes) -> Check:
     text = f"{percent(share)} of the cells have no finite loss: {parts}"
     infinite = set(there) == {"not finite"}
     remedy = "run the job again: it goes on with what is missing"
+    if found.refused:
+        remedy = "the job cannot go on as it is: do first what is said where the network could not be evaluated"
     if infinite:
         remedy = "take a smaller range"
         if found.renewed:

@@ -15,9 +15,20 @@ from landscape.checks.rules.curvature import AlongAxis, Differences, Hidden, cur
 from landscape.checks.rules.lines import LINES, OtherLines, other_lines
 from landscape.checks.rules.resolution import Resolution, resolution
 from landscape.checks.rules.statistics import Stale, stale
-from landscape.checks.rules.values import Lowest, Range, Sampling, lowest, range_of_axes, sampling, still_fell
+from landscape.checks.rules.values import (
+    Holes,
+    Lowest,
+    Range,
+    Sampling,
+    holes,
+    lowest,
+    range_of_axes,
+    sampling,
+    still_fell,
+)
 from landscape.checks.rules.words import NotJudged
 from landscape.problem.guessing import loss_of_guessing
+from landscape.record import Checks
 from landscape.trajectory.history import Stretch
 
 # -- 1 ------------------------------------------------------------------------------------------------------
@@ -25,10 +36,10 @@ from landscape.trajectory.history import Stretch
 
 @pytest.mark.parametrize("batch_norm", ["eval", "recalibrate", "batch"])
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_model_whose_own_loss_is_not_finite_is_the_centre(loss, batch_norm):
+def test_a_loss_that_is_not_finite_on_both_sides_does_not_tell_the_centre(loss, batch_norm):
     found = Centre(loss, loss, 1, plain=True, low_precision=False, batch_norm=batch_norm, stderr=math.nan)
-    assert centre(found).state == "holds"
-    assert centre(found).text.endswith("on the same sample")
+    with pytest.raises(NotJudged, match="nor that of your model"):
+        centre(found)
     for other in (replace(found, own=1.0), replace(found, recorded=1.0)):
         assert centre(other).state != "holds"
 
@@ -123,12 +134,54 @@ def test_the_loss_of_guessing_is_known_where_there_are_several_labels_of_each_cl
 @pytest.mark.parametrize("noise", [0.0, 0.1, math.nan])
 def test_a_picture_without_relief_shows_nothing(noise):
     assert sampling(Sampling(0.0, noise, 100)).state == "fails"
-    assert range_of_axes(Range(0.0, noise, None, math.nan)).state == "reservation"
+    with pytest.raises(NotJudged, match="the relief is 0"):  # a wider range is no remedy
+        range_of_axes(Range(0.0, noise, None, math.nan))
 
 
 def test_more_samples_are_named_as_long_as_there_can_be_so_many():
     assert "num_samples: 1600 makes" in sampling(Sampling(1.0, 0.2, 100)).remedy
     assert sampling(Sampling(1e-9, 1.0, 100)).remedy == "nothing rises: widen the range"
+
+
+def test_no_more_samples_are_asked_for_than_the_problem_has():
+    few = Sampling(1.0, 0.2, 100)
+    assert sampling(replace(few, most=2000)).remedy == "num_samples: 1600 makes it small enough"
+    assert sampling(replace(few, most=400)).remedy.startswith("num_samples: 400, all that the problem has")
+    assert "no more than these 100 samples" in sampling(replace(few, most=100)).remedy
+
+
+def test_the_way_to_a_lower_cell_tells_a_saddle_from_a_minimum():
+    cell = Lowest(0.0015, 0.0002, "beta -0.07", 0.13, 0.02, slope=0.0)
+    assert lowest(replace(cell, curvature=-1.775 * 0.07**2)).text.endswith("downwards there: the centre is no minimum")
+    assert lowest(replace(cell, curvature=0.01)).text.endswith("a minimum, with a lower one beside it")
+    for open_still in (math.nan, -1e-9):
+        assert lowest(replace(cell, curvature=open_still)).text.endswith("is nearly zero along the way")
+
+
+def test_cells_that_are_far_worse_than_guessing_are_no_dead_network():
+    found = Range(50.0, 0.1, 0.81, 2.29, within=0.4, typical=30.0)
+    assert range_of_axes(found).remedy == "mostly far worse than guessing: take range: [-0.4, 0.4]"
+    assert range_of_axes(replace(found, typical=2.4)).remedy.startswith("mostly a dead network")
+    assert range_of_axes(replace(found, renewed=0.75)).remedy == (
+        "stale statistics make most of them so: batch_norm: recalibrate takes them anew at every point"
+    )
+
+
+def test_a_smaller_step_is_for_a_training_that_diverged():
+    found = Expectation(math.nan, math.nan, None, 0.0, "", None)
+    assert "is a weight or a sample not finite?" in expectation(found).remedy
+    assert expectation(replace(found, diverged=True)).remedy == "train with a smaller step"
+
+
+def test_a_job_that_is_refused_is_not_to_be_run_again():
+    missing = Holes(100, {"not computed": 100})
+    assert holes(missing).remedy.startswith("run the job again")
+    assert holes(replace(missing, refused=True)).remedy.startswith("the job cannot go on as it is")
+
+
+def test_the_verdict_on_a_convexity_map_is_about_its_loss():
+    assert "the eigenvalues are not judged" in Checks(eigenvalues=True).verdict
+    assert "eigenvalues" not in Checks().verdict
 
 
 def test_noise_that_is_not_known_is_no_reason_for_anything():
@@ -174,7 +227,7 @@ def epoch(mean: float) -> Stretch:
         ),
         ({"ended": (0.79, 0.0)}, "not trained to a minimum"),
         ({"slope": 0.4}, "gradient at the centre is not zero: rather the latter"),
-        ({"slope": 0.01}, "a minimum, with a lower one beside it"),
+        ({"slope": 0.01, "curvature": 0.1}, "a minimum, with a lower one beside it"),
         ({"slope": 0.05}, "not trained to a minimum"),
     ],
 )
