@@ -16,6 +16,7 @@ from landscape.calculation.derivatives import (
     ProductOfBlocks,
     SumOfProducts,
     TotalsOfBlocks,
+    UnusedParameters,
 )
 from landscape.calculation.points import AtPoints, AtWeights
 
@@ -33,6 +34,7 @@ __all__ = [
     "Station",
     "SumOfProducts",
     "TotalsOfBlocks",
+    "UnusedParameters",
     "here",
     "setting_of",
 ]

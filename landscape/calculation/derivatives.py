@@ -34,6 +34,23 @@ class BlockGradient(Question[Floats]):
 
 
 @dataclass(frozen=True, eq=False)
+class UnusedParameters(Question[set[str]]):
+    """The names of the parameters that no loss of a block depends on, see `Differentiation.unused`."""
+
+    block: int
+    factors: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"parameters without a gradient over the samples of block {self.block}"
+
+    def answer(self, station: Station) -> set[str]:
+        """Differentiate once."""
+        return _of(station).unused(self.block, self.factors)
+
+
+@dataclass(frozen=True, eq=False)
 class TotalsOfBlocks(Question[list[dict[str, float]]]):
     """Σ wᵢ over each of several blocks, of the loss or of each of its terms."""
 

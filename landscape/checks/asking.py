@@ -22,6 +22,7 @@ from landscape.calculation import (
     Shared,
     Station,
     TotalsOfBlocks,
+    UnusedParameters,
 )
 from landscape.calculation.paired import Pairs, evaluated
 from landscape.checks.rules.curvature import AlongAxis, Differences
@@ -336,6 +337,20 @@ class Asker:
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
         self.evaluations += 1 + PRODUCT * len(vectors)
         return np.asarray(np.einsum("kp,lp->kl", vectors, operator(vectors)), np.float64)
+
+    def unused_parameters(self) -> set[str]:
+        """The names of the trainable parameters that the loss of no sample depends on at the origin.
+
+        Raises:
+            JobError: the model has no derivatives.
+        """
+        samples, plan = self.prepared.samples, self.own.plan
+        blocks = range(len(batching_of(samples.length, plan, plan.batch_size, samples.cuts).blocks))
+        totals = self.calculator.ask(self.own, [TotalsOfBlocks([0])])
+        factors = loss_factors(totals[0], self.prepared.problem.observe)
+        found = self.calculator.ask(self.own, [UnusedParameters(block, factors) for block in blocks])
+        self.evaluations += GRADIENT
+        return set.intersection(*found)
 
     def spectrum_ends(self) -> tuple[float, float, float, int]:
         """λmax and λmin of the Hessian at the origin, what no eigenvalue is below, and how many products they took.

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from landscape.checks.asking import Asker
 from landscape.checks.grids import at_centre, held_by, highest_share, resolution_of, ways_between
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
 from landscape.directions.random import RandomDirection
-from landscape.errors import JobError
+from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
 from landscape.grid import Floats, Index
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
@@ -371,7 +372,7 @@ def _axes(scene: Scene) -> Check:
         raise NotJudged("what the axes are is not recorded")
     if len(kinds) > 1 and not evidence.cosines:
         raise NotJudged("the cosines of the axes are not recorded")
-    return geometry.axes(geometry.Axes(evidence.cosines, tuple(unscaled), _moved(scene)))
+    return geometry.axes(geometry.Axes(evidence.cosines, tuple(unscaled), _moved(scene), *_unused(scene)))
 
 
 def _moved(scene: Scene) -> float | None:
@@ -379,10 +380,33 @@ def _moved(scene: Scene) -> float | None:
     total = scene.evidence.record.provenance.parameters
     if scene.asker is None or not total:
         return None
+    return min(1.0, sum(_moved_sizes(scene.asker).values()) / total)
+
+
+def _moved_sizes(asker: Asker) -> dict[str, int]:
+    """How many numbers each tensor has that some axis moves."""
     sizes: dict[str, int] = {}
-    for each in scene.asker.landscape.directions:
+    for each in asker.landscape.directions:
         sizes |= {name: tensor.numel() for name, tensor in each.tensors.items() if bool((tensor != 0).any())}
-    return min(1.0, sum(sizes.values()) / total)
+    return sizes
+
+
+def _unused(scene: Scene) -> tuple[tuple[str, ...], int, int]:
+    """The tensors that move and that the loss does not depend on, how many numbers they have, and all that move.
+
+    Where the loss has no derivatives, it is not known that any takes no part.
+    """
+    if scene.asker is None:
+        return (), 0, 0
+    moved = _moved_sizes(scene.asker)
+    try:
+        unused = scene.asker.unused_parameters()
+    except (Interrupted, ClusterUnreachableError):
+        raise
+    except LandscapeError:
+        return (), 0, 0
+    names = tuple(name for name in moved if name in unused)
+    return names, sum(moved[name] for name in names), sum(moved.values())
 
 
 def _holes(scene: Scene) -> Check:

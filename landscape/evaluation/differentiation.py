@@ -69,7 +69,8 @@ class Differentiation:
         self._loaded.place(weights, [], self._plan.engine)
         names = (info.name for info in describe_parameters(model) if info.trainable and info.name in weights)
         own = dict(self._loaded.model.named_parameters())
-        self.parameters = [own[name].requires_grad_() for name in names if among is None or name in among]
+        self._names = [name for name in names if among is None or name in among]
+        self.parameters = [own[name].requires_grad_() for name in self._names]
         if not self.parameters:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
         self._feed = make_feed(samples, device, self._loaded.dtype)
@@ -134,6 +135,15 @@ class Differentiation:
                 gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
                 total += _flat(gradients)
         return value, total.cpu()
+
+    def unused(self, block: int, factors: Mapping[str, float]) -> set[str]:
+        """The names of the parameters that no loss of a block depends on: they have no gradient, not even zeros."""
+        used = set[str]()
+        with self._computing():
+            for batch in self._batches(block):
+                found = torch.autograd.grad(self._weighted(batch, factors), self.parameters, allow_unused=True)
+                used |= {name for name, gradient in zip(self._names, found, strict=True) if gradient is not None}
+        return set(self._names) - used
 
     @contextlib.contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:

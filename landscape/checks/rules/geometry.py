@@ -19,6 +19,11 @@ SMALL_GAP, LARGE_GAP = 0.1, 0.5
 DRIFT = 0.05  # of the variance: a walk of as many steps explains so much more or less by chance
 ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")
 ORTHOGONAL = 0.1  # |cosine|: the angle is then within 6° of a right one
+SHOWN = 2  # tensors by their names
+NO_PART = (
+    "does a layer compute with merged or cached weights (as LoRA's after eval()), or observe with another model? "
+    "what is unused by design may stay so, and directions that leave it out say more"
+)
 MORE_AXES = {1: "a second axis or fewer snapshots fit", 2: "a third axis or fewer snapshots fit"}
 
 
@@ -135,11 +140,16 @@ class Axes:
         cosines: of every pair, by their names.
         unscaled: the random axes that are not scaled to the weights.
         moved: the share of the parameters that move; None where it is not known.
+        unused: the tensors that move and take no part in the loss.
+        unused_size, moved_size: how many numbers these have, and all that move.
     """
 
     cosines: Mapping[str, float]
     unscaled: tuple[str, ...]
     moved: float | None
+    unused: tuple[str, ...] = ()
+    unused_size: int = 0
+    moved_size: int = 0
 
 
 def axes(found: Axes) -> Check:
@@ -148,6 +158,14 @@ def axes(found: Axes) -> Check:
     cosine = found.cosines.get(widest, math.nan)
     moved = "" if found.moved is None else f"; {percent(found.moved)} of the parameters move"
     known = {"moved": math.nan if found.moved is None else found.moved, **found.cosines}
+    if found.unused:
+        more = len(found.unused) - SHOWN
+        names = f"{', '.join(found.unused[:SHOWN])} and {more} more" if more > 0 else " and ".join(found.unused)
+        text = (
+            f"{names} {'takes' if len(found.unused) == 1 else 'take'} no part in the loss of the samples: "
+            f"{found.unused_size:,} of the {found.moved_size:,} numbers that move{moved}"
+        )
+        return check("14", "axes", "reservation", text, NO_PART, cosine, numbers=known)
     if found.unscaled:
         names = " and ".join(found.unscaled)
         text = f"{names} not scaled to the weights: heights depend on the size of the weights{moved}"
