@@ -6,6 +6,7 @@ import math
 import os
 from typing import Any
 
+import numpy as np
 import torch
 
 from cluster.process.console import bytes_text
@@ -15,6 +16,7 @@ from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.curvature import bytes_of_bases, layout_of
 from landscape.devices import cores
 from landscape.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
@@ -22,6 +24,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import AUTO
 from landscape.fields.numbers import ranges
 from landscape.grid import tile_counts
+from landscape.memory import is_out_of_memory
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
@@ -54,11 +57,12 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     # A plan for GPUs may be made on a machine that has none: the seconds are a guess then.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
     # Timed with the plan as it is: a faster engine is searched for when the job runs.
-    freedom, tuned, evaluator = Freedom(first.plan.engine), Tuned(first.plan), None
+    freedom, tuned, evaluator, remarks = Freedom(first.plan.engine), Tuned(first.plan), None, list[str]()
     if measured:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
             tuned = tune(evaluator, first.grid, freedom)
+            remarks = _remarks(evaluator, first, tuned)
         if first.extension is not None and _stored(prepared.run, first) is None:
             first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
     seconds = tuned.seconds_per_point
@@ -82,6 +86,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "engine": engine,
         "seconds_per_point": seconds,
         "measured": measured,
+        "timed": measured and not tuned.raised,
         "precision_error": tuned.precision_error,
         "workers": count,
         "landscapes": landscapes,
@@ -89,8 +94,31 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "bytes": sum(each["bytes"] for each in landscapes),
         **times,
         "times_as_long_where_signs_stay_open": 1 + further / missing if missing else 1.0,
-        "warnings": list(prepared.warnings),
+        "warnings": [*prepared.warnings, *remarks],
     }
+
+
+def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -> list[str]:
+    """What a run would meet at the point that was to be timed, and at the origin."""
+    found = []
+    if tuned.raised:
+        found.append(
+            f"landscape {landscape.name!r}: a point beside the centre raises {tuned.raised}; such points are left "
+            "empty, so make forward and observe take any weights, or take a smaller range"
+        )
+    try:
+        values = evaluator.evaluate(np.zeros((1, len(landscape.directions))))
+    except Exception as error:  # of user code
+        if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
+            raise
+        return [*found, f"landscape {landscape.name!r}: its origin raises {one_line(error)}"]
+    loss = float(values.mean["loss"][0])
+    if not math.isfinite(loss):
+        found.append(
+            f"landscape {landscape.name!r}: the loss at its origin is {loss}, not finite; are the weights and the "
+            "samples finite, and does observe take no logarithm or root of 0?"
+        )
+    return found
 
 
 def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
@@ -302,8 +330,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         if each["target_remedy"]:
             lines.append(f"  no point of the grid is at 1, so its barrier is not known; {each['target_remedy']}")
     lines.append(
-        f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point "
-        f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
+        f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point {_where_timed(plan)} "
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"{time_in_words(plan['seconds'] * plan['workers'], plan['workers'], plan['here'])}{_where_open(plan)}"
     )
@@ -319,6 +346,12 @@ def _ends(axis: dict[str, Any], landscape: dict[str, Any]) -> str:
     if axis["foreseen"] and (axis["low"], axis["high"]) == (-1.0, 1.0):
         return "as far as its eigenvalue says"
     return f"{axis['low']:g} to {axis['high']:g}"
+
+
+def _where_timed(plan: dict[str, Any]) -> str:
+    if not plan["measured"]:
+        return "as a guess, since there is no GPU here"
+    return "here" if plan["timed"] else "as a guess, not timed, since the point raises"
 
 
 def _precision(plan: dict[str, Any]) -> str:

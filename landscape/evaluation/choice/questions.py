@@ -95,6 +95,7 @@ class Tuned:
     warning: str = field(default="", compare=False)
     since: str = ""
     processes: int = 0  # that were timed at once
+    raised: str = field(default="", compare=False)  # by user code at the point that was to be timed, on one line
 
     def record(self) -> EngineChoice:
         """What is recorded with a landscape of how its engine was chosen."""

@@ -82,7 +82,8 @@ class Search:
         """Requests to be carried out one by one, each to be sent its answers, see `follow`; ends in a `Tuned`."""
         measured = yield from one(Measure(self._freedom))
         if not isinstance(measured, Measured):
-            return Tuned(self._plan)  # user code has raised, which is reported where the point's tile is computed
+            # User code has raised, which is reported where the point's tile is computed.
+            return Tuned(self._plan, raised=measured.reason if isinstance(measured, Refused) else "")
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
         if self._freedom.engine is not None:

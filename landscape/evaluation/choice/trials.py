@@ -100,15 +100,15 @@ class Trials:
 
     # -- what there is ----------------------------------------------------------------------------------------
 
-    def _measure(self, request: Measure) -> Measured | None:
-        """What a point costs, with a batch that fits the memory; None where user code raises."""
+    def _measure(self, request: Measure) -> Measured | Refused:
+        """What a point costs, with a batch that fits the memory; `Refused` where user code raises."""
         evaluator, asked = self.evaluator, self.evaluator.plan
         try:
             seconds = evaluator.within_memory(lambda: measure_point(evaluator, self._grid))
         except Exception as error:
             if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
                 raise
-            return None
+            return Refused(one_line(error)[:200])
         plan = evaluator.plan_with_fitting_batches()
         fits = evaluator.batch_size == asked.batch_size
         warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import torch
 from small_models import Quadratic, make_job, quadratic_samples
+from torch import Tensor
 
 from cluster.planning import plan_job, plan_text
 from landscape import Problem, run
@@ -25,3 +28,39 @@ def test_each_term_is_named_with_its_points_and_those_that_an_extension_adds(tmp
     [extended] = more["landscapes"]
     assert extended["sample_share"] == (32 + 5 + 0) / (40 + 13 + 5)
     assert "extends a: 9 points are evaluated, on 32 of inside, 5 of edge, 0 of data each: 63.8 %" in plan_text(more)
+
+
+class Odd(Quadratic):
+    """A network that raises away from its own weights, or whose loss is NaN at them."""
+
+    raises = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = super().forward(x)
+        if not self.raises:
+            return loss * float("nan")
+        if any(
+            not torch.equal(mine, own) for mine, own in zip(self.parameters(), Quadratic().parameters(), strict=True)
+        ):
+            raise RuntimeError("too far")
+        return loss
+
+
+class NotFinite(Odd):
+    raises = False
+
+
+def odd_problem(model: type[Odd]) -> Problem:
+    return Problem(model(), quadratic_samples(20), lambda network, batch: {"loss": network(batch)})
+
+
+def test_a_point_that_raises_is_not_timed_and_a_loss_that_is_not_finite_is_told(tmp_path: Path) -> None:
+    for model in (Odd, NotFinite):
+        job = make_job(
+            tmp_path / model.__name__, partial(odd_problem, model), [{"name": "a", "size": 3}], num_samples=8
+        )
+        text = plan_text(plan_job(job))
+        raises = model is Odd
+        assert ("not timed, since the point raises" in text) == raises
+        assert ("raises RuntimeError: too far" in text) == raises
+        assert ("the loss at its origin is nan, not finite" in text) != raises
