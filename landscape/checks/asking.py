@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -119,6 +119,7 @@ class Asker:
     calculator: Calculator
     stored: Sequence[State] | None
     evaluations: int = 0
+    _all_have_a_slope: bool = field(default=False, init=False)  # over the first few samples, where that is known
 
     # -- settings -------------------------------------------------------------------------------------------
 
@@ -271,6 +272,7 @@ class Asker:
         (totals,) = self.calculator.ask(self.few, [TotalsOfBlocks([0])])
         factors = loss_factors(totals, self.prepared.problem.observe)
         (gradient,) = self.calculator.ask(self.few, [BlockGradient(0, factors)])
+        self._all_have_a_slope = all(each.any() for each in operator.layout.tensors(gradient).values())
         slopes = vectors @ gradient
         self.evaluations += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * self._share_of_few)
         how = "derivatives" if operator.method == "autograd" else "differences of gradients"
@@ -341,9 +343,13 @@ class Asker:
     def unused_parameters(self) -> set[str]:
         """The names of the trainable parameters that the loss of no sample depends on at the origin.
 
+        Without a question where each was seen to have a slope.
+
         Raises:
             JobError: the model has no derivatives.
         """
+        if self._all_have_a_slope:
+            return set()
         samples, plan = self.prepared.samples, self.own.plan
         blocks = range(len(batching_of(samples.length, plan, plan.batch_size, samples.cuts).blocks))
         totals = self.calculator.ask(self.own, [TotalsOfBlocks([0])])

@@ -232,7 +232,7 @@ class NoStore:
 
     def __init__(self, shape: Index, tile_shape: Index) -> None:
         self.name, self.shape, self.tile_shape, self.path_chunk = "plane", shape, tile_shape, 1
-        self.observables, self.record = ("loss",), Record()
+        self.observables, self.record, self.level = ("loss",), Record(), 0
         self.commits = np.zeros(tile_counts(shape, tile_shape), np.uint8)
         self.arrays = self
 
