@@ -10,7 +10,7 @@ FRAMEWORKS := .venv-frameworks
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled proto test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
+.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -20,6 +20,7 @@ help:
 	@echo "Develop"
 	@echo "  make test         lint, types, documentation, architecture and the whole suite"
 	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
+	@echo "  make test-faults  faults and outages, each in full; CI runs it after \`make test\`"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
 	@echo "  make test-serve   \`landscape serve\` on Ray Serve: curl, grpcio, load, replicas and services that are killed"
@@ -80,6 +81,10 @@ compiled: $(READY)
 
 suite: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
+# What takes long and protects rarely: faults and outages, each in full. CI runs it after `make test`.
+test-faults: $(READY) $(BROWSER) compiled
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m faults
 
 # For the inner loop: no Ray, no browser, few processes.
 test-quick: $(READY) compiled

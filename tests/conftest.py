@@ -151,8 +151,10 @@ def pytest_collection_modifyitems(config, items):
             item.get_closest_marker("long") is None,
         )
     )  # fmt: skip
-    for mark in ("slow", "page", "frameworks", "serve"):
-        if mark not in (config.option.markexpr or ""):
-            for item in items:
-                if item.get_closest_marker(mark):
-                    item.add_marker(pytest.mark.skip(reason=f"{mark}; `make test-{mark}` runs it"))
+    asked = config.option.markexpr or ""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        needed = [mark for mark in ("slow", "page", "frameworks", "serve") if mark in marks] or ["faults"]
+        for mark in needed:
+            if mark in marks and mark not in asked:
+                item.add_marker(pytest.mark.skip(reason=f"{mark}; `make test-{mark}` runs it"))

@@ -32,6 +32,8 @@ from landscape.spec import Job
 from landscape.surface import OK
 from landscape.tally import Tally
 
+pytestmark = pytest.mark.faults
+
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster")
 
 

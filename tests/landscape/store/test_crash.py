@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scenes import needs_proc, play
 
-pytestmark = needs_proc
+pytestmark = [needs_proc, pytest.mark.faults]
 
 
 def scenes(folder: Path, *tasks: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:

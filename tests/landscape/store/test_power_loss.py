@@ -15,7 +15,7 @@ from power import Chooser, Model
 from scenes import needs_proc
 from test_crash import scenes
 
-pytestmark = needs_proc
+pytestmark = [needs_proc, pytest.mark.faults]
 
 
 PARTS = 6  # so that several processes share the work, and each ends within minutes
