@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.process.logs import write_remark
-from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
-from landscape.folders import open_folder
-from landscape.folders.lock import driver_alive
+from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import driver_alive
 from landscape.results import Run, open_run
 from landscape.store import LandscapeStore
 from landscape.surface import Surface, check_observable

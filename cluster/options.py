@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import CoercionError, Parameter, Token
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def _whole_numbers(kind: Any, tokens: Sequence[Token]) -> Any:
@@ -46,7 +46,7 @@ def checked_workers(workers: int | None) -> int | None:
     Raises:
         JobError: there cannot be so many.
     """
-    from landscape.fields import MOST_WORKERS, between
+    from landscape.core.validation import MOST_WORKERS, between
 
     try:
         return None if workers is None else between(1, MOST_WORKERS)(workers)

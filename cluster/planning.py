@@ -13,18 +13,18 @@ from cluster.process.console import bytes_text
 from cluster.scheduling.starting import time_in_words, times_of
 from landscape import ranging
 from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
+from landscape.core.devices import cores
+from landscape.core.errors import Interrupted, JobError, one_line
+from landscape.core.grid import tile_counts
+from landscape.core.memory import is_out_of_memory
+from landscape.core.numbers import ranges
+from landscape.core.validation import AUTO
 from landscape.curvature import bytes_of_bases, layout_of
-from landscape.devices import cores
 from landscape.directions.eigen import PRODUCT_EVALUATIONS
-from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
-from landscape.fields import AUTO
-from landscape.fields.numbers import ranges
-from landscape.grid import tile_counts
-from landscape.memory import is_out_of_memory
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.process.console import seconds_text
-from landscape.errors import StoreError, flat, printable
-from landscape.fields.numbers import ranges
-from landscape.folders.lock import driver_alive
+from landscape.core.errors import StoreError, flat, printable
+from landscape.core.lock import driver_alive
+from landscape.core.numbers import ranges
 from landscape.results import open_run
 from landscape.state import (
     COMPLETE,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.status import run_status, status_text
-from landscape.errors import ClusterUnreachableError
+from landscape.core.errors import ClusterUnreachableError
 from landscape.studies.on_cluster import surface
 
 STARTS_WITHIN = 120.0  # seconds

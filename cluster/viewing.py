@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cluster.process.logs import write_remark
 from cluster.process.streams import put
-from landscape.errors import DONE, JobError
+from landscape.core.errors import DONE, JobError
 
 
 def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequence[str], *, opens: bool) -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from landscape.lazy_names import import_on_use
+from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.adapting import run
     from landscape.collector import TrajectoryCollector
-    from landscape.errors import JobError, LandscapeError, NotFoundError
+    from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
     from landscape.extending import extend
     from landscape.importing import import_surface
@@ -45,13 +45,17 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "adapting": ("run",),
-    "errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "collector": ("TrajectoryCollector",),
+    "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "evaluation.choice.questions": ("Limits",),
     "extending": ("extend",),
     "importing": ("import_surface",),
     "listing": ("list_runs",),
     "optim": ("THOR",),
     "problem.problem": ("Problem",),
-    "evaluation.choice.questions": ("Limits",),
+    "refining": ("refine",),
+    "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
+    "results": ("Run", "open_run"),
     "spec": (
         "CollectLandscape",
         "EigenDirection",
@@ -60,18 +64,13 @@ _HOMES = {
         "Landscape",
         "PcaDirection",
         "PlaneDirection",
-        "PlaneDirection",
         "RandomDirection",
         "TowardsDirection",
         "read_job",
     ),
-    "refining": ("refine",),
-    "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
-    "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "tidying": ("remove_landscape", "rename_landscape"),
     "topology": ("Topology", "topology_of"),
-    "collector": ("TrajectoryCollector",),
     "training": ("Training",),
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from landscape import pipeline
-from landscape.digests import digest
+from landscape.core.digests import digest
+from landscape.core.grid import Floats, Index, tile_counts
+from landscape.core.progress import Observer
+from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.choice.questions import Limits
-from landscape.fields import MAX_SIZE
-from landscape.grid import Floats, Index, tile_counts
-from landscape.progress import Observer
 from landscape.record import LevelRecord
 from landscape.refinement.choosing import MOST_LEVELS, Values, Wanted, next_blocks
 from landscape.refinement.grids import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Floats
+from landscape.core.grid import Floats
 from landscape.record import AxisRecord, PathRecord, parse_axis
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot

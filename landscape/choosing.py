@@ -6,18 +6,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from landscape.devices import pick_device
-from landscape.errors import JobError, shown
+from landscape.core.devices import pick_device
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Grid, Index, choose_tile_shape, within
+from landscape.core.plan import Plan
+from landscape.core.progress import CHOOSING, stage
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid, Index, choose_tile_shape, within
-from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.kept import bytes_of_losses
 from landscape.problem.user_code import in_folder
-from landscape.progress import CHOOSING, stage
 from landscape.spec import Job
 from landscape.store import landscape_names
 

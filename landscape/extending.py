@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.arguments import check_whole
 from landscape.choosing import within_tile_bytes
-from landscape.errors import JobError, shown
+from landscape.core.arguments import check_whole
+from landscape.core.errors import JobError, shown
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError, shown
-from landscape.folders import Folder, open_folder
-from landscape.folders.sizes import bytes_of
+from landscape.core.base import Folder
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.folders import open_folder
+from landscape.core.sizes import bytes_of
 from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
 from landscape.state import cause_of

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 from landscape.choosing import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
+from landscape.core.errors import Interrupted, StoreError, shown
+from landscape.core.lock import run_lock
+from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.curvature import serial_solver
-from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
-from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.prepared import kept_samples
 from landscape.preparation.warnings import warn_of_constant
 from landscape.problem.user_code import in_folder
-from landscape.progress import PREPARING, Failure, Observer, stage
 from landscape.ranging import serial_finder
 from landscape.reproduction import NotReproduced, check_reproduction
 from landscape.results import Run

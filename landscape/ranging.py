@@ -15,13 +15,13 @@ from collections.abc import Callable, Generator, Sequence
 import numpy as np
 
 from landscape.calculation import AtPoints, Calculator, Calculators, here, setting_of
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, as_written
+from landscape.core.progress import stage
 from landscape.directions.eigen import LEAST_RISE
-from landscape.errors import JobError
-from landscape.grid import Floats, as_written
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.ranging import RangeFinder
 from landscape.problem.guessing import guessing_of
-from landscape.progress import stage
 from landscape.record import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 log = logging.getLogger("landscape")

@@ -18,14 +18,14 @@ from operator import attrgetter
 
 import numpy as np
 
-from landscape.devices import processor_name
-from landscape.errors import Interrupted, JobError
+from landscape.core.devices import processor_name
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import Grid
+from landscape.core.memory import is_out_of_memory
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.plain import OwnLosses, Pair, own_losses
 from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Values
-from landscape.grid import Grid
-from landscape.memory import is_out_of_memory
 from landscape.preparation.extension import Extension
 from landscape.record import CheckRecord, OwnModelRecord, Record
 from landscape.store import LandscapeStore

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.sample_losses import SampleLosses
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, Surface
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError, NotFoundError, shown
-from landscape.folders import open_folder
+from landscape.core.errors import LandscapeError, NotFoundError, shown
+from landscape.core.folders import open_folder
 from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import LandscapeError, shown
-from landscape.grid import Index, overlap, tile_at
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.grid import Index, overlap, tile_at
 
 # Arrays of the store: the losses over the grid and the samples, and what is known of the samples alone.
 LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS = "loss_samples", "origin_loss_samples", "sample_weights"

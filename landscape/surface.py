@@ -22,8 +22,8 @@ from landscape.axes import Along as Along
 from landscape.axes import Axis as Axis
 from landscape.axes import ProjectedPath as ProjectedPath
 from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
-from landscape.errors import JobError, nearest, shown
-from landscape.grid import Floats as Floats
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.grid import Floats as Floats
 from landscape.record import Record
 from landscape.refinement.grids import points_left
 from landscape.refinement.merging import merge_all
@@ -77,7 +77,7 @@ class Surface:
     (('beta', 'alpha'), (2, 3))
     >>> surface["acuracy"]
     Traceback (most recent call last):
-    landscape.errors.JobError: observable: 'bowl' has no 'acuracy'; known: loss
+    landscape.core.errors.JobError: observable: 'bowl' has no 'acuracy'; known: loss
     """
 
     name: str

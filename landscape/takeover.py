@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import shown
-from landscape.grid import Floats, Tile
+from landscape.core.errors import shown
+from landscape.core.grid import Floats, Tile
 from landscape.preparation.extension import Extension
 from landscape.reproduction import NotReproduced
 from landscape.sample_losses import OVER_SAMPLES

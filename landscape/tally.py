@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from landscape.progress import Failure, Progress
+from landscape.core.progress import Failure, Progress
 from landscape.record import ProgressRecord, WorkerRecord
 from landscape.store import LandscapeStore
 

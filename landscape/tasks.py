@@ -12,16 +12,16 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.errors import Interrupted, JobError, shown
+from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
+from landscape.core.retries import NotRetried, RetryRule
 from landscape.curvature.points import with_eigenvalues
-from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
-from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.inspection.points import with_layers
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
 from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
-from landscape.retries import NotRetried, RetryRule
 from landscape.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.surface import MOMENTS, PATH_MOMENTS

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError
-from landscape.folders.lock import driver_alive, run_lock
+from landscape.core.errors import LandscapeError
+from landscape.core.lock import driver_alive, run_lock
 from landscape.results import open_run
 from landscape.store import LandscapeStore, begun_extension, removable, remove_stored, rename_stored, write_error
 

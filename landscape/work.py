@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Index
 from landscape.evaluation.reduction import Before
-from landscape.grid import Index
 from landscape.parameters import State
 from landscape.preparation import PreparedLandscape
 from landscape.record import ConvexityRecord, LayersRecord

@@ -18,26 +18,22 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier batch_norm curves digests draws errors grid host_memory intervals lazy_names processes "
-    "progress quantisation",
-    "landscape: arguments devices fields folders memory parameters plan record refinement retries sample_losses; "
-    "cluster: process",
-    "landscape: portable",
-    "landscape: axes directions optim problem services trajectory watch; cluster: options scheduling",
-    "landscape: surface",
-    "landscape: topology",
-    "landscape: evaluation spec store views; cluster: shipping",
-    "landscape: collector preparation resampling results state tally; cluster: session",
-    "landscape: choosing importing packing page reproduction tidying training work; cluster: doctor exporting status",
-    "landscape: calculation listing recipes takeover",
-    "landscape: curvature inspection ranging",
-    "landscape: tasks",
-    "landscape: checks comparison measures pipeline; cluster: planning submit viewing workers",
-    "landscape: bench connectivity extending refining; cluster: templates",
+    "landscape: barrier core curves; cluster: templates",
+    "landscape: optim parameters record refinement sample_losses watch; cluster: options process",
+    "landscape: axes directions portable; cluster: scheduling",
+    "landscape: problem surface trajectory; cluster: shipping",
+    "landscape: evaluation resampling spec store topology",
+    "landscape: collector importing preparation state tally views; cluster: session",
+    "landscape: choosing packing reproduction results training work; cluster: doctor",
+    "landscape: calculation page recipes takeover tidying; cluster: exporting status",
+    "landscape: bench comparison curvature inspection listing ranging; cluster: submit viewing",
+    "landscape: checks measures tasks; cluster: planning",
+    "landscape: pipeline; cluster: serving workers",
+    "landscape: connectivity extending refining",
     "landscape: adapting",
-    "landscape: studies; cluster: driver serving",
-    "cluster: training",
-    "cluster: commands studies",
+    "landscape: studies; cluster: driver",
+    "cluster: studies training",
+    "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
@@ -63,7 +59,7 @@ INNER = {
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
 BY_NAME = {
     "landscape/evaluation/engines/table.py",
-    "landscape/lazy_names.py",
+    "landscape/core/lazy_names.py",
     "landscape/problem/callback.py",
     "landscape/surface.py",
 }
@@ -106,7 +102,7 @@ ALLOWED = {
     "plotly": {"landscape/views/figures/", "landscape/views/exports/", "landscape/views/report/"},
     "kaleido": {"landscape/views/exports/"},
     "zarr": {"landscape/store/"},
-    "obstore": {"landscape/folders/", "landscape/store/"},
+    "obstore": {"landscape/core/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "PIL": {"landscape/recipes/images/"},
     "h5py": {"landscape/importing/"},
@@ -117,7 +113,7 @@ ALLOWED = {
     **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
-    **{package: {"landscape/page/", "cluster/serving/"} for package in SERVING},
+    **{package: {"landscape/core/listening.py", "landscape/page/", "cluster/serving/"} for package in SERVING},
 }
 
 
@@ -277,7 +273,7 @@ def test_figures_are_drawn_from_prepared_values():
     assert naming == {"draw.py"}, "prepare in views/prepared what a drawing shows"
     used = {module for path in sources("landscape/views/figures") for module in imports(path)}
     rooms = {room_of_module(module) for module in used} - {None}
-    assert rooms == {"landscape/views", "landscape/errors", "landscape/surface"}
+    assert rooms == {"landscape/views", "landscape/core", "landscape/surface"}
 
 
 def declared() -> Iterator[str]:

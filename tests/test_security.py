@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from landscape.errors import JobError, flat, masked, one_line, shown
+from landscape.core.errors import JobError, flat, masked, one_line, shown
 from landscape.spec import Job, read_job
 
 ROOT = Path(__file__).parents[1]

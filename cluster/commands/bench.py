@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.commands.output import read_told_job
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from cluster.process.streams import diverted, put
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 
 def bench(

@@ -12,11 +12,11 @@ from typing import Any
 from landscape.bench import Options, bench, bench_text
 from landscape.bench.table import aligned, spread
 from landscape.bench.timing import quotient
-from landscape.errors import LandscapeError
-from landscape.fields import MAX_SIZE
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
+from landscape.core.validation import MAX_SIZE
 from landscape.pipeline import run as run_serially
 from landscape.preparation import prepare
-from landscape.progress import Progress
 from landscape.spec import Job, Landscape
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from landscape.devices import cores
-from landscape.errors import LandscapeError
+from landscape.core.devices import cores
+from landscape.core.errors import LandscapeError
 
 COMMAND = (sys.executable, "-m", "cluster")
 NAME = "bench"

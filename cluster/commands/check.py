@@ -9,7 +9,7 @@ from cluster.commands.output import Json, show
 from cluster.options import Flag
 from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted
-from landscape.errors import DONE, FAILED, PARTIAL, LandscapeError, NotFoundError, shown
+from landscape.core.errors import DONE, FAILED, PARTIAL, LandscapeError, NotFoundError, shown
 
 if TYPE_CHECKING:
     from landscape.record import Checks

@@ -10,7 +10,7 @@ from cluster.commands.output import Json, show
 from cluster.options import Flag, MaybeWhole
 from cluster.process.logs import write_remark
 from cluster.process.streams import diverted
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice
 LARGEST_PATCH = 301  # points per side, of whose square each is evaluated twice

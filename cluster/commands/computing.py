@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.process.console import ProgressDisplay
 from cluster.process.streams import diverted, put
 from cluster.status import run_status, status_text
-from landscape.errors import DONE, PARTIAL, printable
+from landscape.core.errors import DONE, PARTIAL, printable
 from landscape.spec import Job
 
 
@@ -28,7 +28,7 @@ def compute(
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver.run import run_serially
-            from landscape.memory import keep_freed_memory
+            from landscape.core.memory import keep_freed_memory
 
             keep_freed_memory()
             found = run_serially(job, display, accept_origin=accept_origin)

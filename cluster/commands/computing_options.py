@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from cluster.options import Flag, MaybeWhole, checked_workers
-from landscape.errors import DONE, JobError
+from landscape.core.errors import DONE, JobError
 
 if TYPE_CHECKING:
     from landscape.calculation import Calculator

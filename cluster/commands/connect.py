@@ -10,7 +10,7 @@ from cluster.commands.computing_options import ANYONE, JobRunner, Workers
 from cluster.commands.output import Json, read_bound_job, show
 from cluster.options import Flag, MaybeNumber, MaybeWhole
 from cluster.process.streams import diverted
-from landscape.errors import JobError, message_of, shown
+from landscape.core.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
     from landscape.barrier import Barrier

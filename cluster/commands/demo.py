@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.options import Whole, checked_workers
 from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted, put
-from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
+from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
 
 NUM_SAMPLES = 512
 

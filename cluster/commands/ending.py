@@ -14,7 +14,7 @@ from cluster.process import supervisor_pipe
 from cluster.process.logs import as_json, masked, write_remark
 from cluster.process.streams import drop_output
 from cluster.process.supervisor_pipe import supervised
-from landscape.errors import (
+from landscape.core.errors import (
     BAD_USAGE,
     DONE,
     FAILED,

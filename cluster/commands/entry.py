@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from landscape.errors import INTERRUPTED
+from landscape.core.errors import INTERRUPTED
 
 
 def main() -> NoReturn:

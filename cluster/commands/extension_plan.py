@@ -10,8 +10,8 @@ from typing import Any
 from cluster.planning import plan_job, plan_text
 from cluster.process.console import seconds_text
 from cluster.scheduling.starting import time_in_words
+from landscape.core.grid import as_written
 from landscape.extending import More, extension_job
-from landscape.grid import as_written
 from landscape.preparation.recorded import recorded_plan
 from landscape.results import open_run
 from landscape.spec import Job

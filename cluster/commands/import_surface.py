@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.process.logs import write_remark
-from landscape.errors import JobError, flat
+from landscape.core.errors import JobError, flat
 
 
 def import_surface(*files: str, run: str, name: str | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster.process.logs import write_remark
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def init(folder: Path = Path()) -> None:

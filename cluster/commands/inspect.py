@@ -11,7 +11,7 @@ from cluster.commands.output import Json, show
 from cluster.options import Flag
 from cluster.process.logs import bind
 from cluster.process.streams import diverted
-from landscape.errors import DONE, JobError, shown
+from landscape.core.errors import DONE, JobError, shown
 
 
 def inspect(

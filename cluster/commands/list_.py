@@ -7,7 +7,7 @@ from typing import Any
 from cluster.commands.output import Json, show
 from cluster.process.console import seconds_text
 from cluster.process.logs import write_remark
-from landscape.errors import DONE, FAILED, flat
+from landscape.core.errors import DONE, FAILED, flat
 
 LONGEST_NAMES = 60
 

@@ -7,7 +7,7 @@ import sys
 
 from cluster.options import Flag, MaybeWhole
 from cluster.submit.options import watched
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def logs(
@@ -52,7 +52,7 @@ def logs(
 
 def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
     from cluster.training.reading import follow_log, read_log
-    from landscape.folders.lock import training_alive
+    from landscape.core.lock import training_alive
 
     if rank < 0:
         raise JobError(f"rank: must be 0 or more, not {rank}")

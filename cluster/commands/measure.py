@@ -10,7 +10,7 @@ from cluster.commands.output import Json, read_told_job, show
 from cluster.options import Flag
 from cluster.process.logs import bind
 from cluster.process.streams import diverted
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
     from landscape.spec import Job

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cluster.process import supervisor_pipe
 from cluster.process.logs import bind
 from cluster.process.streams import put
-from landscape.errors import printable
+from landscape.core.errors import printable
 
 if TYPE_CHECKING:
     from landscape.spec import Job

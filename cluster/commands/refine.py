@@ -10,7 +10,7 @@ from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Jo
 from cluster.commands.output import Json, show
 from cluster.options import Flag, MaybeWhole
 from cluster.process.streams import diverted
-from landscape.errors import DONE, JobError, shown
+from landscape.core.errors import DONE, JobError, shown
 
 
 def refine(

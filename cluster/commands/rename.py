@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.process.logs import write_remark
-from landscape.errors import flat
+from landscape.core.errors import flat
 
 
 def rename(run: str, name: str, new: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.process.logs import write_remark
-from landscape.errors import DONE, FAILED, JobError, flat
+from landscape.core.errors import DONE, FAILED, JobError, flat
 
 
 def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cluster.commands.computing_options import AS_RECORDED, Callback
 from cluster.commands.output import Json
 from cluster.options import Flag, Whole
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
     from cluster.serving.serving import Listening

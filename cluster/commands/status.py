@@ -6,7 +6,7 @@ import os
 
 from cluster.commands.output import Json, show
 from cluster.options import Flag
-from landscape.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
+from landscape.core.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
 
 
 def status(

@@ -13,7 +13,7 @@ from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget
 from cluster.submit.slurm.target import SlurmTarget
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 Target = Literal["ray", "kuberay", "slurm"]
 # The options of what is not given.

@@ -16,7 +16,7 @@ from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget
 from cluster.submit.slurm.target import SlurmTarget
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 if TYPE_CHECKING:
     from cluster.training.job import TrainingJob

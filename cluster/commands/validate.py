@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.commands.output import Json, show
-from landscape.errors import DONE, FAILED
+from landscape.core.errors import DONE, FAILED
 
 
 def validate(run: str, *, json: Json = False) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from landscape.errors import ClusterUnreachableError, LandscapeError, one_line
+from landscape.core.errors import ClusterUnreachableError, LandscapeError, one_line
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
 

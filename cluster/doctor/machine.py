@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster.doctor.checks import GOOD, NOTE, WRONG, Check, CheckResult, judged, result
 from cluster.doctor.nodes import SMALLEST_DISK, SMALLEST_SHM
-from landscape.errors import shown
+from landscape.core.errors import shown
 
 # What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.
 HEAD_PORTS = (6379, 8265, 10001)
@@ -23,7 +23,7 @@ HEAD_PORTS = (6379, 8265, 10001)
 def _python() -> Iterator[CheckResult]:
     good = sys.version_info >= (3, 11)
     yield result("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
-    from landscape.devices import cores
+    from landscape.core.devices import cores
 
     yield result("cores", GOOD, f"{cores()} of {os.cpu_count()}")
 

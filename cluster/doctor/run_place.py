@@ -12,7 +12,7 @@ from statistics import median
 
 from cluster.doctor.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
 from cluster.doctor.nodes import SMALLEST_DISK
-from landscape.folders.files import whole_file
+from landscape.core.files import whole_file
 
 PROBE_BYTES, PROBES = 64 << 10, 5
 REMEDIES = {errno.ENOSPC: "make room", errno.EDQUOT: "make room", errno.EROFS: "mount it for writing"}
@@ -21,7 +21,7 @@ SLOW_STORE = 0.2  # seconds to commit one file; a tile is some ten of them
 
 def probe_run(run: str) -> Iterator[CheckResult]:
     """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
-    from landscape.folders.places import locate
+    from landscape.core.places import locate
 
     place = locate(run, Path.cwd())
     if "://" in place:
@@ -47,9 +47,9 @@ def probe_run(run: str) -> Iterator[CheckResult]:
 
 def _probe_store(url: str) -> Iterator[CheckResult]:
     """The same in an object store, and whether it keeps two drivers apart."""
-    from landscape.errors import LandscapeError
-    from landscape.folders import open_folder
-    from landscape.folders import probe as probe_folder
+    from landscape.core.errors import LandscapeError
+    from landscape.core.folders import open_folder
+    from landscape.core.probe import probe as probe_folder
 
     try:
         times = [f"{what} {1000 * seconds:.3g} ms" for what, seconds in probe_folder(url)]

@@ -16,8 +16,8 @@ from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
 from cluster.workers.worker import LandscapeInputs
 from landscape.calculation import Calculator, Question, Setting, Shared
 from landscape.calculation.calculator import unanswered
-from landscape.errors import Interrupted, JobError
-from landscape.grid import Grid
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import Grid
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

@@ -10,8 +10,8 @@ from cluster.process.signals import graceful_stop
 from cluster.scheduling.policy import Policy
 from cluster.session.session import ray_session
 from landscape.calculation import Calculator, LocalCalculator
+from landscape.core.progress import stage
 from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.progress import stage
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.policy import Policy
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import Crew
-from landscape.errors import Interrupted, StoreError, shown
+from landscape.core.errors import Interrupted, StoreError, shown
+from landscape.core.progress import Observer
 from landscape.evaluation.choice.questions import Limits
 from landscape.preparation import PreparedJob
-from landscape.progress import Observer
 from landscape.reproduction import NotReproduced
 from landscape.work import Task, make_work
 

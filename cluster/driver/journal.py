@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.process.logs import TASKS, event_fields, relay
-from landscape.progress import Failure
+from landscape.core.progress import Failure
 from landscape.reproduction import Witness
 from landscape.work import Task
 

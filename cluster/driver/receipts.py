@@ -12,7 +12,7 @@ from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.evaluation.plain import OwnLosses
 from landscape.reproduction import Witness
 from landscape.tasks import Outcome, well_formed

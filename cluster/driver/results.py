@@ -11,7 +11,7 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.landscapes import Landscapes
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import WorkerHandle
-from landscape.progress import Failure, Observer
+from landscape.core.progress import Failure, Observer
 from landscape.tasks import Outcome, commit_all, quarantine, task_points
 from landscape.work import Task
 

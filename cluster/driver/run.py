@@ -19,15 +19,15 @@ from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
 from landscape.adapting import with_levels
 from landscape.calculation import Calculators
+from landscape.core.errors import LandscapeError
+from landscape.core.lock import run_lock
+from landscape.core.memory import keep_freed_memory
+from landscape.core.progress import PREPARING, Observer, stage
 from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
-from landscape.errors import LandscapeError
 from landscape.evaluation.choice.questions import Limits
-from landscape.folders.lock import run_lock
-from landscape.memory import keep_freed_memory
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.progress import PREPARING, Observer, stage
 from landscape.ranging import finder_of
 from landscape.results import Run
 from landscape.spec import Job

@@ -12,12 +12,12 @@ import torch
 from cluster.process import supervisor_pipe
 from cluster.scheduling.starting import is_done_sooner_here
 from landscape.choosing import make_evaluator
-from landscape.devices import cores
-from landscape.errors import Interrupted
+from landscape.core.devices import cores
+from landscape.core.errors import Interrupted
+from landscape.core.memory import release_memory
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.trials import measure_point
-from landscape.memory import release_memory
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 

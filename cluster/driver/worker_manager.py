@@ -10,7 +10,7 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 from landscape.reproduction import NotReproduced, Witness
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from cluster.process import supervisor_pipe
 from cluster.process.logs import bind, log_to
 from cluster.process.signal_pipe import STOPS, note_signal
 from cluster.process.streams import forgiving, leave_stderr_to
-from landscape.errors import FAILED, INTERRUPTED
-from landscape.processes import end_with_parent
+from landscape.core.errors import FAILED, INTERRUPTED
+from landscape.core.processes import end_with_parent
 
 
 @dataclass

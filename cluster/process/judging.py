@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from cluster.process.child import ChildReport
-from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
+from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 
 RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
 

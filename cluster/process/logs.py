@@ -18,8 +18,8 @@ from typing import Any, Literal, TextIO, cast
 from urllib.parse import quote
 
 from cluster.process import supervisor_pipe
-from landscape.errors import JobError, one_line, printable, shown
-from landscape.errors import masked as masked  # where who writes to a terminal looks for it
+from landscape.core.errors import JobError, one_line, printable, shown
+from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")

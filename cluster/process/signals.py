@@ -11,7 +11,7 @@ from types import FrameType
 
 from cluster.process.logs import write_remark
 from cluster.process.supervisor_pipe import ABRUPT, ORDERLY, supervised, tell
-from landscape.errors import INTERRUPTED
+from landscape.core.errors import INTERRUPTED
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
-from landscape.errors import ClusterUnreachableError, LandscapeError
+from landscape.core.errors import ClusterUnreachableError, LandscapeError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -22,8 +22,8 @@ from cluster.process.logs import as_json, write_remark
 from cluster.process.relaying import finish_relaying, relay_output
 from cluster.process.signal_pipe import read_signals, signals_in
 from cluster.process.watching import watch
-from landscape.errors import FAILED
-from landscape.processes import adopt_orphans
+from landscape.core.errors import FAILED
+from landscape.core.processes import adopt_orphans
 
 STEADY_SECONDS = 600.0  # a private Ray that has lasted so long may be started anew as often as at first
 

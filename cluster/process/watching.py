@@ -12,7 +12,7 @@ from cluster.process.child import Child, ChildReport
 from cluster.process.descendants import LEAVE_SECONDS, end_descendants, reap, send_signal
 from cluster.process.judging import Ended
 from cluster.process.signal_pipe import STOPS, is_closed, signals_in
-from landscape.errors import FAILED
+from landscape.core.errors import FAILED
 
 ABRUPT_SECONDS = 5.0  # from a signal to SIGKILL where nothing is written yet: user code may block
 ORDERLY_SECONDS = 20.0  # the same where a job is stopped in an orderly way; Slurm and Kubernetes grant 30

@@ -1,11 +1,14 @@
-"""The numbers behind the schedule's decisions, and its answers. When a task is tried again: `landscape/retries.py`."""
+"""The numbers behind the schedule's decisions, and its answers.
+
+When a task is tried again: `landscape/core/retries.py`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from landscape.retries import RetryRule
+from landscape.core.retries import RetryRule
 
 Verdict = Literal["commit", "check", "ignore", "quarantine"]
 

@@ -11,7 +11,7 @@ from cluster.scheduling.policy import Answer, Policy
 from cluster.scheduling.records import Records
 from cluster.scheduling.task_queue import TaskQueue
 from cluster.scheduling.task_times import TaskTimes
-from landscape.retries import Fate
+from landscape.core.retries import Fate
 
 T = TypeVar("T", bound=Hashable)
 

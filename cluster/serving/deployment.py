@@ -28,7 +28,7 @@ from cluster.serving.scale import LANDSCAPES, Scale
 from cluster.serving.sources import Source
 from cluster.session.attach import is_loopback
 from cluster.session.placement import Placement
-from landscape.errors import one_line
+from landscape.core.errors import one_line
 from landscape.tasks import Floats
 
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"

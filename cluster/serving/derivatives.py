@@ -12,9 +12,9 @@ import torch
 from cluster.serving.timing import Stretch
 from landscape.calculation import BlockGradient, Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
 from landscape.calculation.calculator import Answer, Held
+from landscape.core.errors import JobError
 from landscape.curvature import HessianOperator
 from landscape.curvature.operator import block_count, layout_of, stretches_of
-from landscape.errors import JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.reduction import terms_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from landscape.digests import digest
-from landscape.grid import Floats, Grid
+from landscape.core.digests import digest
+from landscape.core.grid import Floats, Grid
 from landscape.record import Record
 from landscape.store import LandscapeStore
 from landscape.surface import RISE_STDERR

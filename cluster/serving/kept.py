@@ -20,8 +20,8 @@ import google_crc32c
 from filelock import FileLock, Timeout
 
 from cluster.serving.described import Described
-from landscape.errors import JobError, shown
-from landscape.folders.files import fsync, make_folder, whole_file
+from landscape.core.errors import JobError, shown
+from landscape.core.files import fsync, make_folder, whole_file
 
 FOLDER, LOCK = "served", ".lock"
 MAGIC = b"landscape served points 1\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from landscape.errors import (
+from landscape.core.errors import (
     ClusterUnreachableError,
     Interrupted,
     JobError,

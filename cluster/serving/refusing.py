@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from cluster.session.attach import is_loopback
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 NEEDED = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
 

@@ -51,8 +51,8 @@ from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService, Row
 from cluster.serving.timing import HEADER, Stretch, server_timing
-from landscape.errors import nearest, shown
-from landscape.page.security import Guard
+from landscape.core.errors import nearest, shown
+from landscape.core.http import Guard
 
 QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
 

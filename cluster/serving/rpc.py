@@ -39,8 +39,8 @@ from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LATEST
 from cluster.serving.stub import handler_of
 from cluster.serving.timing import HEADER, Stretch, server_timing
-from landscape.errors import JobError, shown
-from landscape.page.security import Guard
+from landscape.core.errors import JobError, shown
+from landscape.core.http import Guard
 from landscape.tasks import Floats
 
 CODES = {

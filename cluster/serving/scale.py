@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 # That a replica holds at once, where the one asked for longest ago goes first; as many are loaded before a service is
 # ready, so that none of these is loaded twice.

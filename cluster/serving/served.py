@@ -17,7 +17,7 @@ from cluster.serving.loaded import Computed, mark_of, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats
 

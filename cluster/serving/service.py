@@ -17,7 +17,7 @@ from cluster.serving.requests import AskedPatch, AskedPoints, Limits
 from cluster.serving.resolver import Found, Resolver
 from cluster.serving.served import ServedLandscape
 from cluster.serving.sources import Catalog
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 
 ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed while one is sent
 STARTING_SECONDS = 2.0

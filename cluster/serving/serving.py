@@ -29,11 +29,11 @@ from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
 from cluster.session.placement import refuse_too_few_places
 from cluster.session.session import ray_session, refuse_dead_ray, supply
-from landscape.errors import Interrupted, JobError, LandscapeError, NotFoundError
-from landscape.page.listening import BACKLOG, Server, listen
-from landscape.page.security import Guard, is_address, new_token, own_names
-from landscape.progress import stage
-from landscape.services import ServedRun, Service, announce
+from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
+from landscape.core.http import Guard, is_address, new_token, own_names
+from landscape.core.listening import BACKLOG, Server, listen
+from landscape.core.progress import stage
+from landscape.core.services import ServedRun, Service, announce
 from landscape.store import LandscapeStore
 
 LOOK_SECONDS = 0.1  # between two looks for a signal

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.serving.refusals import NOT_FOUND, Refusal
-from landscape.errors import JobError, NotFoundError, nearest, shown
-from landscape.folders import open_folder
+from landscape.core.errors import JobError, NotFoundError, nearest, shown
+from landscape.core.folders import open_folder
 from landscape.preparation.asked import asked_of
 from landscape.results import open_run
 from landscape.spec import Job, read_job

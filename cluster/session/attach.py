@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from landscape.errors import ClusterUnreachableError, JobError, shown
+from landscape.core.errors import ClusterUnreachableError, JobError, shown
 
 CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a jump of the clock can use up the time to answer

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cluster.session.asking import Asking
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 Resources = Mapping[str, float]
 

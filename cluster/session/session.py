@@ -18,9 +18,9 @@ from cluster.session.asking import Asking
 from cluster.session.attach import check_address, unreachable
 from cluster.session.placement import Placement, Supply, placement
 from cluster.session.upload import upload
-from landscape.devices import cores
-from landscape.errors import ClusterUnreachableError, JobError, one_line
-from landscape.progress import stage
+from landscape.core.devices import cores
+from landscape.core.errors import ClusterUnreachableError, JobError, one_line
+from landscape.core.progress import stage
 
 NODE_GROUP = "ray.io/node-group"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cluster.shipping.listing import LARGEST_UPLOAD, ListedFile, Listing
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def read_file(listed: ListedFile, root: Path) -> bytes:

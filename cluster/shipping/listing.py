@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from landscape.errors import shown
+from landscape.core.errors import shown
 
 LARGEST_UPLOAD = 200 << 20  # bytes of all files
 DEEPEST = 60  # folders below one another

@@ -31,7 +31,7 @@ from cluster.shipping.listing import (
     in_singular,
     size_text,
 )
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 MOST_ENTRIES = 100_000
 IGNORED_UPLOADS = (".venv", "venv", "runs", "node_modules", *CACHES)

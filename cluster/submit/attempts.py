@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 

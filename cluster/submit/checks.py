@@ -11,8 +11,8 @@ from cluster.shipping.listing import Listing
 from cluster.shipping.packed import is_packed, packed_listing
 from cluster.shipping.walk import list_folder
 from cluster.submit.work import SentTraining, Work, has_files
-from landscape.errors import JobError, shown
-from landscape.folders.places import locate
+from landscape.core.errors import JobError, shown
+from landscape.core.places import locate
 from landscape.spec import Job
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from landscape.errors import flat
+from landscape.core.errors import flat
 
 
 def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from cluster.submit.ray_jobs.sent import connect_to, keep_address
 from cluster.submit.ray_jobs.state import ray_state
 from cluster.submit.sent_jobs import recall
 from cluster.submit.slurm.state import slurm_state
-from landscape.errors import ClusterUnreachableError, LandscapeError, NotFoundError
+from landscape.core.errors import ClusterUnreachableError, LandscapeError, NotFoundError
 
 IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes
 

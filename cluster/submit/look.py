@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster.shipping.listing import SECRET, THE_RUN, Listing
 from cluster.shipping.packed import travelling_folder
-from landscape.errors import JobError, flat, shown
+from landscape.core.errors import JobError, flat, shown
 from landscape.spec import Job
 
 LOOK_SECONDS = 180.0

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError, StoreError, message_of, one_line
+from landscape.core.errors import LandscapeError, StoreError, message_of, one_line
 from landscape.spec import Job, Landscape
 
 MOST_OPENED = 100_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Words
 from cluster.process.logs import as_json, write_remark, write_remark_lines
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 
 if TYPE_CHECKING:
     from cluster.shipping.listing import Listing

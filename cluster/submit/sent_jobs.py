@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cluster.process.logs import write_remark
-from landscape.errors import shown
-from landscape.folders.files import folder_of_user
+from landscape.core.errors import shown
+from landscape.core.files import folder_of_user
 
 MOST_JOBS = 500
 LARGEST_FILE = 1 << 20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cluster.options import checked_workers
 from cluster.submit.work import SentTraining, Work
-from landscape.digests import digest
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.core.digests import digest
+from landscape.core.errors import JobError, LandscapeError, shown
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
-from landscape.folders.places import locate
+from landscape.core.places import locate
 
 if TYPE_CHECKING:
     from landscape.spec import Job

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from cluster.training.function import TrainFunction
-from landscape.errors import shown
+from landscape.core.errors import shown
 from landscape.recipes.belonging import alternatives
 from landscape.recipes.defaults import OptionTable, Words
 

@@ -20,8 +20,8 @@ from ray.train.v2.api.exceptions import PreemptionError
 
 from cluster.training.board import CONTROLLER, LOST
 from cluster.training.rank import PeerLost, RankFailed
-from landscape.errors import one_line, shown
-from landscape.folders import open_folder
+from landscape.core.errors import one_line, shown
+from landscape.core.folders import open_folder
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
 
 # What is seen of ranks that are gone, and what the others then meet.

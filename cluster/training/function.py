@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.problem.callback import import_callback
 from landscape.problem.user_code import INSTALLED, PACKAGE, STANDARD
 from landscape.recipes.table import RECIPES, recipe

@@ -11,9 +11,9 @@ from typing import Any
 
 from cluster.options import checked_workers
 from cluster.training.function import NamedFunction
-from landscape.errors import JobError
-from landscape.fields.rules import gpus
-from landscape.folders.places import locate
+from landscape.core.errors import JobError
+from landscape.core.places import locate
+from landscape.core.validation import gpus
 
 THREADS = 1  # of a rank on a CPU: how many share a sum decides how it rounds
 

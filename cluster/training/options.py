@@ -15,7 +15,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserErro
 
 from cluster.training.defaults import default_words, table_of
 from cluster.training.function import NamedFunction, TrainFunction, parameters_of
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.spec.strict_yaml import NotYaml, parse_yaml
 
 WORDS = {

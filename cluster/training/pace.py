@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cluster.training.board import KEPT, PACE
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.training import Training
 from landscape.training.checkpoints import Checkpoint
 from landscape.training.shares import Share

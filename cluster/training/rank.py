@@ -18,9 +18,9 @@ from cluster.training.board import REMARK, STARTED, SUMMARY
 from cluster.training.job import THREADS, RankPlan
 from cluster.training.pace import Enough, PacedTraining, Tell
 from cluster.training.rank_log import logging_rank
-from landscape.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, shown
-from landscape.folders import open_folder
-from landscape.folders.lock import TRAINING_CARD
+from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import TRAINING_CARD
 from landscape.problem.user_code import in_folder, in_words
 from landscape.training.ranks import rank_and_world
 

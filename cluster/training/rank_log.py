@@ -20,7 +20,8 @@ from typing import BinaryIO, TextIO
 
 from cluster.process.streams import forgiving
 from cluster.training.reading import log_path
-from landscape.folders import Folder, Log, open_folder
+from landscape.core.base import Folder, Log
+from landscape.core.folders import open_folder
 
 SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store
 QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function's

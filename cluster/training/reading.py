@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import Callable
 
-from landscape.errors import NotFoundError, shown
-from landscape.folders import open_folder
+from landscape.core.errors import NotFoundError, shown
+from landscape.core.folders import open_folder
 from landscape.trajectory.launch import read_launch
 
 FOLDER = "logs"

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.process.logs import write_remark
 from cluster.training.board import LOST, PACE, REMARK
-from landscape.errors import shown
+from landscape.core.errors import shown
 from landscape.state import finite
 
 

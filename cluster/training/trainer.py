@@ -20,7 +20,7 @@ from cluster.session.session import private_ray_ended, refuse_dead_ray, supply
 from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
 from cluster.training.job import RankPlan
 from cluster.training.rank import RankFailed, run_rank
-from landscape.errors import Interrupted, LandscapeError, one_line, shown
+from landscape.core.errors import Interrupted, LandscapeError, one_line, shown
 
 LOOK_SECONDS = 0.2  # between two looks for news
 ABORT_SECONDS = 5.0  # for the controller to end its workers

@@ -29,15 +29,15 @@ from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Ar
 from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, SharedPoints, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.calculation import Question, Shared
-from landscape.errors import printable
+from landscape.core.errors import printable
+from landscape.core.memory import host_limit
+from landscape.core.progress import stage
 from landscape.evaluation.choice.questions import Request
-from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.observables import ordered_names
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Rows, Samples
-from landscape.progress import stage
 from landscape.work import Task, Work
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from landscape.core.retries import NotRetried
 from landscape.directions import DirectionTensors, SeededDirection, seeded
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
 from landscape.problem.collated import Collated, WholeBatches
@@ -20,7 +21,6 @@ from landscape.problem.points import PointSets
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.sources import collate_of
-from landscape.retries import NotRetried
 
 SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 

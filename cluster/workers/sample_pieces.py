@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, empty_like, filled, tensors_of
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.tensor_files import TensorFiles, map_rows

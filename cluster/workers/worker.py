@@ -25,18 +25,19 @@ from cluster.workers.packing import (
 )
 from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
 from landscape.calculation import Question, Station
-from landscape.devices import pick_device
-from landscape.errors import JobError
+from landscape.core.devices import pick_device
+from landscape.core.errors import JobError
+from landscape.core.grid import Grid
+from landscape.core.memory import keep_freed_memory
+from landscape.core.plan import Plan, Precision
+from landscape.core.retries import NotRetried
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.reduction import Before
-from landscape.grid import Grid
-from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
-from landscape.plan import Plan, Precision
 from landscape.problem.callback import load_problem
 from landscape.problem.items import PickledItems
 from landscape.problem.points import PointSets
@@ -44,7 +45,6 @@ from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
 from landscape.reproduction import NotReproduced, Witness, bear_witness, losses_of_own_model
-from landscape.retries import NotRetried
 from landscape.tasks import Outcome, evaluate
 from landscape.work import Work
 

@@ -101,7 +101,7 @@ GROUPS = {
         "landscape.barrier.Barriers",
         "landscape.barrier.PathColumns",
         "landscape.sample_losses.SampleLosses",
-        "landscape.progress.Progress",
+        "landscape.core.progress.Progress",
         "cluster.scheduling.policy.Policy",
     ),
 }

@@ -19,8 +19,8 @@ from landscape.bench.measure import bench
 from landscape.bench.options import options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job
 from landscape.bench.table import bench_text
-from landscape.errors import JobError, LandscapeError
-from landscape.plan import Precision
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.plan import Precision
 from landscape.spec import Job, read_job
 
 SYNTHETIC = "weights are random and data synthetic: the speed is real, the landscape means nothing"

@@ -19,14 +19,14 @@ from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
 from landscape.choosing import make_evaluator
-from landscape.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line
+from landscape.core.grid import Grid, Tile
+from landscape.core.plan import Engine, Precision
 from landscape.evaluation.choice.questions import Freedom, Limits, Trial, Tuned
 from landscape.evaluation.choice.statistics import row_points
 from landscape.evaluation.choice.trials import measure_point, probe_points
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid, Tile
-from landscape.plan import Engine, Precision
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
 from landscape.spec import Job

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from landscape.errors import JobError, shown
-from landscape.plan import Engine, Precision
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Engine, Precision
 
 Report = Callable[[str], None]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from landscape.core.plan import Engine, Plan, in_float32
 from landscape.evaluation.arithmetic import arithmetic, autocast, wait
 from landscape.evaluation.engines.rewrite import Target
 from landscape.evaluation.engines.table import layouts_of, make_forward
@@ -17,7 +18,6 @@ from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.evaluation.private import private_copy
 from landscape.parameters import State
-from landscape.plan import Engine, Plan, in_float32
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem

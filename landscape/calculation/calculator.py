@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from landscape.choosing import make_evaluator
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.plan import Plan
+from landscape.core.retries import NotRetried, RetryRule
 from landscape.directions.base import DirectionTensors
-from landscape.errors import Interrupted, JobError
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import State
-from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import cause_of, in_folder
-from landscape.retries import NotRetried, RetryRule
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.batch_norm import BatchNorm
 from landscape.calculation import (
     AtPoints,
     BlockGradient,
@@ -26,19 +25,20 @@ from landscape.calculation import (
 )
 from landscape.calculation.paired import Pairs, evaluated
 from landscape.checks.rules.curvature import AlongAxis, Differences
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats
+from landscape.core.memory import host_limit
+from landscape.core.plan import Engine, Precision, in_float32
 from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
 from landscape.directions.base import DirectionTensors
 from landscape.directions.random import RandomDirection
-from landscape.errors import JobError
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.plain import DrawnError, loss_of, rebuilt
 from landscape.evaluation.rounding import WeightRounding
-from landscape.grid import Floats
-from landscape.memory import host_limit
 from landscape.parameters import State, describe_parameters, in_first_version, norm
-from landscape.plan import Engine, Precision, in_float32
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.selection import samples_in
 

@@ -13,7 +13,7 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.words import NotJudged, check
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
-from landscape.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
+from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.record import Check, Checks

@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 
 from landscape.checks.rules.words import number as brief
-from landscape.fields import OF_RUN
-from landscape.folders.places import locate, run_labels
-from landscape.grid import Floats, Index
+from landscape.core.grid import Floats, Index
+from landscape.core.places import locate, run_labels
+from landscape.core.validation import OF_RUN
 from landscape.preparation.recorded_job import recorded_folder
 from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed

@@ -11,7 +11,7 @@ import numpy as np
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
 from landscape.checks.rules.resolution import Resolution
-from landscape.grid import Floats
+from landscape.core.grid import Floats
 from landscape.refinement.merging import spread
 from landscape.surface import NOT_COMPUTED, OK, Surface
 from landscape.topology.descent import corner_steps

@@ -14,10 +14,10 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.statistics import OnPath
 from landscape.checks.rules.words import NotJudged
-from landscape.errors import JobError
-from landscape.grid import Floats, Index
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, Index
+from landscape.core.quantisation import Quantisation
 from landscape.problem.guessing import guessing_of
-from landscape.quantisation import Quantisation
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.

@@ -13,9 +13,9 @@ from landscape.checks.grids import at_centre, held_by, highest_share, resolution
 from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
 from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
+from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
+from landscape.core.grid import Floats, Index
 from landscape.directions.random import RandomDirection
-from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
-from landscape.grid import Floats, Index
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface

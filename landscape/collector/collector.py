@@ -21,15 +21,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from landscape.arguments import check_whole
 from landscape.collector.description import describe_run, kept_of, learning_rate
 from landscape.collector.network import refuse_incomplete, unwrap
 from landscape.collector.options import check_starts, checked_options
 from landscape.collector.start import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
 from landscape.collector.watching import EVERY, TrainingWatch
-from landscape.errors import JobError, shown
-from landscape.fields import Unit
-from landscape.folders import Place, open_folder
+from landscape.core.arguments import check_whole
+from landscape.core.base import Place
+from landscape.core.errors import JobError, shown
+from landscape.core.folders import open_folder
+from landscape.core.validation import Unit
 from landscape.parameters import state_of
 from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
 from landscape.trajectory.history import HistoryWriter, kept_beside, recorded_number

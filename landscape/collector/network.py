@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def unwrap(model: nn.Module) -> nn.Module:

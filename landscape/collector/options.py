@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from landscape.arguments import check_whole
-from landscape.errors import JobError
-from landscape.fields import explain
+from landscape.core.arguments import check_whole
+from landscape.core.errors import JobError
+from landscape.core.explanation import explain
 from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from landscape.collector.description import CHANGING
-from landscape.errors import JobError, shown
-from landscape.fields import Unit
-from landscape.folders import Folder
+from landscape.core.base import Folder
+from landscape.core.errors import JobError, shown
+from landscape.core.validation import Unit
 from landscape.trajectory.history import HistoryLines, keep_beside, read_history, read_lines
 from landscape.trajectory.replacement import replace, staging
 from landscape.trajectory.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info

@@ -25,11 +25,11 @@ from landscape.comparison.steps import (
     points_of_line,
     rows_of_patch,
 )
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
-from landscape.quantisation import MOST_BITS, Quantisation
 from landscape.sample_losses import stored_stderr
 from landscape.surface import NOT_COMPUTED
 from landscape.views.prepared.numbers import duration

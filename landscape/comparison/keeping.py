@@ -9,8 +9,8 @@ from landscape import __version__
 from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.comparison.sides import Side
-from landscape.errors import JobError
-from landscape.folders.lock import driver_alive
+from landscape.core.errors import JobError
+from landscape.core.lock import driver_alive
 from landscape.record import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
 from landscape.store import LandscapeStore, refuse_unwritable
 from landscape.tidying import keep_with_landscape, writing

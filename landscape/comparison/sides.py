@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
-from landscape.folders import open_folder
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.folders import open_folder
 from landscape.store import LandscapeStore, landscape_names
 from landscape.surface import Surface
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.calculation import Setting
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Engine
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation.rounding import WeightRounding
 from landscape.parameters import State
-from landscape.plan import Engine
 from landscape.problem.problem import Problem
-from landscape.quantisation import Quantisation
 
 Floats = NDArray[np.float64]
 

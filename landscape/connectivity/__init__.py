@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from landscape.lazy_names import import_on_use
+from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.connectivity.bending import Bend, train_bend

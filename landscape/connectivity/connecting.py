@@ -27,15 +27,15 @@ from landscape.connectivity.weight_files import (
     write_made,
     write_progress,
 )
+from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
+from landscape.core.plan import Engine
+from landscape.core.progress import stage
 from landscape.curves import Curve
-from landscape.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.parameters import State, state_digest
 from landscape.pipeline import run
-from landscape.plan import Engine
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
-from landscape.progress import stage
 from landscape.record import ConnectionRecord
 from landscape.results import Run
 from landscape.spec import Job

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.connectivity.permutations import Index, Table, apply, named_table, table_of
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 from landscape.evaluation.private import private_copy
 from landscape.parameters import State, dot
 

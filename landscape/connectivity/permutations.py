@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.parameters import State
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save
 
 from landscape.connectivity.bending import Progress
 from landscape.connectivity.steps import Reached
-from landscape.digests import canonical_json
-from landscape.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.digests import canonical_json
+from landscape.core.errors import JobError, LandscapeError, message_of, shown
 from landscape.parameters import State
 from landscape.trajectory.run_files import SNAPSHOT_FORMAT
 from landscape.trajectory.weight_files import read_about

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from landscape.calculation import LocalCalculator, Setting
+from landscape.core.errors import JobError, nearest, shown
 from landscape.curvature.operator import HessianOperator
-from landscape.errors import JobError, nearest, shown
 from landscape.evaluation.differentiation import RECALIBRATED, Products
 from landscape.preparation import prepare
 from landscape.spec import Job

@@ -10,15 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from landscape.calculation import AtPoints, Calculator, Setting
+from landscape.core.errors import JobError
+from landscape.core.plan import Engine, Precision
 from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import TOLERANCE, lanczos
 from landscape.curvature.operator import HessianOperator
 from landscape.curvature.trace import rayleigh
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import STEPS, half_width
-from landscape.errors import JobError
 from landscape.evaluation.values import SampleValues
-from landscape.plan import Engine, Precision
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from landscape.core.base import Folder
+from landscape.core.folders import open_folder
 from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import Krylov, Product, Step, lanczos
 from landscape.curvature.operator import HessianOperator
 from landscape.directions.eigen import STEPS
-from landscape.folders import Folder, open_folder
 from landscape.preparation.solving import BASES, remove_bases
 from landscape.store import write_error
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from landscape.calculation import Calculator, ProductOfBlocks, Setting, SumOfProducts, TotalsOfBlocks
+from landscape.core.errors import JobError
 from landscape.curvature.algebra import Floats
-from landscape.errors import JobError
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.differentiation import Products
 from landscape.evaluation.factors import loss_factors

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from landscape.calculation import AtWeights, Calculator, Calculators, Setting, here
+from landscape.core.digests import digest
+from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
+from landscape.core.lock import run_lock
+from landscape.core.progress import stage
 from landscape.curvature.algebra import Floats, length
 from landscape.curvature.errors import sampled_curvature
 from landscape.curvature.kept import KeptSteps, kept_lanczos
 from landscape.curvature.lanczos import Ritz, least_steps
 from landscape.curvature.operator import HessianOperator
-from landscape.digests import digest
 from landscape.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
-from landscape.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.evaluation.reduction import terms_of
-from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
-from landscape.progress import stage
 from landscape.store import write_error
 
 STEPS_A_LINE = 10  # between two messages on how far it is

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from landscape.core.statistics import Interval, interval_of
 from landscape.curvature.algebra import Floats, dot, without
 from landscape.curvature.operator import Layout
-from landscape.intervals import Interval, interval_of
 from landscape.parameters import State, filter_unview, filter_view
 
 PROBES = 16

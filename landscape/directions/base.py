@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from landscape.fields import Frozen, Seed
+from landscape.core.frozen import Frozen
+from landscape.core.validation import Seed
 from landscape.record import AxisRecord, parse_axis
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from landscape.core.grid import Floats
     from landscape.directions.context import Context
-    from landscape.grid import Floats
     from landscape.parameters import ParameterInfo, State
 
 Range = tuple[float, float]

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError
-from landscape.grid import Floats
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.parameters import State, norm
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.

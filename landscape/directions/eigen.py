@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from landscape.core.validation import Seed, Steps
 from landscape.directions.base import DirectionSpec, Range
-from landscape.fields import Seed, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator
 
+from landscape.core.errors import JobError, shown
 from landscape.directions.base import DirectionSpec
 from landscape.directions.options import Ignored, Normalise, scaling_label
-from landscape.errors import JobError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Floats
+from landscape.core.validation import Reference
 from landscape.curves import Curve
 from landscape.directions.base import DirectionSpec, Range
 from landscape.directions.towards import step_towards
-from landscape.errors import JobError, shown
-from landscape.fields import Reference
-from landscape.grid import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor

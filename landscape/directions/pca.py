@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from landscape.core.errors import JobError
+from landscape.core.numbers import counted
+from landscape.core.validation import Count, SnapshotsOrPaths
 from landscape.directions.base import DirectionSpec, Range
 from landscape.directions.paths import paths_in_words
-from landscape.errors import JobError
-from landscape.fields import Count, SnapshotsOrPaths
-from landscape.fields.numbers import counted
 
 if TYPE_CHECKING:
     from torch import Tensor

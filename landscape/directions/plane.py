@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscape.errors import JobError
-from landscape.grid import Floats
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.parameters import State, dot, norm
 
 PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane

@@ -7,8 +7,8 @@ from typing import assert_never
 
 from torch import Tensor
 
+from landscape.core.errors import JobError
 from landscape.directions.options import Normalise
-from landscape.errors import JobError
 from landscape.parameters import EPSILON, ParameterInfo, State, norm, scale_to_filters
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, coordinates_through_zero_and_one
+from landscape.core.validation import Reference
 from landscape.directions.base import DirectionSpec, Range
-from landscape.errors import JobError
-from landscape.fields import Reference
-from landscape.grid import Floats, coordinates_through_zero_and_one
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from landscape.core.memory import host_limit
 from landscape.evaluation.counts import Counts
-from landscape.memory import host_limit
 from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples
 from landscape.problem.structure import dense_tensors_in, moved, tensor_bytes

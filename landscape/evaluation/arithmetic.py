@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from landscape.draws import kept_draws
-from landscape.plan import Plan
+from landscape.core.plan import Plan
+from landscape.core.random_state import kept_draws
 
 
 def autocast(plan: Plan, device: torch.device) -> contextlib.AbstractContextManager[None]:

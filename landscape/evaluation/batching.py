@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from landscape.plan import Plan
+from landscape.core.plan import Plan
 from landscape.problem.batches import batch_edges
 
 Edge = tuple[int, int]  # a batch's first sample, and the one after its last

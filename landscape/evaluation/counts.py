@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, batch_length
 from landscape.problem.observables import Combination, Observe, check_observed, check_terms
 from landscape.problem.samples import Samples

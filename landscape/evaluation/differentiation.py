@@ -11,8 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from landscape.draws import seed_draws
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Plan, Precision, for_derivatives
+from landscape.core.problem_names import WEIGHT
+from landscape.core.random_state import seed_draws
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
@@ -24,9 +26,7 @@ from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_wrong_derivatives, second_derivatives
 from landscape.parameters import State, describe_parameters
-from landscape.plan import Plan, Precision, for_derivatives
 from landscape.problem.batches import Batch
-from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
+from landscape.core.memory import is_out_of_memory
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.arithmetic import arithmetic, wait
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.engines.rewrite import Rewrite, Target
@@ -25,9 +27,7 @@ from landscape.evaluation.running import RunningModel
 from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples, UnseenWriteError
 from landscape.evaluation.values import Floats, Pieces, Values
 from landscape.evaluation.walks import Walk, walk_of
-from landscape.memory import is_out_of_memory
 from landscape.parameters import State
-from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples as ChosenSamples

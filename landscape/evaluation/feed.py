@@ -12,8 +12,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from landscape.core.memory import device_limit
 from landscape.evaluation.any_shape import AnyShape
-from landscape.memory import device_limit
 from landscape.problem.batches import Batch, map_tensors, tensors_of
 from landscape.problem.samples import Rows, Samples, as_samples
 

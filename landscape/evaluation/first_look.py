@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
 from landscape.parameters import holds_bfloat16
-from landscape.plan import Plan, Precision, default_plan
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe, ordered_names
 from landscape.problem.samples import Samples, as_samples

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.core.problem_names import WEIGHT
 from landscape.evaluation.values import Floats, Pieces, SampleValues
-from landscape.problem.names import WEIGHT
 from landscape.problem.observables import OtherWeights
 
 AT_ONCE = 1 << 20  # losses that are brought to the host at once

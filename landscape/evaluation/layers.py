@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, LandscapeError, message_of
+from landscape.core.errors import JobError, LandscapeError, message_of
+from landscape.core.memory import is_out_of_memory
+from landscape.core.plan import Engine
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.walks import Walk
-from landscape.memory import is_out_of_memory
 from landscape.parameters import State, describe_parameters
-from landscape.plan import Engine
 from landscape.problem.batches import Batch
 from landscape.problem.user_code import in_words
 from landscape.watch.network import Layer, NetworkWatcher

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.engines.table import layouts_of
 from landscape.evaluation.module_state import ModuleState
@@ -16,7 +17,6 @@ from landscape.evaluation.moving import MovingWeights, lay_out
 from landscape.evaluation.private import private_copy
 from landscape.evaluation.rounding import WeightRounding
 from landscape.parameters import State
-from landscape.plan import Engine, Plan
 
 
 class LoadedModel:

@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.batch_norm import BatchNorm
-from landscape.draws import noticed_draws, seed_draws
-from landscape.errors import Interrupted, JobError, one_line
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.errors import Interrupted, JobError, one_line
+from landscape.core.memory import is_out_of_memory
+from landscape.core.plan import Plan
+from landscape.core.problem_names import WEIGHT
+from landscape.core.random_state import noticed_draws, seed_draws
 from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
@@ -28,10 +31,7 @@ from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.private import private_copy
-from landscape.memory import is_out_of_memory
 from landscape.parameters import State
-from landscape.plan import Plan
-from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.user_code import kept_alive

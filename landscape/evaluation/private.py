@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from landscape.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line
 from landscape.evaluation.containers import Slots
 from landscape.problem.user_code import kept_alive
 

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Plan
+from landscape.core.problem_names import WEIGHT
 from landscape.evaluation.batching import Batching
 from landscape.evaluation.kept import SampleKeeper
 from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
 from landscape.evaluation.values import Moments, Observed, Pieces, Values, summary, values_of
-from landscape.plan import Plan
-from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe, ordered_names
 
 AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from landscape.core.quantisation import Quantisation
+from landscape.core.rounding import round_rows, scales_of
 from landscape.parameters import ParameterInfo, describe_parameters, filter_unview, filter_view
-from landscape.quantisation import Quantisation
-from landscape.quantisation.symmetric import round_rows, scales_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.arithmetic import autocast
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.engines.rewrite import Rewrite, Target
@@ -19,7 +20,6 @@ from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.parameters import State
-from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch
 from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.user_code import kept_alive

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from landscape.errors import one_line
-from landscape.retries import NotRetried
+from landscape.core.errors import one_line
+from landscape.core.retries import NotRetried
 
 
 class NoSecondDerivative(NotRetried):

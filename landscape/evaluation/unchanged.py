@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from landscape.core.retries import NotRetried
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.feed import Feed
-from landscape.retries import NotRetried
 
 
 class SamplesChanged(NotRetried):

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from landscape.draws import seed_draws
+from landscape.core.plan import Engine
+from landscape.core.random_state import seed_draws
 from landscape.evaluation.running import RunningModel
 from landscape.evaluation.values import Observed, Pieces
 from landscape.parameters import State
-from landscape.plan import Engine
 from landscape.problem.batches import Batch
 from landscape.problem.reading import seed_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, message_of, nearest
+from landscape.core.errors import JobError, message_of, nearest
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 
 MISSING = -1.0

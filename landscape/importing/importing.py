@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from landscape import __version__
-from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
-from landscape.fields.names import LONGEST_LANDSCAPE_NAME
-from landscape.folders import open_folder
-from landscape.folders.lock import run_lock
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import run_lock
+from landscape.core.names import LONGEST_LANDSCAPE_NAME
 from landscape.importing.hdf import read_hdf
 from landscape.importing.npz import read_npz
 from landscape.importing.surfaces import ImportedSurface, NoSurfaceError, refused

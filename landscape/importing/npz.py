@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from landscape.errors import message_of, shown
-from landscape.grid import AXIS_NAMES
+from landscape.core.errors import message_of, shown
+from landscape.core.grid import AXIS_NAMES
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 from landscape.record import Record
 from landscape.store import PathPlan

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
-from landscape.fields import MAX_SIZE
-from landscape.grid import AXIS_NAMES, Grid
-from landscape.problem.names import RESERVED, WEIGHT
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import AXIS_NAMES, Grid
+from landscape.core.problem_names import RESERVED, WEIGHT
+from landscape.core.validation import MAX_SIZE
 from landscape.store import PathPlan
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 

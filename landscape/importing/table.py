@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import message_of, shown
+from landscape.core.errors import message_of, shown
 from landscape.importing.npz import COORDINATES
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from landscape.arguments import is_number, refuse_too_far
 from landscape.calculation import AtPoints, Calculators, here, setting_of
-from landscape.errors import JobError, shown
+from landscape.core.arguments import is_number, refuse_too_far
+from landscape.core.errors import JobError, shown
 from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.question import LayersAt
 from landscape.preparation import prepare

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from landscape.errors import flat
+from landscape.core.errors import flat
 from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.inspecting import Inspection
 from landscape.watch.network import Layer

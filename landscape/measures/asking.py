@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.digests import digest
+from landscape.core.digests import digest
+from landscape.core.errors import JobError, shown
+from landscape.core.numbers import ranges
+from landscape.core.places import locate
 from landscape.directions.options import DEFAULT_IGNORE
-from landscape.errors import JobError, shown
-from landscape.fields.numbers import ranges
-from landscape.folders.places import locate
 from landscape.measures.average import ADAPTIVE_RHO, SIGMA
 from landscape.measures.document import Entry
 from landscape.measures.measuring import ERROR_NOISE, Asked

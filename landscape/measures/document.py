@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import LandscapeError, shown
-from landscape.folders import open_folder
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.folders import open_folder
 from landscape.measures.rows import Row
 from landscape.trajectory.run_files import (
     MEASURES_FILE,

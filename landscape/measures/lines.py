@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.calculation import AtPoints, Calculator, Setting
+from landscape.core.plan import Plan
 from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values
 from landscape.parameters import State
-from landscape.plan import Plan
 from landscape.problem.problem import Problem
 
 Floats = NDArray[np.float64]

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.calculation import Calculator, Setting
+from landscape.core.errors import JobError
+from landscape.core.plan import Plan
+from landscape.core.progress import stage
 from landscape.curvature.kept import KeptSteps
-from landscape.errors import JobError
 from landscape.evaluation.values import Values
 from landscape.measures.average import average_rows, error_noise_row
 from landscape.measures.curvature import PROBED, curvature_rows
@@ -21,9 +23,7 @@ from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 from landscape.measures.worst import keskar, sharpness
 from landscape.parameters import State, describe_parameters, refuse_not_finite
-from landscape.plan import Plan
 from landscape.preparation import PreparedJob
-from landscape.progress import stage
 
 # Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
 # little.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from landscape.calculation import Calculator, Calculators
+from landscape.core.digests import digest
+from landscape.core.errors import Interrupted, shown
+from landscape.core.lock import driver_alive
 from landscape.curvature.kept import KeptSteps
-from landscape.digests import digest
-from landscape.errors import Interrupted, shown
-from landscape.folders.lock import driver_alive
 from landscape.measures import document
 from landscape.measures.asking import Origin, at_origin, first_state, has_all, settings_of
 from landscape.measures.document import Entry, Measures

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscape.intervals import Interval, t_quantile
+from landscape.core.statistics import Interval, t_quantile
 from landscape.measures.lines import Floats
 
 REPEATS = 2000  # the ends of a 95 % interval are then the 50th values from below and above

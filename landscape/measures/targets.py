@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, NotFoundError, shown
-from landscape.folders import open_folder
+from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.core.folders import open_folder
 from landscape.measures.document import Entry, Measures, read, read_samples
 from landscape.results import open_run
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import MOST_NAMES, JobError
+from landscape.core.errors import MOST_NAMES, JobError
 from landscape.optim.blocks import Split
 from landscape.optim.inverses import Inverse
 from landscape.optim.moments import MOMENTS

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.optim.blocks import Blocks
 from landscape.optim.inverses import Inverse
 from landscape.optim.layers import Layer

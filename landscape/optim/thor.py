@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.optim.gathering import Gatherer
 from landscape.optim.inverses import Damping
 from landscape.optim.layers import Found, find_layers, listed

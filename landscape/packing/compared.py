@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Plan
 from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.differentiable import differentiable_operations
-from landscape.plan import Plan
 from landscape.preparation.prepared import PreparedJob
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples

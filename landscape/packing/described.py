@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.packing.refusals import place_of_node
 from landscape.portable.graph import DTYPES, FORMATS
 from landscape.portable.modules import options_of

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.evaluation.differentiable import without_reentrant_checkpoints
 from landscape.packing.described import Exported
 from landscape.packing.refusals import Noticing, decides, is_users, refusal, sizes_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from landscape.fields import OF_RUN
-from landscape.folders import split_path
-from landscape.folders.places import locate, real_place, run_labels
+from landscape.core.folders import split_path
+from landscape.core.places import locate, real_place, run_labels
+from landscape.core.validation import OF_RUN
 from landscape.packing.writing import ArchiveWriter
 from landscape.spec import Job
 from landscape.spec.landscape import Landscape

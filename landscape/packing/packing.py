@@ -12,7 +12,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Plan
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.private import private_copy
 from landscape.packing.compared import Compared, compare, refuse_other_layers
@@ -23,7 +24,6 @@ from landscape.packing.named import Named
 from landscape.packing.sequences import are_sequences, described_sequences, example_of_sequences
 from landscape.packing.tree import described_parameters, described_tree
 from landscape.packing.writing import ArchiveWriter
-from landscape.plan import Plan
 from landscape.portable.archive import REMEDY, SUFFIX
 from landscape.portable.manifest import CONSTANTS, JOB, SAMPLES, WEIGHTS
 from landscape.portable.model import PortableModel

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.overrides import TorchFunctionMode
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.problem.user_code import INSTALLED, OURS, STANDARD, in_words, place_of
 
 DATA_DEPENDENT = re.compile(r"data-dependent|Data dependent|GuardOnDataDependent|aten::_local_scalar_dense|unbacked")

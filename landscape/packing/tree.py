@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.parameters import describe_parameters
 from landscape.portable.modules import PATH, options_of
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from landscape.errors import LandscapeError, message_of, shown
-from landscape.folders.files import PARTIAL
+from landscape.core.errors import LandscapeError, message_of, shown
+from landscape.core.files import PARTIAL
 from landscape.portable.archive import FORMAT, MANIFEST, VERSION
 from landscape.portable.tensors import DTYPES
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.responses import Response
 
-from landscape.errors import JobError, LandscapeError, StoreError
+from landscape.core.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
 from landscape.page.comparing import Readable, compare_answer, compare_query, differences_answer, readable
 from landscape.page.describing import run_description

@@ -16,13 +16,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, StoreError, few_lines, flat, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, StoreError, few_lines, flat, shown
+from landscape.core.http import HEADERS, Guard, header_value, raw_headers
 from landscape.page.answers import Answer, pack_json
 from landscape.page.api import Api
 from landscape.page.assets import Assets
 from landscape.page.places import GoneError, Place
 from landscape.page.queries import LONGEST_QUERY, Query
-from landscape.page.security import HEADERS, Guard, header_value, raw_headers
 from landscape.state import cause_of
 
 log = logging.getLogger("landscape.page")

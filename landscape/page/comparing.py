@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.page.answers import Answer, pack, pack_json, utf8
 from landscape.page.content import View
 from landscape.page.figures import figure_json, whole_size

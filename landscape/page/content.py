@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.digests import digest
-from landscape.folders import Folder
-from landscape.grid import Index
+from landscape.core.base import Folder
+from landscape.core.digests import digest
+from landscape.core.grid import Index
 from landscape.page.levels import LevelContent, Levels, lowest_of
 from landscape.page.stamps import NotedChunks
 from landscape.problem.derived import bases_of, derive

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from landscape.errors import LandscapeError, StoreError
+from landscape.core.errors import LandscapeError, StoreError
 from landscape.page.content import View
 from landscape.page.figures import state_in_words, whole_size
 from landscape.page.logs import LogTails

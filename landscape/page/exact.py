@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.page.forwarding import ServiceError, answer_of
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader

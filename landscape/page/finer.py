@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.page.runs import RunReader
 from landscape.state import cause_of
 from landscape.store import LandscapeStore

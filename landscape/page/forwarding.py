@@ -16,9 +16,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from landscape.errors import LandscapeError, few_lines
-from landscape.folders import open_folder
-from landscape.services import Service, services_of
+from landscape.core.errors import LandscapeError, few_lines
+from landscape.core.folders import open_folder
+from landscape.core.services import Service, services_of
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 60.0  # for an answer, or for the next row of a patch

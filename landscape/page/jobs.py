@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.fields import MAX_SIZE
-from landscape.fields.names import LONGEST_LANDSCAPE_NAME
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.names import LONGEST_LANDSCAPE_NAME
+from landscape.core.validation import MAX_SIZE
 from landscape.page.content import View
 from landscape.page.finer import finer_steps
 from landscape.page.queries import Query, as_number

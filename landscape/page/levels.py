@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.folders import Folder
-from landscape.grid import Floats, Index
+from landscape.core.base import Folder
+from landscape.core.grid import Floats, Index
 from landscape.page.stamps import NotedChunks, file_stamp
 from landscape.problem.derived import derive
 from landscape.store import LandscapeStore, PickedValues, chunk_changes, read_axes

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import capped, printable
+from landscape.core.errors import capped, printable
 
 FOLDER = "logs"
 MOST_LOGS = 64

@@ -12,8 +12,8 @@ import numpy as np
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.grid import Floats, axis_coordinates
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.grid import Floats, axis_coordinates
 from landscape.page.answers import utf8
 from landscape.page.exact import landscape_of, numbers_of, understood, values_of
 from landscape.page.forwarding import Request, rows_of

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from landscape.errors import LandscapeError, NotFoundError, shown
-from landscape.folders import Folder, open_folder
+from landscape.core.base import Folder
+from landscape.core.errors import LandscapeError, NotFoundError, shown
+from landscape.core.folders import open_folder
 from landscape.state import cause_of
 
 MARKS = ("run.json", "landscapes.zarr")  # what makes a folder a run

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 
 T = TypeVar("T")
 

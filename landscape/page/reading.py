@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from landscape.errors import NotFoundError, shown
-from landscape.folders import open_folder
-from landscape.grid import Index
+from landscape.core.errors import NotFoundError, shown
+from landscape.core.folders import open_folder
+from landscape.core.grid import Index
 from landscape.page.content import Block, Content, View, thinned_view
 from landscape.page.places import GoneError
 from landscape.page.stamps import file_stamp

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from landscape.errors import LandscapeError, NotFoundError, StoreError, nearest, shown
-from landscape.folders import open_folder
-from landscape.folders.lock import driver_alive
+from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import driver_alive
 from landscape.page.content import View
 from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import Change, LandscapeReader

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
+from landscape.core.http import Guard, is_address, new_token, own_names
+from landscape.core.listening import BACKLOG, Server, listen
 from landscape.page.api import Api
 from landscape.page.app import make_app
-from landscape.page.listening import BACKLOG, Server, listen
 from landscape.page.places import Place
-from landscape.page.security import Guard, is_address, new_token, own_names
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 KEEP_ALIVE_SECONDS = 75

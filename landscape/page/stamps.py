@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from landscape.folders import Folder
-from landscape.grid import Index
+from landscape.core.base import Folder
+from landscape.core.grid import Index
 from landscape.store import ChunkChanges
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from landscape.digests import digest
-from landscape.errors import LandscapeError, flat, shown
-from landscape.folders import Folder, open_folder
-from landscape.folders.lock import driver_alive
+from landscape.core.base import Folder
+from landscape.core.digests import digest
+from landscape.core.errors import LandscapeError, flat, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import driver_alive
 from landscape.page.places import FoundRun
 from landscape.page.stamps import file_stamp
 from landscape.refinement.choosing import MOST_LEVELS

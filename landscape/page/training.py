@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.answers import Answer, pack, utf8
 from landscape.page.figures import figure_json
 from landscape.page.queries import Query

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.page.describing import state_facts
 from landscape.page.forwarding import landscapes_served, serve_command
 from landscape.page.logs import LogTails

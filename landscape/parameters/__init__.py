@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from landscape.lazy_names import import_on_use
+from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.parameters.arithmetic import (

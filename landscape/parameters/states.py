@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.parameters.description import ParameterInfo
 
 State = Mapping[str, Tensor]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 Given = Mapping[str, Any]
 # Arguments by which each operation is given indices, or whole numbers that its kernel trusts, and the bounds of each:

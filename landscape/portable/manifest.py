@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, message_of
-from landscape.memory import host_limit
+from landscape.core.errors import JobError, message_of
+from landscape.core.memory import host_limit
 from landscape.parameters import ParameterInfo
 from landscape.portable.archive import Archive
 from landscape.portable.model import PortableModel

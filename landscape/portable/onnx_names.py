@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.errors import shown
+from landscape.core.errors import shown
 
 REFERENCE = re.compile(r"(?P<onnx>\S.*\.onnx) with (?P<data>\S.*\.npz) and (?P<criterion>\w+)")
 WRITTEN = "MODEL.onnx with SAMPLES.npz and CRITERION"

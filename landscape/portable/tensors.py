@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.arguments import parse_json
-from landscape.errors import JobError, one_line, shown
+from landscape.core.arguments import parse_json
+from landscape.core.errors import JobError, one_line, shown
 from landscape.portable.archive import Archive
 
 DTYPES = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.errors import JobError, LandscapeError, nearest, shown
-from landscape.fields import AUTO
+from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.validation import AUTO
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.spec.like import with_likes

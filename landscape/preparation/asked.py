@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.fields import explain
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.explanation import explain
 from landscape.preparation.alike import with_likes_on_disk
 from landscape.spec.collect import CollectLandscape
 from landscape.spec.job import Job

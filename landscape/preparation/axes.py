@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.directions.base import DirectionSpec, DirectionTensors, Range
 from landscape.directions.plane import cosines
-from landscape.errors import JobError
-from landscape.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.parameters import State, direction_digest, norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.path import no_path_to_fit

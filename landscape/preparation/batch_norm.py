@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from landscape.batch_norm import RECALIBRATE, STATISTICS
+from landscape.core.batch_norm import RECALIBRATE, STATISTICS
 from landscape.directions.towards import TowardsDirection
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.provenance import batch_norm_layers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from landscape.core.plan import Reduction
 from landscape.directions.context import Workers
 from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
-from landscape.plan import Reduction
 from landscape.preparation.prepared import PreparedJob
 from landscape.preparation.ranging import RangeFinder
 from landscape.preparation.solving import Solver

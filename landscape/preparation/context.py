@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor
 
+from landscape.core.places import locate
 from landscape.directions.base import DirectionSpec
 from landscape.directions.context import Workers, in_this_process
 from landscape.directions.paths import RunPath, RunSnapshot
 from landscape.directions.spectrum import Spectrum
-from landscape.folders.places import locate
 from landscape.parameters import ParameterInfo, State
 from landscape.preparation.paths import paths_of
 from landscape.preparation.weights import Weights

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from landscape.devices import device_here
+from landscape.core.devices import device_here
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Plan
 from landscape.directions.eigen import PRODUCT_EVALUATIONS
-from landscape.errors import JobError, shown
 from landscape.evaluation.differentiation import RECALIBRATED, Differentiation, Products
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.parameters import State, trainable_matrices
-from landscape.plan import Plan
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.problem.problem import Problem

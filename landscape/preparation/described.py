@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.digests import digest
+from landscape.core.digests import digest
+from landscape.core.plan import Plan
 from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
-from landscape.plan import Plan
 from landscape.preparation.axes import cosines_of
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Grid, Index
+from landscape.core.plan import Plan
 from landscape.evaluation.batching import batching_of
-from landscape.grid import Grid, Index
-from landscape.plan import Plan
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes
 from landscape.preparation.recorded import recorded_plan

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
+from landscape.core.plan import Plan
 from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
-from landscape.grid import Floats, Grid, Index, Tile, overlap, tile_at
-from landscape.plan import Plan
 from landscape.sample_losses import LOSS_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.store.layout import path_moment_rows

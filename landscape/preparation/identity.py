@@ -11,11 +11,11 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import as_written
+from landscape.core.numbers import ranges
+from landscape.core.validation import AUTO
 from landscape.directions.kinds import KINDS
-from landscape.errors import JobError, shown
-from landscape.fields import AUTO
-from landscape.fields.numbers import ranges
-from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job

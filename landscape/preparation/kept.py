@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Grid
+from landscape.core.memory import KEPT_BYTES, kept_limit
+from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
-from landscape.grid import Grid
-from landscape.memory import KEPT_BYTES, kept_limit
-from landscape.plan import Reduction
 from landscape.problem.observables import Observe
 from landscape.sample_losses import SampleLosses
 from landscape.spec.job import Job

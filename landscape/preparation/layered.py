@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from landscape.devices import device_here
-from landscape.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.devices import device_here
+from landscape.core.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.layers import layers_at
 from landscape.parameters import State
-from landscape.plan import default_plan
 from landscape.preparation.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 from landscape.record import BREAKING, LayersRecord

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from landscape.barrier import has_point
-from landscape.fields import MAX_SIZE
-from landscape.grid import LARGEST_GROWTH, Grid, remedy_of_target, size_through
+from landscape.core.grid import LARGEST_GROWTH, Grid, remedy_of_target, size_through
+from landscape.core.validation import MAX_SIZE
 
 
 def without_zero(grid: Grid) -> list[int]:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.directions.base import DirectionTensors
 from landscape.directions.components import PrincipalComponents, gram_of_centred, refuse_diverged
 from landscape.directions.networks import PlaneDirection
 from landscape.directions.paths import RunPath
 from landscape.directions.pca import PcaDirection
 from landscape.directions.plane import gram_matrix, project
-from landscape.errors import JobError
-from landscape.grid import Floats
 from landscape.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.record import PathRecord

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from landscape.core.errors import JobError, shown
+from landscape.core.folders import open_folder
+from landscape.core.numbers import ranges
+from landscape.core.places import locate, real_place, run_labels
+from landscape.core.validation import OF_RUN
 from landscape.directions.paths import RunPath, RunSnapshot
-from landscape.errors import JobError, shown
-from landscape.fields import OF_RUN
-from landscape.fields.numbers import ranges
-from landscape.folders import open_folder
-from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import State
 from landscape.portable.archive import part_of
 from landscape.preparation.weights import Weights

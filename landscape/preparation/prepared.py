@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Grid
+from landscape.core.plan import Plan, default_plan
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.questions import Tuned
-from landscape.grid import Grid
 from landscape.parameters import State
-from landscape.plan import Plan, default_plan
 from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples

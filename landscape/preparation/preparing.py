@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from landscape.arguments import refuse_too_far
-from landscape.devices import device_here
+from landscape.core.arguments import refuse_too_far
+from landscape.core.devices import device_here
+from landscape.core.grid import Grid
+from landscape.core.plan import Plan, Reduction
 from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.rounding import rounded_weights
-from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
-from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import check_tile, make_axes, make_grid
 from landscape.preparation.batch_norm import statistics_warnings, with_batch_norm

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import OPTIONS
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation.activations import rounded_layers
 from landscape.evaluation.engines.table import refuse_unrounded
 from landscape.evaluation.rounding import rounded_weights
-from landscape.plan import OPTIONS
 from landscape.preparation.prepared import PreparedLandscape
-from landscape.quantisation import Quantisation
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
+from landscape.core.grid import AXIS_NAMES, Grid
+from landscape.core.plan import Plan
 from landscape.directions.base import DirectionTensors, Range
-from landscape.grid import AXIS_NAMES, Grid
 from landscape.parameters import norm
-from landscape.plan import Plan
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.record import FoundRange, Record

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import get_args
 
-from landscape.batch_norm import BatchNorm
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.folders.places import locate
-from landscape.plan import Plan, Precision, Reduction, default_plan
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.places import locate
+from landscape.core.plan import Plan, Precision, Reduction, default_plan
 from landscape.preparation.identity import refusal
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names

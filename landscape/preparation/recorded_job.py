@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.spec.job import Job
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
-from landscape.grid import Floats, Tile
-from landscape.plan import Plan
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Floats, Tile
+from landscape.core.plan import Plan
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes
 from landscape.preparation.recorded import recorded_plan

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.parameters import State, norm
 from landscape.preparation.prepared import PreparedLandscape
 

@@ -11,17 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from landscape.core.errors import JobError
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid
+from landscape.core.memory import CURVATURE_BYTES, curvature_limit
+from landscape.core.plan import Plan
+from landscape.core.validation import LEAST_STEPS
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import STEPS
 from landscape.directions.spectrum import Eigenpair, Spectrum
-from landscape.errors import JobError
 from landscape.evaluation.differentiation import RECALIBRATED
-from landscape.fields import LEAST_STEPS
-from landscape.folders import open_folder
-from landscape.grid import Grid
-from landscape.memory import CURVATURE_BYTES, curvature_limit
 from landscape.parameters import State, describe_parameters, norm
-from landscape.plan import Plan
 from landscape.preparation.context import SolveHere
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.record import Record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.grid import Index
+from landscape.core.validation import AUTO
 from landscape.directions import EigenDirection
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.fields import AUTO
-from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples

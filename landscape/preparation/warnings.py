@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from landscape.devices import cores
+from landscape.core.devices import cores
 from landscape.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.places import locate, real_place, run_labels
+from landscape.core.validation import OF_RUN
 from landscape.directions.paths import RunSnapshot
-from landscape.errors import JobError, LandscapeError, NotFoundError, shown
-from landscape.fields import OF_RUN
-from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
 from landscape.trajectory.packed_snapshots import logged_beyond, trajectory_at

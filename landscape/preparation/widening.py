@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import JobError, shown
-from landscape.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
 
 Ranges = Sequence[tuple[float, float]]
 FARTHEST = 64  # how many steps are tried for a range that can be proposed

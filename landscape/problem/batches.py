@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, flat, one_line
+from landscape.core.errors import JobError, flat, one_line
 
 Batch = Any
 

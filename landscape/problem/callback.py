@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from landscape.draws import fixed_seeds
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.random_state import fixed_seeds
 from landscape.portable.archive import names_a_file
 from landscape.portable.onnx_names import names_onnx
 from landscape.problem.network import knowing

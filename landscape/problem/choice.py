@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.collated import Length
 from landscape.problem.samples import Samples
 

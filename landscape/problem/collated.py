@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from landscape.draws import fixed_seeds
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.random_state import fixed_seeds
+from landscape.core.retries import NotRetried
 from landscape.problem.batches import Batch
 from landscape.problem.contents import bytes_of, digest_of, fields_of, holds_not_finite
 from landscape.problem.observables import Observe
@@ -25,7 +26,6 @@ from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.structure import are_one_kind, exchanged, kind_in_words
 from landscape.problem.user_code import calling
-from landscape.retries import NotRetried
 
 Length = Callable[[Any], int]
 

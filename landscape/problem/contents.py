@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, flat, one_line
+from landscape.core.errors import JobError, flat, one_line
 from landscape.problem.batches import field_names
 from landscape.problem.structure import ATOMS, dense_parts, dense_tensors_in
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, nearest, shown
-from landscape.problem.names import why_unusable
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.problem_names import why_unusable
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 # An iterable that has no length is taken for endless beyond this, unless more samples are asked for.
 MOST_BATCHES, MOST_SAMPLES = 100_000, 2_000_000

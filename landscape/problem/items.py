@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, flat, one_line
+from landscape.core.errors import JobError, flat, one_line
 from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.tensor_files import TensorFiles
 

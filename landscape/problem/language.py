@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from landscape.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line
 from landscape.problem.batches import Batch
 from landscape.problem.tokens import Reader, check_tokens, next_tokens
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
+from landscape.core.problem_names import WEIGHT, why_unusable
+from landscape.core.retries import NotRetried
 from landscape.problem.batches import Batch
-from landscape.problem.names import WEIGHT, why_unusable
-from landscape.retries import NotRetried
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 

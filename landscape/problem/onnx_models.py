@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, shown
 from landscape.parameters import describe_parameters
 from landscape.portable.onnx_names import REFERENCE, WRITTEN
 from landscape.problem.problem import Problem

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
-from landscape.plan import Plan
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Plan
 from landscape.portable.manifest import PortableFile
 from landscape.portable.model import PortableModel
 from landscape.problem.observables import Observe

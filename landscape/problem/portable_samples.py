@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.portable.manifest import PackedSamples
 from landscape.problem.batches import batch_bytes, map_tensors
 from landscape.problem.choice import Choice, Chosen

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.derived import check_derived
 from landscape.problem.language import CausalLM, refuse_other_models

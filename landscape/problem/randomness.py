@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from landscape.draws import fixed_seeds
-from landscape.errors import JobError, flat, message_of
+from landscape.core.errors import JobError, flat, message_of
+from landscape.core.random_state import fixed_seeds
 from landscape.portable.manifest import PackedSamples
 from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.choice import chosen_indices

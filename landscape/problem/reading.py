@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, default_collate
 
-from landscape.draws import seed_draws
-from landscape.errors import JobError, flat
+from landscape.core.errors import JobError, flat
+from landscape.core.random_state import seed_draws
 from landscape.problem.batches import Batch, map_tensors
 from landscape.problem.endless import ReadingLimit
 from landscape.problem.structure import exchanged

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from landscape.draws import fixed_seeds
-from landscape.memory import host_limit
+from landscape.core.memory import host_limit
+from landscape.core.random_state import fixed_seeds
 from landscape.portable.manifest import PackedSamples
 from landscape.problem import kept_rows
 from landscape.problem.batches import Batch, batch_length

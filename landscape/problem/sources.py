@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SubsetRandomSampler, default_collate
 
-from landscape.errors import JobError, flat
+from landscape.core.errors import JobError, flat
 from landscape.problem.batches import Batch, tensors_of
 from landscape.problem.reading import Items, Stream, as_rows, name_of, numpy_to_tensors
 from landscape.problem.structure import tensors_in

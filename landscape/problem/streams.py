@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, batch_length, tensors_of
 from landscape.problem.choice import Choice, Chosen
 from landscape.problem.collated import Collated, WholeBatches, length_by

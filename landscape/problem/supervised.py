@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
 from landscape.problem.observables import check_names

@@ -15,7 +15,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line
 
 
 class TensorFiles:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
 from landscape.problem.observables import check_term_weights
 from landscape.problem.points import PointData

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 STREAMED = 16  # sequences of an iterable data set that are padded to one batch
 IGNORED = -100  # a label that does not count, as in torch and transformers

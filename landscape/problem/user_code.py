@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from landscape.errors import JobError, LandscapeError, flat, message_of, one_line
+from landscape.core.errors import JobError, LandscapeError, flat, message_of, one_line
 
 # The folders that files of a traceback lie in: of this project, of Python's own library, of installed libraries.
 PACKAGE = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
         >>> with calling("data: sample 7 of Images"):
         ...     raise ValueError("no such file")
         Traceback (most recent call last):
-        landscape.errors.JobError: data: sample 7 of Images raised ValueError: no such file
+        landscape.core.errors.JobError: data: sample 7 of Images raised ValueError: no such file
     """
     try:
         yield

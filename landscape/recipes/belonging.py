@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 OF_OPTIMIZER: Mapping[str, Sequence[str]] = {
     "momentum": ("momentum", "thor"),

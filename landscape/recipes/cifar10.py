@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
-from landscape.folders import Place
+from landscape.core.base import Place
+from landscape.core.errors import JobError, NotFoundError, message_of, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.data_place import DataPlace

@@ -12,9 +12,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from landscape.arguments import is_number
-from landscape.errors import JobError, shown
-from landscape.folders import Place
+from landscape.core.arguments import is_number
+from landscape.core.base import Place
+from landscape.core.errors import JobError, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.in_memory import ImageRecipe

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from landscape.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, shown
 from landscape.parameters import match_state
 from landscape.problem.network import network_options
 from landscape.problem.problem import Problem

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from landscape.errors import JobError, NotFoundError, shown
-from landscape.folders import Place
+from landscape.core.base import Place
+from landscape.core.errors import JobError, NotFoundError, shown
 from landscape.problem.network import network_options
 from landscape.trajectory.run_files import read_network
 

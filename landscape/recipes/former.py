@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from landscape.errors import JobError, StoreError, one_line, shown
-from landscape.folders import Folder
+from landscape.core.base import Folder
+from landscape.core.errors import JobError, StoreError, one_line, shown
 from landscape.recipes.settings import Settings
 from landscape.training.checkpoints import Checkpoint, mark_begun, may_begin_anew, write_checkpoint
 from landscape.training.contents import plain

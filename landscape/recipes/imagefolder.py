@@ -13,9 +13,9 @@ from typing import Any, Literal, Unpack, get_args
 
 from torch import nn
 
-from landscape.arguments import check_whole
-from landscape.errors import JobError, nearest, shown
-from landscape.folders import Place
+from landscape.core.arguments import check_whole
+from landscape.core.base import Place
+from landscape.core.errors import JobError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.data_place import REMEMBERED, DataPlace

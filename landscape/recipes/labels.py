@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor:

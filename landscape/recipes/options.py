@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
-from landscape.fields.rules import Unit
+from landscape.core.validation import Unit
 from landscape.recipes.defaults import OptionTable
 from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from landscape.arguments import check_whole
-from landscape.errors import JobError, nearest, shown
+from landscape.core.arguments import check_whole
+from landscape.core.errors import JobError, nearest, shown
 from landscape.optim.schedules import SCHEDULES, Schedule
 from landscape.recipes.options import LoopOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 
 class Block(nn.Module):

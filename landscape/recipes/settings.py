@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from landscape.arguments import check_whole, is_number
-from landscape.errors import JobError, nearest, shown
-from landscape.fields.numbers import ranges
+from landscape.core.arguments import check_whole, is_number
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.numbers import ranges
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules

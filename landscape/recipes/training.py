@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.draws import kept_draws
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.folders import Place, open_folder
+from landscape.core.base import Place
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.folders import open_folder
+from landscape.core.random_state import kept_draws
 from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
 from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of

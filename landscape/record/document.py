@@ -13,8 +13,8 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from landscape.progress import Failure
-from landscape.quantisation import Quantisation
+from landscape.core.progress import Failure
+from landscape.core.quantisation import Quantisation
 from landscape.record.checks import Checks
 from landscape.record.compared import ComparedRecord
 from landscape.record.connection import ConnectionRecord

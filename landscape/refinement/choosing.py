@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from landscape.grid import Floats, Index
+from landscape.core.grid import Floats, Index
 from landscape.refinement.grids import (
     BLOCK,
     Mask,

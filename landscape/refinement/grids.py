@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Floats, Grid, Index, Tile, axis_coordinates, tile_counts
+from landscape.core.grid import Floats, Grid, Index, Tile, axis_coordinates, tile_counts
 
 BLOCK = 8  # cells of a block along each axis, and points of a tile
 Mask = NDArray[np.bool_]
@@ -53,7 +53,7 @@ def finer_grid(grid: Grid, times: int) -> Grid:
 def of_coarser_level(tile: Tile) -> Mask:
     """Which points of a tile of a level live in a coarser one, in the shape of the tile: all of their indices are even.
 
-    >>> from landscape.grid import tile_at
+    >>> from landscape.core.grid import tile_at
     >>> of_coarser_level(tile_at((0, 0), (5, 5), (2, 4))).astype(int).tolist()
     [[1, 0, 1, 0], [0, 0, 0, 0]]
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Floats
+from landscape.core.grid import Floats
 from landscape.refinement.grids import Mask
 
 Map = NDArray[np.uint8]

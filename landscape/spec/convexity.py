@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from landscape.core.errors import shown
+from landscape.core.frozen import Frozen
+from landscape.core.validation import Count
 from landscape.directions.eigen import STEPS
-from landscape.errors import shown
-from landscape.fields import Count, Frozen
 
 DEFAULT_SIZE = 11  # points per axis: each costs some hundreds of forward passes
 DEFAULT_SAMPLES = 256

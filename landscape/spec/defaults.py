@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from landscape.core.validation import RangesOrAuto
 from landscape.directions.base import DirectionSpec, Range
-from landscape.fields import RangesOrAuto
 from landscape.spec.landscape import Landscape
 
 DEFAULTS = 2  # the version of what a landscape means that leaves fields out

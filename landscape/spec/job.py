@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
 
-from landscape.batch_norm import BatchNorm
-from landscape.errors import shown
-from landscape.fields import Count, Frozen, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
-from landscape.folders.places import locate
-from landscape.grid import AXIS_NAMES
-from landscape.plan import Engine, Precision
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.errors import shown
+from landscape.core.frozen import Frozen
+from landscape.core.grid import AXIS_NAMES
+from landscape.core.places import locate
+from landscape.core.plan import Engine, Precision
+from landscape.core.validation import Count, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
 from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES

@@ -8,28 +8,28 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import TypeAdapter, WithJsonSchema, field_validator, model_validator
 
-from landscape.curves import Curve
-from landscape.directions.kinds import KINDS, Direction
-from landscape.directions.networks import PlaneDirection
-from landscape.directions.options import DEFAULT_IGNORE
-from landscape.directions.pca import PcaDirection
-from landscape.errors import shown
-from landscape.fields import (
+from landscape.core.errors import shown
+from landscape.core.frozen import Frozen
+from landscape.core.grid import AXIS_NAMES
+from landscape.core.names import landscape_name
+from landscape.core.validation import (
     AUTO,
     OF_RUN,
     Axes,
-    Frozen,
     RangesOrAuto,
     Reference,
     Sizes,
     Snapshots,
     is_list,
-    landscape_name,
     pair,
     refuse_coinciding,
     snapshots_or_paths,
 )
-from landscape.grid import AXIS_NAMES
+from landscape.curves import Curve
+from landscape.directions.kinds import KINDS, Direction
+from landscape.directions.networks import PlaneDirection
+from landscape.directions.options import DEFAULT_IGNORE
+from landscape.directions.pca import PcaDirection
 from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
 from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.spec.layers import LAYERS_SCHEMA, Layers, asked_layers

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from landscape.errors import JobError, shown
-from landscape.fields import Frozen
+from landscape.core.errors import JobError, shown
+from landscape.core.frozen import Frozen
 from landscape.record import LAYER_STATISTICS
 from landscape.watch.asked import asked_rules
 from landscape.watch.rules import RULES

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.errors import shown
+from landscape.core.errors import shown
 from landscape.portable.archive import SUFFIX, names_a_file
 from landscape.portable.onnx_names import WRITTEN, names_onnx, onnx_files, reference_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.errors import JobError, NotFoundError, message_of, shown
-from landscape.folders.places import locate
+from landscape.core.errors import JobError, NotFoundError, message_of, shown
+from landscape.core.places import locate
 from landscape.portable.archive import names_a_file
 from landscape.spec.job import Job
 from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml

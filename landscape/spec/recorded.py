@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from landscape.fields import OF_RUN
+from landscape.core.validation import OF_RUN
 from landscape.record import Record
 
 

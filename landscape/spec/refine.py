@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema, field_validator
 
-from landscape.errors import shown
-from landscape.fields import Count, Frozen
+from landscape.core.errors import shown
+from landscape.core.frozen import Frozen
+from landscape.core.validation import Count
 
 DEFAULT_TOLERANCE = 0.01
 SHARE: dict[str, Any] = {  # as an editor checks it

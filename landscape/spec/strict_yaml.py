@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
-from landscape.errors import flat, shown
+from landscape.core.errors import flat, shown
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
 from landscape.refinement.grids import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from landscape.digests import digest
+from landscape.core.digests import digest
 from landscape.record import Record, parse, parse_axis, plain
 from landscape.store.layout import LAYOUT, STORED
 from landscape.store.metadata import BadMetadataError

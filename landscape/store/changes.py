@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from landscape.folders import Folder
-from landscape.grid import Index
+from landscape.core.base import Folder
+from landscape.core.grid import Index
 from landscape.store.documents import FOLDER
 from landscape.store.reading import chunk_number
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Index
+from landscape.core.grid import Index
 from landscape.surface import NOT_FINITE, OK
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
-from landscape.grid import Index, tile_at
+from landscape.core.grid import Index, tile_at
 from landscape.store.metadata import StoredArray
 
 CHECKSUM_BYTES = 4

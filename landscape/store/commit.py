@@ -14,7 +14,7 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from landscape import parameters
-from landscape.grid import Grid, Index, Tile
+from landscape.core.grid import Grid, Index, Tile
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore

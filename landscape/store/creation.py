@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import zarr
 
-from landscape.errors import JobError, shown
-from landscape.folders import Place, open_folder
+from landscape.core.base import Place
+from landscape.core.errors import JobError, shown
+from landscape.core.folders import open_folder
 from landscape.record import Record
 from landscape.store.commit import flush
 from landscape.store.documents import LEVELS, METADATA, Documents

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from landscape.errors import JobError, shown
-from landscape.fields import MAX_SIZE
-from landscape.grid import AXIS_NAMES, Index
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import AXIS_NAMES, Index
+from landscape.core.validation import MAX_SIZE
 from landscape.record import Record
 from landscape.store.attributes import checked_layout, checked_record
 from landscape.store.layout import FORMER_PATH_MOMENT, SCHEMA_VERSION, expected_array

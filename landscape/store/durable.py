@@ -10,7 +10,7 @@ from pathlib import Path
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
-from landscape.folders.files import fsync, whole_file
+from landscape.core.files import fsync, whole_file
 
 METADATA = "zarr.json"
 SYNCS = 16  # at once

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape import parameters
-from landscape.grid import Index
+from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape import parameters
-from landscape.folders import Place, open_folder
-from landscape.grid import Grid, tile_counts
+from landscape.core.base import Place
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid, tile_counts
 from landscape.record import Record
 from landscape.store.commit import write_synced
 from landscape.store.documents import FOLDER

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Index, tile_at
+from landscape.core.grid import Index, tile_at
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.reading import ChunkReader
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED

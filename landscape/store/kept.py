@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
-from landscape.grid import Index
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import Index
 from landscape.sample_losses import LOSS_SAMPLES, SAMPLE_WEIGHTS, SampleLosses
 from landscape.store.arrays import LandscapeArrays
 from landscape.surface import SAMPLE_INDEX

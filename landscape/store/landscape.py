@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape import parameters
-from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
-from landscape.folders import Folder, Place, open_folder
-from landscape.grid import Grid, Index, Tile
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid, Index, Tile
 from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import LandscapeArrays

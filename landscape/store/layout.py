@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from landscape import parameters
+from landscape.core.grid import Grid, Index
 from landscape.directions import is_seeded
-from landscape.grid import Grid, Index
 from landscape.record import PathRecord, parse_axis, plain
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.metadata import StoredArray

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from landscape.errors import JobError, shown
-from landscape.fields import MAX_SIZE
-from landscape.grid import AXIS_NAMES, Grid, as_written, tile_counts
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import AXIS_NAMES, Grid, as_written, tile_counts
+from landscape.core.validation import MAX_SIZE
 from landscape.record import LevelRecord
 from landscape.refinement.grids import (
     BLOCK,

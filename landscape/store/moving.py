@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from landscape.folders import Folder, Place, open_folder
-from landscape.folders.files import PARTIAL
+from landscape.core.base import Folder, Place
+from landscape.core.files import PARTIAL
+from landscape.core.folders import open_folder
 from landscape.store.commit import flush
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.journal import Move, end_move, names_after, read_move, write_move

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from landscape.digests import digest
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.fields import landscape_name
-from landscape.fields.names import LONGEST_LANDSCAPE_NAME
-from landscape.folders import Folder, Place, open_folder
-from landscape.folders.files import PARTIAL
-from landscape.grid import AXIS_NAMES
+from landscape.core.base import Folder, Place
+from landscape.core.digests import digest
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.files import PARTIAL
+from landscape.core.folders import open_folder
+from landscape.core.grid import AXIS_NAMES
+from landscape.core.names import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.record import Record
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore

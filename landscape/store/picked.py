@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.grid import Index
+from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.inspection import STATUSES
 from landscape.surface import NOT_COMPUTED

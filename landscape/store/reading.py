@@ -17,8 +17,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
-from landscape.folders.files import open_plain
-from landscape.grid import Index, tile_at, tile_counts
+from landscape.core.files import open_plain
+from landscape.core.grid import Index, tile_at, tile_counts
 from landscape.store.codec import Damaged, decode, longest
 from landscape.store.metadata import StoredArray
 

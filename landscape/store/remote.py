@@ -10,8 +10,8 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import ObjectStore
 
-from landscape.folders.objects import ObjectFolder
-from landscape.folders.opening import open_objects
+from landscape.core.folders import open_objects
+from landscape.core.object_store import ObjectFolder
 
 
 def open_remote(url: str, *, read_only: bool) -> RemoteStore:

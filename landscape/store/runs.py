@@ -9,8 +9,9 @@ from typing import Any
 
 from zarr.abc.store import Store
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, flat, shown
-from landscape.folders import Folder, Place, open_folder
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.core.folders import open_folder
 from landscape.record import Record
 from landscape.store.attributes import is_same
 from landscape.store.described import Described

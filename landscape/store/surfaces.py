@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscape.errors import LandscapeError, shown
-from landscape.grid import Index
-from landscape.host_memory import free_host_bytes
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.grid import Index
+from landscape.core.system import free_host_bytes
 from landscape.problem.derived import derive
 from landscape.record import Record
 from landscape.store.arrays import LandscapeArrays

@@ -11,7 +11,7 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from landscape.grid import Index
+from landscape.core.grid import Index
 from landscape.store.codec import encode
 from landscape.store.metadata import StoredArray
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 from landscape.recipes.cifar10 import read_cifar10, transform
 from landscape.recipes.data_place import COMMON_VARIABLE
 from landscape.recipes.digits import read_digits

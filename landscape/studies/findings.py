@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, shown
 from landscape.studies.shown import Table
 
 MIME = "application/vnd.landscape.findings+json"  # of a table of findings in a notebook's outputs

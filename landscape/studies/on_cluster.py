@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.training import seeded

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from landscape.folders import open_folder
+from landscape.core.folders import open_folder
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.settings import Settings, make_optimizer
 from landscape.recipes.training import seeded

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 
 SIZE_VARIABLE = "LANDSCAPE_STUDY"
 FULL, SMALL = "full", "small"

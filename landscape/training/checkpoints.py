@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 import torch
 
-from landscape.errors import JobError, LandscapeError, one_line, shown
-from landscape.folders import Folder
-from landscape.folders.files import left_by_the_dead
+from landscape.core.base import Folder
+from landscape.core.errors import JobError, LandscapeError, one_line, shown
+from landscape.core.files import left_by_the_dead
 from landscape.training.contents import digest_of
 from landscape.trajectory.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
 from landscape.trajectory.run_files import refusing_disk_errors, writing

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 ALLOWED = "tensors, numbers, text, None, and lists, tuples and dicts of these"
 

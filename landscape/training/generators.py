@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.errors import JobError
-from landscape.fields.rules import LARGEST_SEED, between
+from landscape.core.errors import JobError
+from landscape.core.validation import LARGEST_SEED, between
 
 States = dict[str, Any]
 

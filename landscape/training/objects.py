@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from landscape.collector.network import unwrap
-from landscape.errors import JobError, message_of
+from landscape.core.errors import JobError, message_of
 from landscape.parameters import match_state
 from landscape.training.checkpoints import Checkpoint
 

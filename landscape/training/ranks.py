@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import LandscapeError, one_line
+from landscape.core.errors import LandscapeError, one_line
 
 T = TypeVar("T")
 

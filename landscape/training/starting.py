@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.errors import JobError, shown
-from landscape.folders import Folder
+from landscape.core.base import Folder
+from landscape.core.errors import JobError, shown
 from landscape.training.checkpoints import mark_begun, may_begin_anew
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
 from landscape.trajectory.run_files import HISTORY_FILE

@@ -27,12 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.arguments import check_whole
 from landscape.collector import TrajectoryCollector
 from landscape.collector.options import checked_options
-from landscape.devices import pick_device
-from landscape.errors import JobError, shown
-from landscape.folders import Place, open_folder
+from landscape.core.arguments import check_whole
+from landscape.core.base import Place
+from landscape.core.devices import pick_device
+from landscape.core.errors import JobError, shown
+from landscape.core.folders import open_folder
 from landscape.training import ranks
 from landscape.training.checkpoints import (
     Checkpoint,

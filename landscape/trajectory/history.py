@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from landscape.arguments import is_number, parse_json
-from landscape.errors import JobError, LandscapeError, shown
-from landscape.fields import Unit
-from landscape.folders import Folder, Place, open_folder
+from landscape.core.arguments import is_number, parse_json
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.folders import open_folder
+from landscape.core.validation import Unit
 from landscape.trajectory.run_files import (
     HISTORY_FILE,
     MOST_DIGITS,

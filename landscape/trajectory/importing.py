@@ -12,9 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, shown
-from landscape.fields import Unit
-from landscape.folders import Folder, Place, open_folder
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.folders import open_folder
+from landscape.core.validation import Unit
 from landscape.trajectory.numbering import Numbers, numbers_from_inside, numbers_from_names, refuse_unclear
 from landscape.trajectory.replacement import finish, remove_leftovers, replace, staging
 from landscape.trajectory.run_files import FOLDER, HISTORY_FILE, read_info

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from landscape.errors import StoreError
-from landscape.folders import Place, open_folder
+from landscape.core.base import Place
+from landscape.core.errors import StoreError
+from landscape.core.folders import open_folder
 from landscape.trajectory.run_files import writing
 
 LAUNCH_FILE = "launch.json"

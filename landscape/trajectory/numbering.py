@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, shown
-from landscape.fields import Unit
+from landscape.core.errors import JobError, shown
+from landscape.core.validation import Unit
 
 STEP_WORDS = ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates", "globalstep")
 EPOCH_WORDS = ("epoch", "epochs", "ep")

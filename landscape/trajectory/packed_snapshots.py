@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.errors import LandscapeError
-from landscape.folders import Place
+from landscape.core.base import Place
+from landscape.core.errors import LandscapeError
 from landscape.portable.archive import Archive, names_a_file, part_of
 from landscape.trajectory.history import log_end
 from landscape.trajectory.run_files import FOLDER, SNAPSHOT_NAME, writing

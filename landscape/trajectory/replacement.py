@@ -19,9 +19,9 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from landscape.errors import LandscapeError, shown
-from landscape.folders import Folder
-from landscape.folders.files import PARTIAL, left_by_the_dead
+from landscape.core.base import Folder
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.files import PARTIAL, left_by_the_dead
 from landscape.trajectory.run_files import (
     FOLDER,
     HISTORY_FILE,

@@ -21,10 +21,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from landscape.arguments import RepeatedKey, parse_json
-from landscape.errors import LandscapeError, message_of, shown
-from landscape.folders import Folder, Place, open_folder
-from landscape.folders.files import PARTIAL
+from landscape.core.arguments import RepeatedKey, parse_json
+from landscape.core.base import Folder, Place
+from landscape.core.errors import LandscapeError, message_of, shown
+from landscape.core.files import PARTIAL
+from landscape.core.folders import open_folder
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"

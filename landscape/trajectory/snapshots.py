@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from landscape import __version__, parameters
-from landscape.errors import JobError, LandscapeError, message_of, shown
-from landscape.fields import Unit
-from landscape.fields.numbers import ranges
-from landscape.folders import Folder, Place, open_folder, split_path
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.folders import open_folder, split_path
+from landscape.core.numbers import ranges
+from landscape.core.validation import Unit
 from landscape.trajectory.run_files import (
     FOLDER,
     SNAPSHOT_FORMAT,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from landscape.folders import Folder, Place, open_folder
-from landscape.folders.lock import training_alive
+from landscape.core.base import Folder, Place
+from landscape.core.folders import open_folder
+from landscape.core.lock import training_alive
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
 from landscape.trajectory.history import LogEnd
 from landscape.trajectory.launch import DONE, INTERRUPTED, RUNNING, Launch, read_launch

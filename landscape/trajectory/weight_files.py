@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from landscape.errors import JobError, NotFoundError, message_of, shown
+from landscape.core.errors import JobError, NotFoundError, message_of, shown
 from landscape.portable.archive import Archive, part_of
 from landscape.portable.tensors import read_tensors
 from landscape.trajectory.run_files import SNAPSHOT_FORMAT

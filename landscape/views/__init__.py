@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from landscape.lazy_names import import_on_use
+from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.exports.browser import Browser, browser, find_browser
@@ -34,7 +34,7 @@ _HOMES = {
     "figures.kinds": ("KINDS",),
     "figures.theme": ("config",),
     "plots.plot": ("plot",),
-    "prepared.figure_data": ("FigureData", "prepare_figure"),
+    "prepared.figure_data": ("FigureData", "prepare_figure", "FigureData", "prepare_figure"),
     "report.page": ("write_report",),
 }
 _FORMER = {"Grid": "FigureData", "prepare": "prepare_figure"}  # names of version 0.1.0

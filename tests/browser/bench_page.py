@@ -35,9 +35,9 @@ from browser_page import find_chromium
 from torch import nn
 
 from landscape import Job, Problem, open_run, run
-from landscape.errors import Interrupted
-from landscape.folders.lock import run_lock
-from landscape.grid import SHORTEST_TILE_SECONDS
+from landscape.core.errors import Interrupted
+from landscape.core.grid import SHORTEST_TILE_SECONDS
+from landscape.core.lock import run_lock
 from landscape.store import LandscapeStore
 from landscape.views import write_report
 

@@ -18,8 +18,8 @@ from cluster.commands.status import status as status_command
 from cluster.exporting import export_run
 from cluster.status import is_readable, run_status, status_text, validate_run, validation_text
 from landscape import Job, Problem, TrajectoryCollector, list_runs, open_run, run
-from landscape.errors import LandscapeError
-from landscape.folders.lock import run_lock
+from landscape.core.errors import LandscapeError
+from landscape.core.lock import run_lock
 
 
 def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:

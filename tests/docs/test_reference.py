@@ -117,8 +117,8 @@ def test_the_help_of_export_lists_every_format_and_every_kind():
 
 def test_the_help_of_run_lists_every_precision_and_every_batch_norm_mode():
     from cluster.commands.run import run
-    from landscape.batch_norm import BatchNorm
-    from landscape.plan import Precision
+    from landscape.core.batch_norm import BatchNorm
+    from landscape.core.plan import Precision
 
     assert {*get_args(Precision), *get_args(BatchNorm)} <= set(re.findall(r"\w+", run.__doc__ or ""))
 

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from landscape import Job, open_run, run
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.packing import pack
 from landscape.parameters import describe_parameters
 from landscape.problem.callback import load_problem

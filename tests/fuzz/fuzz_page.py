@@ -72,9 +72,9 @@ def ask(addresses: Sequence[str], folder: Path) -> Ended:
     """The answers to addresses: as a command that says their sentences, and has failed where one is no answer at all."""
     from page_client import asking
 
+    from landscape.core.http import Guard
     from landscape.page.app import make_app
     from landscape.page.places import identifier, open_place
-    from landscape.page.security import Guard
 
     started, guard, said, code = time.monotonic(), Guard("t"), [], 0
     run, err = folder / "run", io.StringIO()

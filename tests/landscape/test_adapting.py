@@ -16,8 +16,8 @@ from small_models import make_job
 from torch import Tensor, nn
 
 from landscape import Problem, Surface, open_run, run
-from landscape.errors import Interrupted, JobError
-from landscape.grid import tile_counts
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import tile_counts
 from landscape.refinement.grids import blocks_of_tiles, grown, of_stretches, parents_of
 from landscape.refinement.merging import spread
 from landscape.spec import Job

@@ -14,7 +14,7 @@ from small_models import Quadratic, make_job, quadratic_samples, write_trajector
 from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, run
-from landscape.errors import Interrupted, JobError, NotFoundError
+from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.extending import More, extension_job, steps_left
 from landscape.store import LandscapeStore
 

@@ -14,7 +14,7 @@ from small_models import Quadratic, image_samples, make_job, observe_quadratic, 
 from torch import Tensor
 
 from landscape import Problem, extend, open_run, run
-from landscape.errors import Interrupted, JobError, LandscapeError
+from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.extending import More, extension_job
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore

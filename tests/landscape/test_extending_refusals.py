@@ -13,9 +13,9 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 from torch import Tensor
 
 from landscape import Job, Problem, extend, import_surface, open_run, run
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
+from landscape.core.grid import Grid
 from landscape.extending import More
-from landscape.grid import Grid
 from landscape.preparation.widening import wider_sizes
 from landscape.store import LandscapeStore
 

@@ -12,7 +12,7 @@ from small_models import make_job, quadratic_problem
 
 from cluster.commands.list_ import age_text, list_text, size_text
 from landscape import NotFoundError, list_runs, listing, run
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 from landscape.page.places import FoundRun, Place
 from landscape.store import LandscapeStore
 

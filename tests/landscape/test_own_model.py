@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from landscape import Problem, extend, run
 from landscape.checks import check_landscape
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.evaluation.plain import Pair
 from landscape.evaluation.private import private_copy
 from landscape.reproduction import OtherModel

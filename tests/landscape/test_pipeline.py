@@ -35,8 +35,8 @@ from torch import nn
 
 from cluster.status import run_status
 from landscape import JobError, Problem, open_run, run
-from landscape.devices import cores
-from landscape.errors import Interrupted, LandscapeError
+from landscape.core.devices import cores
+from landscape.core.errors import Interrupted, LandscapeError
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 

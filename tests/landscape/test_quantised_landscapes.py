@@ -11,11 +11,11 @@ from small_models import conv_problem, make_job, quadratic_problem
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, run
-from landscape.digests import digest
-from landscape.errors import Interrupted
+from landscape.core.digests import digest
+from landscape.core.errors import Interrupted
+from landscape.core.plan import Plan
 from landscape.measures.asking import job_of_file, job_of_run
 from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
-from landscape.plan import Plan
 from landscape.preparation import prepare
 from landscape.spec import Job
 from landscape.views.prepared.wording import caption

@@ -18,7 +18,7 @@ from cluster.planning import plan_job, plan_text
 from cluster.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, pipeline, run
 from landscape.calculation import LocalCalculator
-from landscape.errors import Interrupted, JobError
+from landscape.core.errors import Interrupted, JobError
 from landscape.preparation import prepare
 from landscape.ranging import distance_of, found_range, number_of, search, serial_finder, target_of
 from landscape.spec import Job

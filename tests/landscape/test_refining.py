@@ -15,7 +15,7 @@ from small_models import Quadratic, make_job, quadratic_samples, wandering, writ
 from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, refine, rename_landscape, run
-from landscape.errors import Interrupted, JobError, NotFoundError
+from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.pipeline import run as run_serially
 from landscape.results import Run
 from landscape.spec import Job

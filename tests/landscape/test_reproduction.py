@@ -17,12 +17,12 @@ from small_models import conv_problem, make_job, quadratic_problem, wandering, w
 from torch import nn
 
 from landscape import Problem, open_run, read_job, run
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import Grid
+from landscape.core.plan import Engine, Plan
 from landscape.directions.random import random_direction
-from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid
 from landscape.parameters import describe_parameters, state_of
-from landscape.plan import Engine, Plan
 from landscape.reproduction import Witness, check_point
 from landscape.store import LandscapeStore
 

@@ -11,7 +11,7 @@ import torch
 from small_models import Quadratic, make_job, quadratic_samples
 
 from landscape import Problem, Surface, bootstrap, by_class, run, subset
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 

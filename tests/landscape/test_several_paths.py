@@ -25,8 +25,8 @@ from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, refine, run
 from landscape.checks import check_landscape
+from landscape.core.errors import Interrupted, LandscapeError
 from landscape.directions.components import RandomWalks, principal_components, random_walk_variance
-from landscape.errors import Interrupted, LandscapeError
 from landscape.preparation import prepare
 from landscape.problem.network import network_options
 from landscape.spec import Landscape

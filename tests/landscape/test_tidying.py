@@ -19,8 +19,8 @@ from landscape import (
     rename_landscape,
     run,
 )
-from landscape.errors import Interrupted
-from landscape.folders.lock import run_lock
+from landscape.core.errors import Interrupted
+from landscape.core.lock import run_lock
 from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import LandscapeReader
 from landscape.page.runs import RunReader

@@ -71,7 +71,7 @@ def collect(run: Path) -> None:
 
 def main(version: str) -> None:
     from landscape import read_job, run
-    from landscape.errors import Interrupted
+    from landscape.core.errors import Interrupted
 
     folder = Path(tempfile.mkdtemp()) / f"runs-{version}"
     folder.mkdir()

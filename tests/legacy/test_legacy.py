@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from landscape import open_run, read_job, run
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 HERE = Path(__file__).resolve().parent
 NAMES = {

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import state_of
-from landscape.plan import Plan
 from landscape.problem.selection import select_samples
 
 SAMPLES, LENGTH, WIDTH, ROUNDS, POINTS = 1024, 32, 16, 9, 4

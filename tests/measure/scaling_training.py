@@ -31,7 +31,7 @@ import cluster
 from cluster.training.scaling import WARM_STEPS, measure_scaling
 from cluster.training.train import make_job
 from landscape import Training
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.recipes.resnet import ResNet
 
 IMAGES = 2048

@@ -18,7 +18,7 @@ import torch
 
 import cluster
 from landscape import Job, Problem, open_run
-from landscape.devices import cores
+from landscape.core.devices import cores
 from landscape.recipes.lenet import LeNet5
 
 ROUNDS = 3

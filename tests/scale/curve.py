@@ -76,7 +76,7 @@ def commits(out: Path) -> None:
     """Tiles of 64 x 64 with two observables, committed to this disk one by one and together."""
     import numpy as np
 
-    from landscape.grid import Grid, axis_coordinates
+    from landscape.core.grid import Grid, axis_coordinates
     from landscape.record import Record
     from landscape.store import LandscapeStore, NewArrays
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import cluster.driver.run  # with all that it imports, which is not what is measured
 from landscape import read_job, run
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.store import LandscapeStore
 from landscape.surface import OK
 

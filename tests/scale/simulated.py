@@ -25,10 +25,10 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.core.plan import Plan
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.values import Values
-from landscape.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
-from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.record import Record
 from landscape.spec import Job

@@ -23,7 +23,7 @@ from cluster.driver import company
 from cluster.driver import run as driver
 from cluster.status import run_status
 from landscape import read_job
-from landscape.grid import Tile
+from landscape.core.grid import Tile
 from landscape.store import LandscapeStore, reading
 from landscape.surface import OK
 

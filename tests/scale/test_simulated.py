@@ -30,7 +30,7 @@ from cluster.driver.receipts import MOST_HELD
 from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
-from landscape.errors import Interrupted, JobError
+from landscape.core.errors import Interrupted, JobError
 from landscape.evaluation.plain import OwnLosses, Pair
 from landscape.evaluation.values import Values
 from landscape.reproduction import OtherModel, Witness

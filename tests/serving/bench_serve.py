@@ -69,7 +69,7 @@ def main() -> int:
 def make(folder: Path, model: str, asked: argparse.Namespace):  # type: ignore[no-untyped-def]
     """Compute the run, and return the serial evaluator of its landscape."""
     from landscape.choosing import make_evaluator
-    from landscape.memory import keep_freed_memory
+    from landscape.core.memory import keep_freed_memory
     from landscape.pipeline import run
     from landscape.preparation import prepare
     from landscape.spec import read_job

@@ -25,10 +25,10 @@ from served import Running, serving
 from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
 from cluster.serving.stub import LandscapeStub
 from landscape.choosing import make_evaluator
+from landscape.core.services import services_of
 from landscape.pipeline import run
 from landscape.preparation import prepare
 from landscape.results import open_run
-from landscape.services import services_of
 from landscape.spec import read_job
 
 pytestmark = pytest.mark.serve

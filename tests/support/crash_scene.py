@@ -33,7 +33,7 @@ from torch import nn
 import landscape
 from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
-from landscape.grid import tile_at
+from landscape.core.grid import tile_at
 from landscape.parameters import state_digest
 from landscape.record import Record, parse_axis
 from landscape.store import LandscapeStore, commit

@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from landscape.grid import axis_coordinates
-from landscape.page.listening import Server, listen
-from landscape.services import ServedRun, Service, announce
+from landscape.core.grid import axis_coordinates
+from landscape.core.listening import Server, listen
+from landscape.core.services import ServedRun, Service, announce
 
 TOKEN = "the-token-of-the-service"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from landscape.folders.lock import run_lock
-from landscape.grid import Index
+from landscape.core.grid import Index
+from landscape.core.lock import run_lock
 from landscape.store import LandscapeStore
 
 

@@ -10,12 +10,12 @@ from small_models import image_samples
 from torch import fx, nn
 from torch.nn import functional as F
 
+from landscape.core.plan import Engine, default_plan
 from landscape.directions.random import random_direction
 from landscape.evaluation.engines.rewrite import tidy
 from landscape.evaluation.engines.table import REWRITES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import describe_parameters, state_of
-from landscape.plan import Engine, default_plan
 from landscape.problem.problem import Problem
 
 CPU = torch.device("cpu")

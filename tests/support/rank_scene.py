@@ -23,9 +23,9 @@ import torch.distributed as dist
 import users_training
 from torch import Tensor, nn
 
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.processes import end_with_parent
 from landscape.parameters import state_digest
-from landscape.processes import end_with_parent
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
 from landscape.training import Training, ranks

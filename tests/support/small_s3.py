@@ -1,6 +1,6 @@
 """As much of S3 over HTTP as runs ask of it, in memory: moto's takes ten times as long for a request.
 
-`tests/landscape/folders/test_small_s3.py` compares its answers with moto's.
+`tests/landscape/core/test_small_s3.py` compares its answers with moto's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.plan import Plan
+from landscape.core.plan import Plan
 from landscape.record import ProgressRecord, Provenance, Record
 from landscape.surface import Axis, ProjectedPath, Surface
 

@@ -10,7 +10,7 @@ from cluster.shipping.archive import read_file
 from cluster.shipping.listing import LEAVES, Listing
 from cluster.submit.checks import folder_listing, named_files
 from cluster.submit.work import Work
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.portable.archive import names_a_file
 from landscape.portable.onnx_names import onnx_files
 

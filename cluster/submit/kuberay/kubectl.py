@@ -9,7 +9,7 @@ import subprocess
 from cluster.submit.attempts import next_attempt
 from cluster.submit.kuberay.manifest import BASE_LABEL
 from cluster.submit.submission import Submission, first_line, tool_missing
-from landscape.errors import ClusterUnreachableError, LandscapeError, NotFoundError
+from landscape.core.errors import ClusterUnreachableError, LandscapeError, NotFoundError
 
 # RayJob's own words for an end, in those of Ray's jobs.
 DEPLOYMENT_ENDED = {"Complete": "SUCCEEDED", "Failed": "FAILED", "ValidationFailed": "FAILED"}

@@ -10,7 +10,7 @@ import yaml
 
 from cluster.submit.kuberay.options import KubeRayOptions
 from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, quoted
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
 JOB_FOLDER = "/job"

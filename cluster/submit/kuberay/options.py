@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.submit.job_state import job_state
 from cluster.submit.kuberay.kubectl import ask
 from cluster.submit.sent_jobs import SentJob
-from landscape.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, shown
 
 
 def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cluster.options import Words
 from cluster.process.logs import write_remark
 from cluster.submit.options import SubmitOptions, tell_files
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
     from cluster.submit.kuberay.options import KubeRayOptions

@@ -14,7 +14,7 @@ from cluster.process.environment import in_environment
 from cluster.process.logs import take_over
 from cluster.session.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.submit.submission import first_line
-from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause within the error of a library that says why

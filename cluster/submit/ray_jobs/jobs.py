@@ -11,7 +11,7 @@ from cluster.shipping.listing import Listing
 from cluster.submit.attempts import ENDED
 from cluster.submit.ray_jobs.connection import translated_errors
 from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, first_line, quoted
-from landscape.errors import Interrupted, JobError, LandscapeError
+from landscape.core.errors import Interrupted, JobError, LandscapeError
 
 POLL_SECONDS = 0.5
 

@@ -14,7 +14,7 @@ from cluster.submit.attempts import ENDED
 from cluster.submit.ray_jobs.connection import translated_errors
 from cluster.submit.ray_jobs.jobs import POLL_SECONDS, info, outcome
 from cluster.submit.submission import first_line
-from landscape.errors import ClusterUnreachableError, masked, printable
+from landscape.core.errors import ClusterUnreachableError, masked, printable
 
 # A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
 RECONNECTS = 20

@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster.submit.ray_jobs.connection import connect, dashboard_address, surrounding_address
 from cluster.submit.sent_jobs import SentJob, plain_address, recall, remember
-from landscape.errors import ClusterUnreachableError, JobError, NotFoundError, shown
+from landscape.core.errors import ClusterUnreachableError, JobError, NotFoundError, shown
 
 
 def connect_to(identifier: str, address: str | None, allow_open: bool, command: str) -> Any:

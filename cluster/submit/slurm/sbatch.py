@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 from cluster.submit.submission import first_line, tool_missing
-from landscape.errors import ClusterUnreachableError, LandscapeError
+from landscape.core.errors import ClusterUnreachableError, LandscapeError
 
 
 def send(script: str) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from cluster.submit.submission import Submission, command, quoted
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 

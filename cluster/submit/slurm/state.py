@@ -10,7 +10,7 @@ from typing import Any
 from cluster.submit.job_state import job_state
 from cluster.submit.sent_jobs import SentJob
 from cluster.submit.submission import tool_missing
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 
 SEPARATOR = "|"
 

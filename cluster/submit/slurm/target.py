@@ -11,7 +11,7 @@ from cluster.options import Whole
 from cluster.process.logs import write_remark
 from cluster.shipping.packed import travelling_folder
 from cluster.submit.options import SubmitOptions
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 
 if TYPE_CHECKING:
     from cluster.submit.work import Work

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.checks.rules.words import check, number, percent
-from landscape.grid import Floats
+from landscape.core.grid import Floats
 from landscape.record import Check
 
 SHARE_OF_RELIEF = 1e-3  # a figure of 256 colours shows 4e-3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from landscape.batch_norm import BatchNorm
 from landscape.checks.rules.words import NotJudged, check, number
+from landscape.core.batch_norm import BatchNorm
 from landscape.record import CHANCE, Check
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from landscape.axes import Along
-from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
-from landscape.grid import Floats
+from landscape.core.batch_norm import RECALIBRATE
+from landscape.core.grid import Floats
 from landscape.record import Check, CheckState
 
 NEAR = 0.3  # of the reach of a path, off the plane

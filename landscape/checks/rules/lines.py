@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.checks.rules.words import NotJudged, check, number, percent
-from landscape.grid import Floats
+from landscape.core.grid import Floats
 from landscape.record import Check
 
 LINES = 8

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from landscape.axes import SEEN
-from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.centre import CLOSE
 from landscape.checks.rules.geometry import ORDER, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
+from landscape.core.batch_norm import RECALIBRATE
 from landscape.record import Check, CheckState
 
 MOST = 0.5  # of the rise at a corner, or of a rise between networks

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from landscape.batch_norm import RECALIBRATE
 from landscape.checks.rules.words import NotJudged, check, number, percent
+from landscape.core.batch_norm import RECALIBRATE
 from landscape.record import Check, CheckState
 from landscape.trajectory.history import Stretch
 

@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from landscape.devices import cores
+from landscape.core.devices import cores
+from landscape.core.memory import free_bytes
+from landscape.core.processes import end_with_parent
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.choice.trials import Trials
-from landscape.memory import free_bytes
-from landscape.processes import end_with_parent
 
 PATIENCE_SECONDS = 10.0
 SHARE_OF_MEMORY = 0.5

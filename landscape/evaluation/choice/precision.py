@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.memory import is_out_of_memory
+from landscape.core.plan import Plan, in_float32
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
-from landscape.memory import is_out_of_memory
-from landscape.plan import Plan, in_float32
 
 TOLERANCE = 1e-5  # relative, of the mean loss
 LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others

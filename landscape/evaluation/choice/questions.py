@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.kept import Choice, Record
-from landscape.plan import Engine, Plan
 from landscape.record import EngineChoice, TrialRecord
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from landscape.core.plan import OPTIONS, Engine, Plan
 from landscape.evaluation.choice.candidates import (
     combined_options,
     quick_bases,
@@ -48,7 +49,6 @@ from landscape.evaluation.choice.questions import (
 )
 from landscape.evaluation.choice.reporting import report_candidate
 from landscape.evaluation.choice.statistics import GAIN, budget_of, spread_of, verdict
-from landscape.plan import OPTIONS, Engine, Plan
 
 MOST_CHECKED = 3
 

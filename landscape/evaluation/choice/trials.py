@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import Interrupted, JobError, one_line
+from landscape.core.errors import Interrupted, JobError, one_line
+from landscape.core.grid import Grid
+from landscape.core.memory import is_out_of_memory
 from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.precision import allowed_error, exact_values, precision_error
@@ -35,8 +37,6 @@ from landscape.evaluation.choice.questions import (
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.unchanged import SamplesChanged
 from landscape.evaluation.values import Values
-from landscape.grid import Grid
-from landscape.memory import is_out_of_memory
 
 WARM_UPS = 2  # at the second point an evaluator learns which outputs stay the same
 NEIGHBOURS = 4  # points computed together, which tells the cost of each from the cost that they share

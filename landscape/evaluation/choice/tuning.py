@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from landscape.core.grid import Grid
+from landscape.core.plan import Plan
 from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import Choice, KeptChoices
 from landscape.evaluation.choice.peers import Peers
@@ -15,8 +17,6 @@ from landscape.evaluation.choice.search import Search
 from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid
-from landscape.plan import Plan
 
 
 def tune(

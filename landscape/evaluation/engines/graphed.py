@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.memory import DEVICE_BYTES
 from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.memory import DEVICE_BYTES
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 

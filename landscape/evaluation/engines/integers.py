@@ -17,10 +17,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
+from landscape.core.affine import AffineRange, levels
 from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.rounding import WeightRounding
-from landscape.quantisation.affine import AffineRange, levels
 
 MOST = 127  # of an integer weight
 

@@ -14,10 +14,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.draws import noticed_draws
+from landscape.core.memory import free_bytes
+from landscape.core.random_state import noticed_draws
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.module_state import ModuleState
-from landscape.memory import free_bytes
 
 SHARE_OF_MEMORY = 0.25  # of what is free, for activations that are kept
 TRIAL = 0  # the batch on which it is learnt what stays the same

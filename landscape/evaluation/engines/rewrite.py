@@ -11,11 +11,11 @@ from typing import ClassVar, Self
 import torch
 from torch import fx, nn
 
+from landscape.core.plan import Plan
 from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.counts import Counts
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights
-from landscape.plan import Plan
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.user_code import kept_alive
@@ -62,8 +62,8 @@ class Rewrite(ABC):
 
     An object of it is the change installed in one model. Its hooks are called when weights are set and batches begin,
     and it is closed when the engine or the batches change. Not every base calls every hook: what a rewrite needs stands
-    in its line of `landscape.plan.OPTIONS`, and on other bases it is refused. To add one: a file with a subclass, a
-    line in `table.REWRITES`, and that line.
+    in its line of `landscape.core.plan.OPTIONS`, and on other bases it is refused. To add one: a file with a subclass,
+    a line in `table.REWRITES`, and that line.
     """
 
     layouts: ClassVar[Mapping[int, torch.memory_format]] = {}  # of parameters, by their number of dimensions

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from landscape.draws import noticed_draws
+from landscape.core.random_state import noticed_draws
 from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.engines.reuse import same

@@ -8,6 +8,8 @@ from importlib import import_module
 import torch
 from torch import fx, nn
 
+from landscape.core.plan import BASES, OPTIONS, Engine
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation.engines.folding import Folded
 from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.fusion import Fused
@@ -17,10 +19,8 @@ from landscape.evaluation.engines.pooling import Maxima
 from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.engines.rewrite import Rewrite, Target, applies, tidy
 from landscape.evaluation.engines.superposition import Superposition
-from landscape.plan import BASES, OPTIONS, Engine
-from landscape.quantisation import Quantisation
 
-# By the names in `landscape.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
+# By the names in `landscape.core.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
 # layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
 # as folding does before fusion.
 REWRITES: dict[str, type[Rewrite]] = {
@@ -36,7 +36,7 @@ ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
 
 
 def class_of(base: str) -> type[Forward]:
-    """The class of a base, by its name in `landscape.plan.BASES`."""
+    """The class of a base, by its name in `landscape.core.plan.BASES`."""
     file, _, name = BASES[base].implementation.partition(":")
     base_class: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
     return base_class

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscape.errors import LandscapeError, message_of, shown
+from landscape.core.errors import LandscapeError, message_of, shown
 from landscape.recipes.images.crops import Crop
 
 if TYPE_CHECKING:

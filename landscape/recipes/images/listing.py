@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, NotFoundError, shown
+from landscape.core.errors import JobError, NotFoundError, shown
 
 SUFFIXES = frozenset((".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"))
 NAMED = 5  # classes that a message names

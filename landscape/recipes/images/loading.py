@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from landscape.arguments import check_whole
-from landscape.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.arguments import check_whole
+from landscape.core.errors import JobError, LandscapeError, nearest, shown
 from landscape.recipes.images.crops import SIDE, central_crop, draws_of, normalise, random_crop
 from landscape.recipes.images.decoding import Choose, UnreadableImage, read_crop
 from landscape.recipes.images.listing import Listing

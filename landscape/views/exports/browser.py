@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, shown
 
 TIMEOUT = 180.0  # seconds for one picture; 3-D without a graphics card takes about ten on a busy machine
 NO_BROWSER = (

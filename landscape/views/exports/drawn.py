@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.views.exports.browser import browser
 from landscape.views.exports.files import whole_file
 from landscape.views.figures.theme import config

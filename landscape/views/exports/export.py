@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.exports.browser import Browser
 from landscape.views.exports.files import whole_file

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from landscape.errors import LandscapeError, shown
-from landscape.folders import files
+from landscape.core import files
+from landscape.core.errors import LandscapeError, shown
 
 
 @contextmanager

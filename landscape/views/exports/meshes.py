@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.surface import Surface
 from landscape.views.exports.format import Request, Writer
 from landscape.views.exports.tables import points_of

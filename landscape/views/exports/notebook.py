@@ -9,7 +9,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.surface import Surface
 from landscape.views.exports.small import small_svg
 from landscape.views.figures.draw import choose_kind, figure, figure_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.errors import capped
+from landscape.core.errors import capped
 from landscape.views.figures.layout import Style, text
 from landscape.views.figures.plane import bar_length, draw_plane
 from landscape.views.prepared.figure_data import FigureData

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from plotly.colors import get_colorscale, hex_to_rgb, sample_colorscale
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.views.prepared.scale import Scale
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.views.figures.colours import check_scale
 from landscape.views.figures.difference import draw_difference
 from landscape.views.figures.draw import choose_kind, figure

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.figures.categories import draw_categories
 from landscape.views.figures.colours import check_scale, scale_warning
@@ -88,7 +88,7 @@ def figure(
         ('line: loss', 'log')
         >>> figure(surface, "contour")
         Traceback (most recent call last):
-        landscape.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve, barcode
+        landscape.core.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve, barcode
     """
     if unknown:
         wrong = next(iter(unknown))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.errors import capped
+from landscape.core.errors import capped
 from landscape.views.figures.colours import CURVES, DARK_CURVES
 from landscape.views.figures.layout import NEEDLESS_BUTTONS, legend_rows, text
 from landscape.views.figures.overlay_looks import look

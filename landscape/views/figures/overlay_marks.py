@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.errors import capped
+from landscape.core.errors import capped
 from landscape.views.figures.layout import Style, legend_rows, text
 from landscape.views.figures.overlay_looks import Look
 from landscape.views.figures.path import POINTS_OF_THREAD, PathInSpace, threads

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from landscape.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, shown
 
 UNITS = {"in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4, "pt": 96 / 72, "px": 1.0}
 NARROWEST, WIDEST = 144.0, 4000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from landscape.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.figures.colours import check_scale
 from landscape.views.figures.draw import choose_kind

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from landscape.errors import JobError, nearest, shown
-from landscape.folders.places import run_labels
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.places import run_labels
 from landscape.surface import Axis, Surface, check_observable
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable

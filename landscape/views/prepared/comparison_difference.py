@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.surface import OK, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.surface import NOT_COMPUTED, OK
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.scale import STATES

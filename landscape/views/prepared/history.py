@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, nearest, shown
-from landscape.fields.numbers import MOST_STRETCHES, progressions
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.numbers import MOST_STRETCHES, progressions
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.wording import finite

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.views.prepared.comparable import Comparable
 
 Floats = NDArray[np.float64]

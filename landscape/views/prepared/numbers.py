@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.fields.numbers import counted
+from landscape.core.numbers import counted
 from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepared import wording

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.axes import SEEN
-from landscape.batch_norm import RECALIBRATE
-from landscape.fields.numbers import counted
+from landscape.core.batch_norm import RECALIBRATE
+from landscape.core.numbers import counted
 from landscape.record import BATCH_NORM, Check
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, shown
+from landscape.core.errors import JobError, shown
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import checked_count, choose_levels, number

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from landscape.barrier import has_point
-from landscape.grid import remedy_of_target
+from landscape.core.grid import remedy_of_target
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.means import constant_in_words, mean_in_words

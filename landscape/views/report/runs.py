@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from landscape.errors import LandscapeError
-from landscape.folders.lock import driver_alive
-from landscape.folders.places import run_labels
+from landscape.core.errors import LandscapeError
+from landscape.core.lock import driver_alive
+from landscape.core.places import run_labels
 from landscape.surface import Surface
 from landscape.views.prepared.comparison import numbered
 from landscape.views.prepared.differences import TableItem

@@ -12,8 +12,8 @@ import pytest
 
 from cluster.commands.bench_overhead import TooFewTiles, Watch, bench_report, over_serial, stretch
 from cluster.commands.bench_startup import first_tile, startup, write_job
-from landscape.errors import LandscapeError
-from landscape.progress import Progress
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
 from landscape.spec import read_job
 from landscape.store import LandscapeStore
 

@@ -12,7 +12,7 @@ import pytest
 
 from landscape import open_run, run, tidying
 from landscape.checks import checks_text
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 from landscape.spec import read_job
 
 

@@ -16,7 +16,7 @@ from cluster.doctor.checks import GOOD, NOTE, WRONG, exit_code, safely
 from cluster.doctor.diagnosis import diagnose, diagnosis_text
 from cluster.doctor.nodes import check_node, check_places
 from cluster.doctor.run_place import probe_run
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
 

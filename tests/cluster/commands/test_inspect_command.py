@@ -10,7 +10,7 @@ import pytest
 
 from cluster.status import run_status, status_text
 from landscape import open_run, run
-from landscape.errors import BAD_USAGE, DONE, NOT_FOUND
+from landscape.core.errors import BAD_USAGE, DONE, NOT_FOUND
 from landscape.spec import read_job
 from landscape.watch.rules import RULES
 

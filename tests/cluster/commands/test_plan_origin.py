@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.grid import Grid, axis_coordinates
 from landscape.preparation.origin_point import origin_remedy
 
 

@@ -13,7 +13,7 @@ from small_models import make_job, quadratic_problem
 
 from cluster.commands.app import command
 from landscape import open_run, run
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 
 Called = Callable[..., tuple[int, str]]
 

@@ -15,7 +15,7 @@ import pytest
 
 from cluster.commands.entry import main
 from cluster.status import training_lines
-from landscape.folders.lock import training_lock
+from landscape.core.lock import training_lock
 from landscape.measures.asking import origins_of
 from landscape.results import open_run
 from landscape.trajectory.history import log_end

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cluster.commands.entry import main
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.page.server import Address, listen
 
 pytestmark = pytest.mark.long

@@ -29,7 +29,7 @@ from landscape.calculation import (
     setting_of,
 )
 from landscape.connectivity.steps import Reached, StepsOfBend, Training
-from landscape.errors import Interrupted, JobError
+from landscape.core.errors import Interrupted, JobError
 from landscape.inspection.question import LayersAt
 from landscape.preparation import PreparedJob, prepare
 

@@ -9,7 +9,7 @@ from cluster.driver import calculators
 from cluster.driver.calculating import RayCalculator
 from cluster.driver.calculators import calculator_of
 from landscape.calculation import AtPoints, Calculator, LocalCalculator, setting_of
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.preparation import prepare
 
 POINTS = np.array([[0.0, 0.0], [0.5, -0.5]])

@@ -19,8 +19,8 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.crew import RayCrew
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.core.errors import Interrupted, JobError
 from landscape.directions import FileDirection
-from landscape.errors import Interrupted, JobError
 from landscape.reproduction import OtherModel
 from landscape.results import open_run
 from landscape.spec import Job, read_job

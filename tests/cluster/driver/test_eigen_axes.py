@@ -8,7 +8,7 @@ import pytest
 
 import cluster
 import landscape
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.spec import Job
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.driver import run as driver
 from landscape import open_run, read_job
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.pipeline import run as run_serially
 
 # A plain attribute that is not the same in every process: the callback of one of them draws another.

@@ -25,8 +25,8 @@ from cluster.driver.driver import Driver
 from cluster.scheduling.policy import Policy
 from cluster.status import run_status
 from cluster.workers.crew import RayCrew
-from landscape.errors import LandscapeError
-from landscape.progress import Progress
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
 from landscape.results import open_run
 from landscape.spec import Job
 from landscape.surface import OK

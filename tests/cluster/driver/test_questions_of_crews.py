@@ -13,8 +13,8 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.calculation import Question, Setting
-from landscape.errors import JobError
-from landscape.plan import Plan
+from landscape.core.errors import JobError
+from landscape.core.plan import Plan
 
 SETTING = Setting({}, (), Plan(1, 1, "cpu"))
 SILENCE = 500  # questions for arrivals without one, until a test is taken to hang

@@ -10,7 +10,7 @@ from small_models import make_job, quadratic_problem
 import cluster
 from cluster.workers.crew import RayCrew
 from landscape import Job, open_run, run
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 
 LANDSCAPE = {"name": "a", "size": 9, "range": "auto", "refine": {"tolerance": "1%", "points": 220}}
 

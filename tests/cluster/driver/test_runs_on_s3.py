@@ -16,7 +16,7 @@ from object_stores import SECRET, Raw, Trouble, new_url, s3_server, use
 import cluster
 import landscape
 from cluster.commands.entry import main
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 from landscape.parameters import state_digest
 from landscape.spec import read_job
 from landscape.surface import OK

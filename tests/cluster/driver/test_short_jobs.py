@@ -15,7 +15,7 @@ from cluster.driver import run as driver
 from cluster.driver.short_jobs import is_worth_it, may_run_here
 from cluster.process import supervisor_pipe
 from cluster.scheduling.starting import LONGEST_HERE
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.pipeline import run as run_serially
 from landscape.results import open_run
 from landscape.store import LandscapeStore, landscape_names

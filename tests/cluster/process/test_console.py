@@ -12,10 +12,10 @@ from waiting import wait_for
 
 from cluster.process.console import ProgressDisplay
 from cluster.process.logs import configure
+from landscape.core.plan import Engine
+from landscape.core.progress import CHOOSING, Progress, stage
 from landscape.evaluation.choice.questions import Candidate
 from landscape.evaluation.choice.reporting import report_candidate
-from landscape.plan import Engine
-from landscape.progress import CHOOSING, Progress, stage
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 

@@ -24,7 +24,7 @@ from cluster.process.judging import RESTARTS, Ended, judge
 from cluster.process.relaying import relay_output
 from cluster.process.signal_pipe import read_signals
 from cluster.process.watching import ChildStop, watch
-from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
+from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.results import open_run
 from landscape.spec import Job
 from landscape.surface import OK

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.task_queue import TaskQueue
-from landscape.grid import coarse_to_fine_order
+from landscape.core.grid import coarse_to_fine_order
 from landscape.tasks import TaskList
 from landscape.work import Task
 

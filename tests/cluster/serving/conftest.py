@@ -23,7 +23,7 @@ from cluster.serving.rest import make_app
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
-from landscape.page.security import Guard
+from landscape.core.http import Guard
 from landscape.pipeline import run as run_serially
 from landscape.spec import read_job
 

@@ -9,7 +9,7 @@ import pytest
 from cluster.commands.serve import serve
 from cluster.serving.refusing import refuse_open_service
 from cluster.serving.serving import handle_settings
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.serving.described import Described, ServedAxis
 from cluster.serving.kept import KeptFiles, KeptPoints, keeping
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 AXES = tuple(ServedAxis(name, np.linspace(-1, 1, 5)) for name in ("alpha", "beta"))
 PLANE = Described(AXES, ("loss",), 40, "float32", "eager", "a" * 64)

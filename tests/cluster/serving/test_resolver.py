@@ -19,7 +19,7 @@ from cluster.serving.served import refuse_other_kept
 from cluster.serving.sources import catalog_of
 from cluster.serving.stored import StoredPoints
 from landscape.axes import Axis
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
 from landscape.pipeline import run as run_serially
 from landscape.refining import refine
 from landscape.results import open_run

@@ -20,7 +20,7 @@ from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
 from landscape.choosing import make_evaluator
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 from landscape.preparation import prepare
 from landscape.results import open_run
 from landscape.spec import read_job

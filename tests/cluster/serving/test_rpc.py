@@ -20,7 +20,7 @@ from cluster.serving.landscape_pb2 import (
 )
 from cluster.serving.rpc import start_rpc
 from cluster.serving.stub import LandscapeStub
-from landscape.page.security import Guard
+from landscape.core.http import Guard
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
 TARGET = Target(model="lenet", landscape="plane")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from cluster.session import attach
-from landscape.errors import ClusterUnreachableError, JobError
+from landscape.core.errors import ClusterUnreachableError, JobError
 
 TOKEN = secrets.token_hex(32)
 OWN_VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

@@ -13,7 +13,7 @@ import torch
 from waiting import wait_for
 
 from cluster.session.mapping import ray_workers
-from landscape.errors import Interrupted, JobError, LandscapeError
+from landscape.core.errors import Interrupted, JobError, LandscapeError
 
 
 class Unpicklable(Exception):

@@ -15,7 +15,7 @@ import warm_workers
 
 from cluster.session.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
 from cluster.session.upload import upload
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.results import open_run
 from landscape.spec import Job
 
@@ -225,7 +225,7 @@ def test_a_local_session_has_the_cores_of_the_process_and_workers_look_at_what_r
         import cluster
         from cluster.session.placement import placement
         from cluster.session.session import ray_session, supply
-        from landscape.errors import JobError
+        from landscape.core.errors import JobError
         from landscape import read_job
 
         FOLDER = {str(job.folder)!r}

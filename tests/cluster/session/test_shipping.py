@@ -16,7 +16,7 @@ from cluster.shipping.archive import archive
 from cluster.shipping.gitignore import ignored_by, read_rules
 from cluster.shipping.listing import LEAVES, SECRET, listing_lines, omitted_line
 from cluster.shipping.walk import is_secret, list_folder
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 
 SECRETS = [
     ".env", ".env.production", "prod.env", ".netrc", ".aws/credentials", ".ssh/id_ed25519", "keys/server.pem",

@@ -15,7 +15,7 @@ import landscape
 from cluster.submit.checks import folder_listing
 from cluster.submit.look import compare, look
 from cluster.submit.look_child import Opened, foreign, prepare_job
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.spec import Job, read_job
 
 BODY = """

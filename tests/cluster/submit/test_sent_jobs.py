@@ -18,7 +18,7 @@ from cluster.submit.ray_jobs import connection
 from cluster.submit.ray_jobs.jobs import outcome
 from cluster.submit.ray_jobs.log import WholeLines, fit_to_show
 from cluster.submit.sent_jobs import MOST_JOBS, SentJob, jobs_file, recall, remember
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 
 RAY_ID = "landscape-run-0badcafe-1"
 

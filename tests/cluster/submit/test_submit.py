@@ -26,7 +26,7 @@ from cluster.submit.slurm import script
 from cluster.submit.slurm.script import SlurmOptions
 from cluster.submit.submission import Submission, checked_name, plain_name
 from cluster.submit.work import SentTraining
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[3]

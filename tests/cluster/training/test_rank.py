@@ -21,9 +21,9 @@ from cluster.training.report import Report, TrainingResult, result_of, result_te
 from cluster.training.scaling import Scaling, compared, scaling_text
 from cluster.training.settings import ray_train_settings
 from cluster.training.train import named_as_here
-from landscape.errors import JobError, LandscapeError, NotFoundError
-from landscape.folders.lock import training_lock
-from landscape.folders.object_log import ObjectLog
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
+from landscape.core.lock import training_lock
+from landscape.core.object_log import ObjectLog
 from landscape.trajectory.launch import Launch, write_launch
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import cluster
 from cluster.training.reading import read_log
-from landscape.errors import Interrupted, LandscapeError
-from landscape.folders.lock import training_alive
+from landscape.core.errors import Interrupted, LandscapeError
+from landscape.core.lock import training_alive
 from landscape.results import open_run
 from landscape.training.shares import epoch_order
 from landscape.trajectory.snapshots import read_trajectory

@@ -13,7 +13,7 @@ from cluster.commands.train import own_options, train
 from cluster.training.function import named_function, parameters_of
 from cluster.training.options import checked_options, described_options, option_lines, read_words
 from cluster.training.train import make_job
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.optim.rules import RULES
 from landscape.recipes.precision import PRECISIONS
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES

@@ -16,7 +16,7 @@ from cluster.workers.packing import item_pieces, pack_samples, samples_of, unpac
 from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
 from cluster.workers.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
-from landscape.memory import HOST_BYTES
+from landscape.core.memory import HOST_BYTES
 from landscape.problem.contents import digest_of
 from landscape.problem.items import PickledItems
 from landscape.problem.samples import Rows

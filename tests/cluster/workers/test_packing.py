@@ -12,10 +12,10 @@ import cluster
 import landscape
 from cluster.workers import packing
 from cluster.workers.packing import OtherDirection, SeededTensors, pack_directions, unpack_direction
+from landscape.core.errors import JobError
 from landscape.directions import DirectionTensors
 from landscape.directions.options import Normalise
 from landscape.directions.random import random_direction
-from landscape.errors import JobError
 from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
 from landscape.spec import Job, RandomDirection
 

@@ -13,7 +13,7 @@ import torch
 
 import cluster
 from landscape import Job, Problem, open_run
-from landscape.devices import cores
+from landscape.core.devices import cores
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -20,13 +20,13 @@ from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.choosing import make_evaluator
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines.table import make_forward
-from landscape.plan import Engine, Plan
 from landscape.preparation import prepare
 
 CPU = torch.device("cpu")
@@ -226,7 +226,7 @@ def test_setting_alone_sets_the_points_weights(job):
 
 
 def _whole(grid):
-    from landscape.grid import Tile
+    from landscape.core.grid import Tile
 
     return Tile((0,) * len(grid.shape), (0,) * len(grid.shape), grid.shape)
 

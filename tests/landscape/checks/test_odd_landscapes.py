@@ -14,7 +14,7 @@ from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_p
 from cluster.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
 from landscape.checks import check_landscape, checks_text, keep_checks
-from landscape.errors import Interrupted, JobError, NotFoundError
+from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store import LandscapeStore, landscape_names
 from landscape.views.prepared.wording import caption
 

@@ -15,8 +15,8 @@ from landscape.calculation import LocalCalculator, Setting
 from landscape.connectivity import Bend, Training, bending, train_bend
 from landscape.connectivity.bending import Along, Progress, train_by
 from landscape.connectivity.weight_files import read_losses, read_progress, remove_progress, write_made, write_progress
+from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.curves import curve_shares
-from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.parameters import state_of
 from landscape.preparation import prepare
 from landscape.problem.samples import Rows

@@ -12,7 +12,7 @@ import torch
 from landscape.connectivity import match_weights
 from landscape.connectivity.matching import refuse_other_outputs
 from landscape.connectivity.permutations import apply, table_of
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 

@@ -13,6 +13,7 @@ from small_models import Quadratic, observe_quadratic, quadratic_samples
 from torch import nn
 
 from landscape import JobError, Problem
+from landscape.core.statistics import interval_of, t_quantile
 from landscape.curvature import (
     HessianOperator,
     density,
@@ -25,7 +26,6 @@ from landscape.curvature import (
 )
 from landscape.curvature.operator import MOST_STRETCHES, stretches_of
 from landscape.directions.random import random_direction
-from landscape.intervals import interval_of, t_quantile
 from landscape.parameters import describe_parameters, filter_view, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself

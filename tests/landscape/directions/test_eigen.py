@@ -14,11 +14,11 @@ from torch import nn
 
 from cluster.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
+from landscape.core.errors import LandscapeError
+from landscape.core.local import LocalFolder
+from landscape.core.lock import run_lock
 from landscape.curvature import serial_solver
 from landscape.curvature.kept import KeptSteps
-from landscape.errors import LandscapeError
-from landscape.folders.local import LocalFolder
-from landscape.folders.lock import run_lock
 from landscape.preparation import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself

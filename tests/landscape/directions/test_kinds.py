@@ -12,6 +12,7 @@ import pytest
 import torch
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
+from landscape.core.grid import AXIS_NAMES
 from landscape.directions import (
     KINDS,
     DirectionSpec,
@@ -22,7 +23,6 @@ from landscape.directions import (
     TowardsDirection,
 )
 from landscape.directions.kinds import is_seeded, seeded
-from landscape.grid import AXIS_NAMES
 from landscape.parameters import describe_parameters
 from landscape.preparation import prepare
 from landscape.preparation.context import LandscapeContext

@@ -18,13 +18,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import Problem, run
+from landscape.core.plan import Engine, Plan, in_float32
 from landscape.directions.random import random_direction
 from landscape.evaluation import first_look as looking
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.moving import MovingWeights
 from landscape.parameters import describe_parameters, state_of
-from landscape.plan import Engine, Plan, in_float32
 from landscape.views.prepared.wording import precision_text
 
 HALF_STEP = 2.0**-8  # of a number: the most that rounding it to bfloat16 changes

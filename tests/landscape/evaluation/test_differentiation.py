@@ -14,11 +14,11 @@ from torch.func import functional_call, hessian
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape import JobError, Problem
+from landscape.core.plan import Plan
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.parameters import state_of
-from landscape.plan import Plan
 from landscape.problem.points import PointSets
 from landscape.problem.samples import as_samples
 

@@ -16,7 +16,9 @@ from small_models import wandering
 from torch import nn
 from torch.func import functional_call
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation import walks
 from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.integers import has_kernels
@@ -25,9 +27,7 @@ from landscape.evaluation.engines.table import ALWAYS, REWRITES, class_of, make_
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.loaded import LoadedModel
 from landscape.parameters import state_of
-from landscape.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
 from landscape.problem.problem import Problem
-from landscape.quantisation import Quantisation
 
 SAME_BITS = {"maxima"}  # options that promise the bits of an engine without them
 

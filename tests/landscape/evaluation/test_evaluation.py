@@ -31,14 +31,14 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.batch_norm import BatchNorm
-from landscape.devices import pick_device
-from landscape.draws import seed_draws
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.devices import pick_device
+from landscape.core.plan import Plan, default_plan
+from landscape.core.random_state import seed_draws
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.values import mean_and_stderr
 from landscape.parameters import state_of
-from landscape.plan import Plan, default_plan
 
 CPU = torch.device("cpu")
 NAMES = ("matrix", "vector", "scalar")

@@ -12,14 +12,14 @@ from small_models import ConvNet, image_samples, make_job, raw_chunk
 from torch import nn
 
 from landscape import JobError, run
+from landscape.core.grid import Grid
+from landscape.core.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
-from landscape.grid import Grid
-from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
-from landscape.plan import Engine, Plan
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from landscape.core.grid import Grid
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid
-from landscape.plan import Engine, Plan
 
 POINTS = np.linspace(-1, 1, 5)[:, None]
 

@@ -12,16 +12,16 @@ from small_models import wandering
 from torch import nn
 from torch.nn import functional as F
 
+from landscape.core.grid import Grid
+from landscape.core.plan import Engine, Plan
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.engines.integers import has_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.rounding import rounded_weights
-from landscape.grid import Grid
 from landscape.parameters import state_of
-from landscape.plan import Engine, Plan
-from landscape.quantisation import Quantisation
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.3, -0.2], [0.3, 0.1], [-1.0, 0.5]])

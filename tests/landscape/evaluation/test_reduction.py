@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Problem
-from landscape.errors import JobError
+from landscape.core.errors import JobError
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moments import block_moments, mean_of, merged, stderr_of, tree_sum
 from landscape.evaluation.reduction import Before
 from landscape.parameters import state_of
-from landscape.plan import Engine, Plan
 from landscape.problem.observables import Combination
 
 CPU = torch.device("cpu")

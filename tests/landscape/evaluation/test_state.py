@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import JobError, Problem, run
+from landscape.core.plan import Plan
 from landscape.evaluation import containers
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.private import private_copy
 from landscape.parameters import state_of
-from landscape.plan import Plan
 from landscape.problem.batches import split_batches
 
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from cluster.exporting import export_run
 from cluster.planning import plan_job
 from cluster.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 from landscape.importing import import_surfaces
 from landscape.page.describing import run_description
 from landscape.page.jobs import BoxQuery, box_job

@@ -15,7 +15,7 @@ from small_models import ConvNet, conv_problem, make_job
 from torch import Tensor, nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.errors import NotFoundError
+from landscape.core.errors import NotFoundError
 from landscape.inspection import inspect_point, inspection_text, plain_inspection
 from landscape.surface import NOT_FINITE
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_inspected_is_refused_in_a_line(computed, options, messag
 
 
 def test_a_run_on_a_disk_that_is_mounted_read_only_is_inspected(computed, monkeypatch):
-    monkeypatch.setattr("landscape.folders.local.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
+    monkeypatch.setattr("landscape.core.local.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
     assert inspect_point(computed, "wide", at=(0, 0), problem=problem).point == (0, 0)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
-from landscape.errors import Interrupted
+from landscape.core.errors import Interrupted
 from landscape.inspection import inspect_point
 from landscape.views import figure
 

@@ -7,10 +7,10 @@ import torch
 from planted_faults import CNN, FAULTS, MLP, RNN, Fault, Transformer, problem_of
 from torch import nn
 
+from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.moving import targets_of
-from landscape.plan import default_plan
 from landscape.problem.problem import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN
 from landscape.recipes.lenet import LeNet5

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
 from landscape.measures import document
 from landscape.measures.comparing import BETWEEN_WEIGHTS, compare
 from landscape.measures.document import Entry

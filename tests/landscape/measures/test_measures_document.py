@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.measures import document
 from landscape.measures.asking import has_all
 from landscape.measures.document import Entry

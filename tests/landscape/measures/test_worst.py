@@ -9,7 +9,7 @@ from sharpness_scene import Scene, bowl, relu_net, scene_of
 from torch import nn
 
 from landscape import Problem
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.measures.curvature import curvature_rows
 from landscape.measures.measuring import Asked, measure
 from landscape.measures.rises import draws_of

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.optim import SCHEDULES, THOR
 
 

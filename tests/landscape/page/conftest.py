@@ -12,9 +12,9 @@ from page_client import Client, asking
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 
 GUARD = Guard("the-token")
 COOKIE = f"{GUARD.cookie}=the-token"

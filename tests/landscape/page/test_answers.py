@@ -7,9 +7,9 @@ import yaml
 from page_client import asking
 
 from landscape.checks import keep_checks
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 from landscape.record import Check, Checks
 
 

@@ -15,9 +15,9 @@ import pytest
 from damages import damaged_copy, damages_of, kinds_of
 from page_client import Client, asking
 
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 
 GUARD = Guard("t")
 FINE = (200, 404, 410, 503)

@@ -15,11 +15,11 @@ import yaml
 from page_client import asking
 
 from landscape import Job, open_run
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.jobs import free_name
 from landscape.page.places import open_place
 from landscape.page.queries import Query
-from landscape.page.security import Guard
 from landscape.page.thumbnails import thumbnail
 from landscape.surface import Axis, Surface
 

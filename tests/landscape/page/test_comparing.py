@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.comparing import compare_answer, compare_query, differences_answer, readable
 from landscape.page.places import FoundRun
 from landscape.page.queries import Item, Query, figure_query

@@ -12,11 +12,11 @@ from fake_service import TOKEN, FakeService, fake_service, loss_at
 from page_client import Client, asking
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from landscape.core.http import Guard
 from landscape.page import forwarding
 from landscape.page.app import make_app
 from landscape.page.patches import passes
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 
 GUARD = Guard("the-token")
 COOKIE = f"{GUARD.cookie}=the-token"

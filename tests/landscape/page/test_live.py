@@ -16,14 +16,14 @@ from live_landscape import LiveLandscape, driven, empty, value_at
 from page_client import Client, asking
 
 from landscape import Job, Problem, extend, run
-from landscape.errors import StoreError
+from landscape.core.errors import StoreError
+from landscape.core.http import Guard
 from landscape.page import watching
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.logs import LogTails
 from landscape.page.places import open_place
 from landscape.page.runs import RunReader
-from landscape.page.security import Guard
 from landscape.page.viewers import Viewer, event
 
 GUARD = Guard("t")

@@ -11,10 +11,10 @@ import pytest
 from object_stores import BUCKET, Raw, s3_server, use
 from page_client import Client, asking
 
-from landscape.errors import StoreError
+from landscape.core.errors import StoreError
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 
 GUARD = Guard("t")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from landscape.page.security import Guard, host_name, own_names
+from landscape.core.http import Guard, host_name, own_names
 
 TOKEN, WRONG = "the-token", "the-tokem"
 

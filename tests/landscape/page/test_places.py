@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
 from landscape.page.places import Directory, GoneError, open_place, search
 
 

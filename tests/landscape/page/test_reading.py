@@ -15,12 +15,12 @@ from page_client import asking
 from torch import nn
 
 from landscape import Job, Problem, run
-from landscape.errors import StoreError
+from landscape.core.errors import StoreError
+from landscape.core.http import Guard
 from landscape.page import runs as open_runs
 from landscape.page.app import make_app
 from landscape.page.places import open_place
 from landscape.page.reading import LandscapeReader
-from landscape.page.security import Guard
 from landscape.results import open_run
 from landscape.store.reading import ChunkReader
 

@@ -14,11 +14,11 @@ from live_landscape import LiveLandscape, value_at
 from page_client import Client, asking
 from small_models import Quadratic
 
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 from landscape.parameters import layout, state_of
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays

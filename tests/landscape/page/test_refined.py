@@ -18,14 +18,14 @@ from page_client import Client, asking
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples
 
 from landscape import Job, Problem, open_run, refine, run
-from landscape.errors import Interrupted
-from landscape.folders import open_folder
+from landscape.core.errors import Interrupted
+from landscape.core.folders import open_folder
+from landscape.core.http import Guard
 from landscape.page import levels
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.places import FoundRun, open_place
 from landscape.page.reading import LandscapeReader
-from landscape.page.security import Guard
 from landscape.page.summaries import read_row, stamp_of
 from landscape.results import Run
 

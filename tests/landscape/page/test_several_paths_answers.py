@@ -11,9 +11,9 @@ from page_client import Client, asking
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
 from landscape import read_job, run
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from pathlib import Path
 from page_client import Client, asking
 from waiting import wait_for
 
+from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.page.security import Guard
 from landscape.page.viewers import event
 from landscape.results import Run
 

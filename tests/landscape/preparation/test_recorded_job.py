@@ -10,7 +10,7 @@ import torch
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
 
 from landscape import Problem, open_run, run
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.store import LandscapeStore

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from landscape import Job, JobError, NotFoundError, run
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 

@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from landscape import JobError, Problem, run
+from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.plan import Plan
 from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem

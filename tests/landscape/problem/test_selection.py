@@ -138,7 +138,7 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
 def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_that_is_killed(tmp_path):
     code = """
         import os, resource, signal, torch
-        from landscape.errors import JobError
+        from landscape.core.errors import JobError
         from chosen import chosen_rows
 
         allowed = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from landscape import NotFoundError, open_run, run
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.network import knowing
 from landscape.recipes import cifar10
 from landscape.recipes.data_place import DataPlace

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.optim import THOR
 from landscape.recipes.precision import PRECISIONS, ScaledSteps, outputs_of
 from landscape.recipes.settings import Settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.recipes.images.crops import Crop, central_crop
 from landscape.recipes.images.decoding import UnreadableImage, read_crop
 

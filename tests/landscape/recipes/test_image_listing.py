@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from landscape.errors import JobError, NotFoundError
+from landscape.core.errors import JobError, NotFoundError
 from landscape.recipes.images.listing import list_images
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.recipes.images.crops import central_crop, draws_of, normalise, random_crop
 from landscape.recipes.images.decoding import UnreadableImage, read_crop
 from landscape.recipes.images.listing import list_images

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.recipes.cifar10 import make_problem, normalise, read_cifar10
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.recipes import cifar10, digits, imagefolder
 from landscape.recipes.belonging import OF_OPTIMIZER
 from landscape.recipes.options import takes_loop_options

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.recipes.cnn import CNN
 from landscape.recipes.resnet50 import Bottleneck, ResNet50
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.recipes import cifar10, digits, mnist
 from landscape.recipes.sources import Draws
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from landscape.errors import JobError
-from landscape.folders import open_folder
+from landscape.core.errors import JobError
+from landscape.core.folders import open_folder
 from landscape.parameters import state_digest
 from landscape.recipes import digits, former
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of

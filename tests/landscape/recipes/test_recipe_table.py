@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.problem.callback import import_callback
 from landscape.recipes.table import RECIPES, recipe
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.parameters import state_digest
 from landscape.problem.callback import load_problem
 from landscape.problem.problem import Problem

@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.digests import digest
-from landscape.errors import LandscapeError
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.digests import digest
+from landscape.core.errors import LandscapeError
+from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.plan import Plan
+from landscape.core.progress import Failure
 from landscape.parameters import layout
-from landscape.plan import Plan
-from landscape.progress import Failure
 from landscape.record import (
     BarrierRecord,
     BitsRecord,

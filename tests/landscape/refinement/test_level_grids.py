@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.grid import Grid, axis_coordinates, coordinates_through_zero, tile_at
+from landscape.core.grid import Grid, axis_coordinates, coordinates_through_zero, tile_at
 from landscape.refinement.grids import (
     as_stretches,
     block_counts,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from landscape import Axis, Surface
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.refinement.merging import interpolated_from, merge, spread
 from landscape.views import export
 from landscape.views.figures.pointer import INTERPOLATED

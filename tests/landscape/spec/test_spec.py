@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
-from landscape.digests import canonical_json, digest
+from landscape.core.digests import canonical_json, digest
+from landscape.core.errors import printable
 from landscape.directions.options import Normalise
-from landscape.errors import printable
 from landscape.spec import DEFAULTS, RandomDirection, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}

@@ -17,7 +17,7 @@ from test_store import all_tiles, constant, make_store
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from landscape.grid import points_per_tile, tile_at, tile_counts
+from landscape.core.grid import points_per_tile, tile_at, tile_counts
 from landscape.store import DurableStore, LandscapeStore
 from landscape.store.codec import ZSTD_MAGIC, Damaged, decode, encode
 from landscape.store.metadata import BadMetadataError, StoredArray, checked_array

@@ -19,7 +19,7 @@ from small_models import Quadratic, make_job, quadratic_problem, train_quadratic
 
 from cluster.status import run_status, status_text, validate_run, validation_text
 from landscape import TrajectoryCollector, open_run, run
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 
 # `b` needs nothing of what training left, so that no damage there keeps it from being read.
 SPECS = [

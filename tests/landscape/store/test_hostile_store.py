@@ -15,7 +15,7 @@ import pytest
 from small_models import make_job, quadratic_problem
 
 from landscape import open_run, run
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.store import LandscapeStore, landscape_names, survey
 
 

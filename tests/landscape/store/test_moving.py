@@ -23,9 +23,9 @@ import zarr
 from object_stores import Raw
 
 from landscape import JobError, LandscapeError, NotFoundError, open_run
-from landscape.digests import digest
-from landscape.folders import open_folder
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.digests import digest
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid, axis_coordinates
 from landscape.record import Record
 from landscape.store import (
     LandscapeStore,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from small_models import Quadratic
 
-from landscape.folders import open_folder
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid, axis_coordinates
 from landscape.parameters import layout, state_of
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays, PickedValues, chunk_changes

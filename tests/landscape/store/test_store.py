@@ -34,9 +34,9 @@ from small_models import (
 )
 
 from landscape import Job, JobError, NotFoundError, Problem, open_run, run
-from landscape.errors import Interrupted, LandscapeError
-from landscape.folders.lock import run_lock
-from landscape.grid import Grid, axis_coordinates, tile_counts
+from landscape.core.errors import Interrupted, LandscapeError
+from landscape.core.grid import Grid, axis_coordinates, tile_counts
+from landscape.core.lock import run_lock
 from landscape.parameters import layout, state_of
 from landscape.record import Record
 from landscape.store import DurableStore, LandscapeStore, NewArrays, commit, status_of
@@ -523,7 +523,7 @@ def test_a_write_that_fails_says_so_in_one_line(tmp_path, monkeypatch):
 
 HOLDER = """
 import sys, time
-from landscape.folders.lock import run_lock
+from landscape.core.lock import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -28,10 +28,11 @@ from small_models import (
 from torch import nn
 
 from landscape import NotFoundError, Problem, TrajectoryCollector, open_run, run
-from landscape.errors import Interrupted, JobError, LandscapeError
-from landscape.folders import open_folder, probe
-from landscape.folders.lock import driver_alive, run_lock
-from landscape.grid import Grid, axis_coordinates
+from landscape.core.errors import Interrupted, JobError, LandscapeError
+from landscape.core.folders import open_folder
+from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.lock import driver_alive, run_lock
+from landscape.core.probe import probe
 from landscape.parameters import layout, state_of
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays, commit, landscape_names, open_zarr, survey

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.surface import NOT_COMPUTED, OK, Axis, Surface
 from landscape.topology import maximum_pairs, minimum_pairs, topology_of
 

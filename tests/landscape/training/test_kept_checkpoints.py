@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from users_training import Words, digest_of_training, train
 
-from landscape.errors import JobError, LandscapeError
-from landscape.folders import open_folder
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.folders import open_folder
 from landscape.training import Training
 from landscape.training.checkpoints import NAMES, read_last, write_checkpoint
 from landscape.training.contents import digest_of

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.training import Training
 from landscape.training.shares import epoch_order, share_of, shares, steps_in
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from landscape.collector import TrajectoryCollector
-from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.parameters import match_state
 from landscape.trajectory import importing as checkpoints_module
 from landscape.trajectory.importing import import_checkpoints

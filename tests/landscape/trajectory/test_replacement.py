@@ -16,8 +16,8 @@ from object_stores import Raw, new_url, use
 from scenes import needs_proc, play
 
 from landscape import TrajectoryCollector
-from landscape.errors import JobError, LandscapeError
-from landscape.folders.objects import ObjectFolder
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.object_store import ObjectFolder
 from landscape.trajectory import replacement
 from landscape.trajectory.history import read_history
 from landscape.trajectory.importing import import_checkpoints

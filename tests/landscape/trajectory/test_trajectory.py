@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape.collector import TrajectoryCollector
-from landscape.errors import JobError, LandscapeError
-from landscape.fields.numbers import ranges
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.numbers import ranges
 from landscape.parameters import state_digest
 from landscape.trajectory.history import log_end, read_history
 from landscape.trajectory.run_files import read_info

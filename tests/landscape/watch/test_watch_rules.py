@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.watch.asked import asked_rules
 from landscape.watch.rules import DEFAULTS, RULES, Tensors, findings
 from landscape.watch.statistics import Statistics, change_of, merged, statistics_of

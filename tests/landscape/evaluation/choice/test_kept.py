@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from landscape.core.plan import Engine
 from landscape.evaluation.choice.kept import LARGEST_FILE, MOST_FILES, Choice, KeptChoices, Record
-from landscape.plan import Engine
 
 KEY = "ab" * 32
 CHOICE = Choice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
@@ -102,7 +102,7 @@ import sys, time
 from pathlib import Path
 from test_search import Keep, Machine, by_batch
 from landscape.evaluation.choice.kept import KeptChoices
-from landscape.processes import end_with_parent
+from landscape.core.processes import end_with_parent
 
 end_with_parent()
 place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])

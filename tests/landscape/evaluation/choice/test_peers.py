@@ -16,6 +16,7 @@ from pooled import evaluator, pooled_problem
 from test_tuning import MANY, grid
 
 from landscape import Problem
+from landscape.core.plan import Engine
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.peers import Peers, idle_cores
 from landscape.evaluation.choice.questions import (
@@ -31,7 +32,6 @@ from landscape.evaluation.choice.questions import (
 )
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
-from landscape.plan import Engine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.contest import Slices
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.evaluation.choice.questions import (
@@ -31,7 +32,6 @@ from landscape.evaluation.choice.questions import (
 )
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.choice.statistics import GAIN, budget_of, verdict
-from landscape.plan import Engine, Plan
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)

@@ -15,14 +15,14 @@ from torch import nn
 
 from landscape import JobError, Problem, open_run, run
 from landscape.choosing import freedom_of
+from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.plan import Engine
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Candidate, Check, Freedom, Limits
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
-from landscape.grid import Grid, axis_coordinates
-from landscape.plan import Engine
 from landscape.preparation import prepare
 from landscape.record import plain
 from landscape.store import LandscapeStore

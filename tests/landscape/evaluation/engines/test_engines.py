@@ -17,12 +17,12 @@ from small_models import ConvNet, image_samples, wandering
 from torch import nn
 from torch.nn import functional as F
 
+from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import MovingWeights, targets_of
 from landscape.parameters import state_of
-from landscape.plan import Engine, default_plan
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 import landscape.evaluation.walks
 from landscape import run
+from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines.superposition import InputVaries
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import state_of
-from landscape.plan import Engine, default_plan
 from landscape.problem.problem import Problem
 
 

@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 from landscape.surface import ProjectedPath, Surface
 from landscape.views import FORMATS, Browser, compare, export, export_name
 from landscape.views.exports import browser

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.surface import Surface
 from landscape.views import compare
 from landscape.views.figures.comparison import COMPARISON_KINDS, compare_figures

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.surface import NOT_FINITE, ProjectedPath
 from landscape.views import KINDS, config, figure, figure_name
 from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.views import Browser, export, figure, find_browser
 from landscape.views.figures.paper import PRESETS, pixels
 

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from mpl_toolkits.mplot3d import proj3d
 from refined_surfaces import refined
 
-from landscape.errors import JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
 from landscape.surface import ProjectedPath
 from landscape.views import plot
 from landscape.views.figures.finer import NAME as EDGES

@@ -8,8 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.errors import JobError
-from landscape.folders.places import run_labels
+from landscape.core.errors import JobError
+from landscape.core.places import run_labels
 from landscape.surface import Axis, Surface
 from landscape.views.prepared.comparison import (
     Compared,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.views.figures.history import draw_history
 from landscape.views.prepared.history import (
     Interval,

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.surface import Surface
 from landscape.views.prepared.figure_data import prepare_figure, suggests_log
 from landscape.views.prepared.isolines import isolines, refined

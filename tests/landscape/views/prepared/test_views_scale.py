@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from landscape.errors import JobError
+from landscape.core.errors import JobError
 from landscape.views.prepared.levels import even_levels, nice_ticks, number
 from landscape.views.prepared.scale import NO_LOGARITHM, choose_scale, drawn_values, point_states, spanned_decades
 

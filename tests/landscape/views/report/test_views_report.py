@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from landscape.errors import LandscapeError
+from landscape.core.errors import LandscapeError
+from landscape.core.plan import Engine
+from landscape.core.progress import Failure
 from landscape.evaluation.choice.questions import Trial
-from landscape.plan import Engine
-from landscape.progress import Failure
 from landscape.record import plain
 from landscape.topology import topology_of
 from landscape.views import find_browser, write_report

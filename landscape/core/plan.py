@@ -1,0 +1,301 @@
+"""How a landscape is computed: engine, batches, precision, threads. With the job, all that decides its bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from landscape.core import suiting
+from landscape.core.batch_norm import STATISTICS, BatchNorm, Statistics
+from landscape.core.errors import shown
+from landscape.core.quantisation import Quantisation
+
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+# Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of earlier versions.
+Reduction = Literal["blocks", "whole"]
+
+DEFAULT_POINTS = 8
+POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
+
+# What a base does for the rewrites that are installed in a model:
+# refresh: sets the weights of every point in the model itself, and calls the rewrites' `refresh` after it
+# mode: runs `observe` inside the rewrites' `mode`, or compiles the model with their `compiler_passes`
+# calls: calls the model's modules in Python for every batch of every point, and the rewrites' `begin` before
+Hook = Literal["refresh", "mode", "calls"]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The rules of one way to run a model. To add one: a file with its class, and a line in `BASES`.
+
+    Args:
+        implementation: `FILE:CLASS`, a subclass of `Forward` in `landscape/evaluation/engines`.
+        hooks: what it does for rewrites; an option that needs more is refused on it.
+        stacks: whether it computes several points at once, `NAME:N` for N of them.
+        needs_gpu: whether it runs on a CUDA device alone.
+        needs_resident: whether all samples have to stay on the device.
+        tried_on: kinds of device on which a search for the fastest engine tries it.
+        setup_seconds: about how long every process takes to set it up, beside `setup_seconds_per_module` for each
+            module of the model; 0: no longer than the first points take.
+    """
+
+    implementation: str
+    hooks: frozenset[Hook]
+    stacks: bool = False
+    needs_gpu: bool = False
+    needs_resident: bool = False
+    tried_on: frozenset[str] = frozenset()
+    setup_seconds: float = 0.0
+    setup_seconds_per_module: float = 0.0
+
+
+BASES: dict[str, Base] = {
+    # Operation by operation: the reference.
+    "eager": Base("forward:Forward", frozenset({"refresh", "mode", "calls"})),
+    # `torch.compile`.
+    "compile": Base(
+        "compiled:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
+        setup_seconds=8.0, setup_seconds_per_module=0.4,
+    ),
+    # A CUDA graph per batch, which reads the weights from where they lie.
+    "cudagraph": Base(
+        "graphed:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
+        tried_on=frozenset({"cuda"}),
+    ),
+    # N points at once, their weights stacked outside the model.
+    "vmap": Base("stacked:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """The rules of one option of an engine. What it does to a model is in `landscape/evaluation/engines`.
+
+    Args:
+        needs: what its base must do for it.
+        refusal: the error on a base that does not, `must …`; default: which bases do.
+        shares_rows: whether points that differ in their last coordinate alone are computed together.
+        combined: whether a search tries it with every combination of the other such options; the others are tried
+            one after the other on the best engine so far.
+        along: options that a search sets together with this one where the model allows them.
+        suits, without: what may be rounded to a few bits under it, and options that contradict it.
+    """
+
+    needs: frozenset[Hook] = frozenset()
+    refusal: str = ""
+    shares_rows: bool = False
+    combined: bool = True
+    along: tuple[str, ...] = ()
+    suits: suiting.Suiting = suiting.ANYTHING
+    without: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The names of the bases that it goes with."""
+        return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
+
+
+EAGER_ALONE = "must be eager to be fused, superposed or int8"
+EAGER: frozenset[Hook] = frozenset({"refresh", "calls"})
+# In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
+OPTIONS: dict[str, Option] = {
+    "channels_last": Option(),
+    "maxima": Option(frozenset({"mode"})),
+    "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
+    # Its kernels are called from Python: the compiler has its own, and `vmap` has no rule for them. A batch
+    # normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
+    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",), suits=suiting.WEIGHTS),
+    "superposed": Option(EAGER, EAGER_ALONE, combined=False, shares_rows=True, suits=suiting.NOTHING),
+    # Layers in integers, whose kernels are called from Python too.
+    "int8": Option(EAGER, EAGER_ALONE, combined=False, suits=suiting.INTEGERS, without=("fused", "superposed")),
+}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A base, see `BASES`, and what is done to the model before it.
+
+    channels_last: convolution weights (and so activations) with the channel as their innermost dimension · maxima:
+    max-pooling by elementwise maxima, the same bits · folded: batch normalisation in eval mode folded into the
+    convolution before it · fused: a layer and the addition and ReLU after it by one kernel of the CPU · superposed: the
+    first moved layers by sums of outputs that are computed once per batch of samples · int8: layers whose weights and
+    inputs have 8 bits, in integers. The last three are for eager.
+
+    As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
+
+    >>> str(Engine.parse("eager+maxima+channels_last"))
+    'eager+channels_last+maxima'
+    >>> Engine.parse("vmap").points
+    8
+    """
+
+    base: str = "eager"
+    options: frozenset[str] = frozenset()
+    points: int = 1
+
+    def __str__(self) -> str:
+        base = f"{self.base}:{self.points}" if self.stacks else self.base
+        return "+".join([base, *(name for name in OPTIONS if name in self.options)])
+
+    @classmethod
+    def parse(cls, text: str) -> Engine:
+        """The engine with this name.
+
+        Raises:
+            ValueError: it is no engine's name, or names options that do not go together; with the rule and the value.
+        """
+        word, *options = text.split("+")
+        base, _, points = word.partition(":")
+        unknown = [name for name in options if name not in OPTIONS]
+        stacks = base in BASES and BASES[base].stacks
+        if base not in BASES or unknown or (points and not (stacks and POINTS_AT_ONCE.fullmatch(points))):
+            counted = ", ".join(f"{name}:N" for name, rules in BASES.items() if rules.stacks)
+            raise ValueError(
+                f"must be auto, or one of {', '.join(BASES)} ({counted} for N points at once), followed by any of "
+                f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"
+            )
+        engine = cls(base, frozenset(options), int(points) if points else (DEFAULT_POINTS if stacks else 1))
+        engine.refuse_combination(text)
+        return engine
+
+    def refuse_combination(self, text: str = "") -> None:
+        """The one place where an option is refused on a base that does not do for it what it needs.
+
+        Args:
+            text: the engine as it was written, for the message; default: its name.
+
+        Raises:
+            ValueError: the base's hooks do not suffice for one of the options, see `Hook`.
+        """
+        for name, option in OPTIONS.items():
+            if name in self.options and (both := self.options.intersection(option.without)):
+                raise ValueError(f"must not be {name} and {' or '.join(sorted(both))}, not {shown(text or str(self))}")
+            if name in self.options and self.base not in option.bases:
+                rule = option.refusal or f"must be {' or '.join(option.bases)} to be {name}"
+                raise ValueError(f"{rule}, not {shown(text or str(self))}")
+
+    @property
+    def stacks(self) -> bool:
+        """Whether `points` points are computed at once, their weights stacked."""
+        return BASES[self.base].stacks
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it runs on a CUDA device alone."""
+        return BASES[self.base].needs_gpu
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether points that differ in their last coordinate alone are computed together, batch by batch."""
+        return any(OPTIONS[name].shares_rows for name in self.options)
+
+    def adding(self, *names: str) -> Engine:
+        """This engine with these options too."""
+        return replace(self, options=self.options | set(names))
+
+    def on(self, base: str, points: int = 1) -> Engine:
+        """Another base with those of this engine's options that go with it."""
+        return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
+
+    def against(self, quantise: Quantisation | None) -> tuple[str, ...]:
+        """The names of its options that do not go with what is quantised."""
+        return tuple(name for name in OPTIONS if name in self.options and not OPTIONS[name].suits.allows(quantise))
+
+    def suiting(self, quantise: Quantisation | None) -> Engine:
+        """This engine without the options that rule out what is quantised."""
+        return replace(self, options=self.options.difference(self.against(quantise)))
+
+    def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
+        """This engine with every combination of the named options, without any first."""
+        others = self.options.difference(names)
+        for bits in range(1 << len(names)):
+            yield replace(self, options=others | {name for k, name in enumerate(names) if bits >> k & 1})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume.
+
+    Args:
+        bfloat16_weights: with precision bfloat16, whether what the model holds in bfloat16 stays in it; else it is
+            taken to float32, as in landscapes of earlier versions.
+        quantise: how weights and activations are rounded to a few bits; None: not.
+    """
+
+    batch_size: int
+    threads: int
+    device: Literal["cpu", "cuda"]
+    precision: Precision = "float32"
+    batch_norm: BatchNorm = "eval"
+    seed: int = 0
+    engine: Engine = Engine()
+    bfloat16_weights: bool = False
+    reduction: Reduction = "blocks"
+    quantise: Quantisation | None = None
+
+    @property
+    def statistics(self) -> Statistics:
+        """What batch normalisation uses, in the plan's mode."""
+        return STATISTICS[self.batch_norm]
+
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether weights that the model holds in bfloat16 stay in it, rounded once per point."""
+        return self.bfloat16_weights and self.precision == "bfloat16"
+
+    def rounding(self, quantise: Quantisation | None) -> Plan:
+        """This plan for a landscape that is quantised so, or not at all."""
+        return replace(self, quantise=quantise, engine=self.engine.suiting(quantise))
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they are recorded with a landscape, the engine as text."""
+        fields = {**vars(self), "engine": str(self.engine), "quantise": self.quantise and self.quantise.record()}
+        if self.quantise is None:
+            del fields["quantise"]  # most plans are without it
+        if not self.bfloat16_weights:
+            del fields["bfloat16_weights"]  # plans were recorded without it
+        if self.reduction == "whole":
+            del fields["reduction"]  # so were those of earlier versions
+        return fields
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Plan:
+        """The plan that `record` was made of; the types and ranges of the other fields are not checked.
+
+        Raises:
+            TypeError: a field is missing or unknown, or the engine is no text.
+            ValueError: the text names no engine of this version.
+        """
+        engine = record.get("engine", str(cls.engine))
+        if not isinstance(engine, str):
+            raise TypeError("engine: must be text")
+        quantise = record.get("quantise")
+        rounding = None if quantise is None else Quantisation.from_record(quantise)
+        return cls(**{"reduction": "whole", **record, "engine": Engine.parse(engine), "quantise": rounding})
+
+
+def in_float32(plan: Plan) -> Plan:
+    """The plan that values of a lower precision are compared with: plain eager, everything in float32."""
+    return replace(plan, precision="float32", engine=Engine(), bfloat16_weights=False)
+
+
+def for_derivatives(plan: Plan) -> Plan:
+    """The plan that derivatives are taken with: eager, in float32, or in float64 where the plan computes in that.
+
+    They are those of the network before it is rounded: of a rounded one they are zero wherever they exist.
+    """
+    plan = replace(plan, quantise=None)
+    return in_float32(plan) if plan.precision != "float64" else replace(plan, engine=Engine(), bfloat16_weights=False)
+
+
+def default_plan(
+    num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
+    batch_size: int | None, threads: int | None, bfloat16_weights: bool = False,
+) -> Plan:  # fmt: skip
+    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
+    preferred = 2048 if device == "cuda" else 256
+    kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
+    size, count = min(batch_size or preferred, num_samples), threads or 1
+    return Plan(size, count, kind, precision, batch_norm, seed, bfloat16_weights=bfloat16_weights)
