@@ -6,14 +6,13 @@ A status other than 0 therefore means that the whole tile is there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
-from landscape import parameters
 from landscape.core.grid import Grid, Index, Tile
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
@@ -22,6 +21,9 @@ from landscape.store.kept import arrays_over_samples
 from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
 from landscape.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
+
+if TYPE_CHECKING:
+    from landscape.parameters.states import State
 
 Floats = NDArray[np.float64]
 
@@ -110,10 +112,12 @@ def quarantine_path(arrays: LandscapeArrays, window: slice) -> None:
 
 
 def repair_constants(
-    arrays: LandscapeArrays, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None,
+    arrays: LandscapeArrays, grid: Grid, directions: Sequence[State], path: PathPlan | None,
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
+    from landscape.parameters.arithmetic import flatten  # of torch
+
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
     if arrays.moment_rows and sample_index is not None and arrays.level is None:
         places[SAMPLE_INDEX] = sample_index
@@ -124,7 +128,7 @@ def repair_constants(
     for k, direction in enumerate(directions if arrays.level is None else ()):
         array = arrays["directions"]
         if rows_written(array)[k]:
-            flat, width = parameters.flatten(direction, parameter_layout(array)), array.chunks[1]
+            flat, width = flatten(direction, parameter_layout(array)), array.chunks[1]
             starts = range(0, len(flat), width)
             pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]
             write_synced(arrays, pieces)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscape import parameters
 from landscape.record import path_records
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.layout import RUNS, PathPlan, parameter_layout, path_unit, rows_written
@@ -19,13 +18,15 @@ MOST_RUNS = 64  # whose paths a landscape draws, and more than a job may name: t
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
     """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
+    from landscape.parameters.arithmetic import unflatten  # of torch
+
     array = arrays["directions"]
     # A missing chunk would read as zeros, and a damaged shape may ask for more memory than there is: so the chunks are
     # seen to exist before any of them is read.
     if not all(rows_written(array)) or not arrays.all_there("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
-    return None if damaged else [parameters.unflatten(row, parameter_layout(array)) for row in values]
+    return None if damaged else [unflatten(row, parameter_layout(array)) for row in values]
 
 
 def stored_path(arrays: LandscapeArrays) -> PathPlan | None:

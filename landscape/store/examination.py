@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape import parameters
 from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
@@ -100,10 +99,12 @@ def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> 
 
 def check_directions(arrays: LandscapeArrays) -> list[str]:
     """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
+    from landscape.parameters.arithmetic import direction_digest  # of torch
+
     tensors = stored_directions(arrays) or []
     pairs = zip(arrays.axis_names, arrays.direction_digests(), tensors, strict=False)
     return [
         f"directions of {axis}: another digest than recorded"
         for axis, recorded, state in pairs
-        if parameters.direction_digest(state) != recorded
+        if direction_digest(state) != recorded
     ]

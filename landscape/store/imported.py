@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape import parameters
 from landscape.core.base import Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, tile_counts
@@ -52,11 +51,13 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
         LandscapeError: something lies at the place in which it is made.
         OSError: the run cannot be written.
     """
+    from landscape.parameters.arithmetic import direction_digest  # of torch
+
     folder, staged, grid = open_folder(run), staged_name(name), imported.grid
     if folder.folders(f"{FOLDER}/{staged}"):
         move_landscape(folder, Move(staged))  # of an import that was killed
     # There are no directions; the digest of none is recorded with each axis.
-    nothing = parameters.direction_digest({})
+    nothing = direction_digest({})
     labels = [*imported.labels, *[""] * len(grid.names)]
     axes = [{"kind": "imported", "label": label, "digest": nothing} for label in labels[: len(grid.names)]]
     tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)

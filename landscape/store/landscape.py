@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape import parameters
 from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
@@ -35,6 +34,8 @@ from landscape.surface import Floats, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from landscape.parameters.states import State
 
 T = TypeVar("T")
 log = logging.getLogger("landscape")
@@ -253,7 +254,7 @@ class LandscapeStore:
         commit.quarantine_path(self.arrays, window)
 
     def repair_constants(
-        self, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None,
+        self, grid: Grid, directions: Sequence[State], path: PathPlan | None,
         sample_index: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""

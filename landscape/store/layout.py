@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from landscape import parameters
 from landscape.core.grid import Grid, Index
 from landscape.directions import is_seeded
 from landscape.record import PathRecord, parse_axis, plain
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.metadata import StoredArray
 from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
+
+if TYPE_CHECKING:
+    from landscape.parameters.states import State
 
 SCHEMA_VERSION = 1
 DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
@@ -61,7 +63,7 @@ class NewArrays:
         observables: their names, `loss` first.
         axes: what the document of each axis says, of which `record.AxisRecord` is a part.
         directions: the tensors of each axis.
-        layout: the places of the parameters in a direction, as `parameters.layout` has them.
+        layout: the places of the parameters in a direction, as `layout` of the parameters has them.
         path: the snapshots on the plane; None where the landscape has no path.
         moment_rows: what moments are kept of, see `evaluation.reduction`; empty where none are kept.
         sample_index: the places of the samples in the data, int64, in the order of the samples.
@@ -72,7 +74,7 @@ class NewArrays:
     tile_shape: Index
     observables: Sequence[str]
     axes: Sequence[Mapping[str, Any]]
-    directions: Sequence[parameters.State]
+    directions: Sequence[State]
     layout: Sequence[Mapping[str, Any]]
     path: PathPlan | None = None
     moment_rows: Sequence[str] = ()
@@ -193,6 +195,8 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
 
     Drawn ones are stored where that takes at most DIRECTION_BYTES; the others are drawn again from their seeds.
     """
+    from landscape.parameters.arithmetic import flatten  # of torch
+
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     fits = 4 * size * len(directions) <= DIRECTION_BYTES
@@ -205,7 +209,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
     )  # fmt: skip
     for k, direction in enumerate(directions):
         if stored[k]:
-            array[k] = parameters.flatten(direction, layout)
+            array[k] = flatten(direction, layout)
 
 
 def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, moment_rows: int) -> None:

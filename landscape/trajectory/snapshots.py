@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError, safe_open
 
-from landscape import __version__, parameters
+from landscape import __version__
 from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, message_of, shown
 from landscape.core.folders import open_folder, split_path
@@ -28,6 +28,8 @@ from landscape.trajectory.run_files import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from landscape.parameters.states import State
 
 HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes of a header: read at once, and the most that safetensors allows
 UNITS: tuple[Unit, ...] = ("epoch", "step")
@@ -61,6 +63,8 @@ class Snapshot:
         """
         from safetensors.torch import load_file  # torch is needed for the values alone, not to list snapshots
 
+        from landscape.parameters.arithmetic import state_digest
+
         folder, name = split_path(self.path)
         try:
             with folder.fetched(name) as file:
@@ -69,7 +73,7 @@ class Snapshot:
                     metadata = opened.metadata() or {}
         except (SafetensorError, OSError) as error:
             raise LandscapeError(f"{_damaged(self.path)}: {_reason(error)}") from None
-        if metadata.get("digest") != parameters.state_digest(state):
+        if metadata.get("digest") != state_digest(state):
             raise LandscapeError(f"{_damaged(self.path)}: its tensors do not match their digest")
         return state
 
@@ -198,9 +202,7 @@ def _unit(word: str) -> Unit:
     return "epoch" if word == "epoch" else "step"
 
 
-def write_snapshot(
-    run: Place, unit: Unit, number: int, state: parameters.State, *, below: str = FOLDER, **about: Any
-) -> str:
+def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: str = FOLDER, **about: Any) -> str:
     """Write one snapshot, whole or not at all.
 
     Args:
@@ -219,11 +221,13 @@ def write_snapshot(
     """
     from safetensors.torch import save_file
 
+    from landscape.parameters.arithmetic import state_digest
+
     described = {
         "format": SNAPSHOT_FORMAT,
         "unit": unit,
         "number": number,
-        "digest": parameters.state_digest(state),
+        "digest": state_digest(state),
         **about,
     }
     metadata = {key: str(value) for key, value in described.items() if value is not None}
