@@ -8,6 +8,9 @@ from cluster.process.console import seconds_text
 from landscape.core.errors import StoreError, flat, printable
 from landscape.core.lock import driver_alive
 from landscape.core.numbers import ranges
+from landscape.model.command import inspect_command
+from landscape.model.history import log_end, read_lines
+from landscape.model.training_state import training_state, went_on_to
 from landscape.results import open_run
 from landscape.state import (
     COMPLETE,
@@ -22,9 +25,6 @@ from landscape.state import (
     unreadable_status,
 )
 from landscape.store import LandscapeStore, root_problems
-from landscape.trajectory.history import log_end, read_lines
-from landscape.trajectory.training_state import training_state, went_on_to
-from landscape.watch.command import inspect_command
 
 # How the lowest loss is called by the state of its landscape; of one that is not whole, another may be lower.
 _LOWEST = {COMPLETE: "lowest loss", DAMAGED: "lowest loss that can be read"}

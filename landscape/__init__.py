@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from landscape.extending import extend
     from landscape.importing import import_surface
     from landscape.listing import list_runs
+    from landscape.model.checkpoint_import import import_checkpoints
+    from landscape.model.snapshots import read_trajectory
     from landscape.optim import THOR
     from landscape.problem.problem import Problem
     from landscape.refining import refine
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from landscape.tidying import remove_landscape, rename_landscape
     from landscape.topology import Topology, topology_of
     from landscape.training import Training
-    from landscape.trajectory.importing import import_checkpoints
-    from landscape.trajectory.snapshots import read_trajectory
 
 __version__ = "0.1.0"
 
@@ -72,8 +72,8 @@ _HOMES = {
     "tidying": ("remove_landscape", "rename_landscape"),
     "topology": ("Topology", "topology_of"),
     "training": ("Training",),
-    "trajectory.importing": ("import_checkpoints",),
-    "trajectory.snapshots": ("read_trajectory",),
+    "model.checkpoint_import": ("import_checkpoints",),
+    "model.snapshots": ("read_trajectory",),
 }
 
 __all__ = [

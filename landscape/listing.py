@@ -11,11 +11,11 @@ from landscape.core.base import Folder
 from landscape.core.errors import LandscapeError, shown
 from landscape.core.folders import open_folder
 from landscape.core.sizes import bytes_of
+from landscape.model.history import log_end
+from landscape.model.training_state import training_state
 from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
 from landscape.state import cause_of
-from landscape.trajectory.history import log_end
-from landscape.trajectory.training_state import training_state
 
 # A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
 # pause, until none of its files has vanished meanwhile; at most so often.

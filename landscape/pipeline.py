@@ -17,6 +17,7 @@ from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.curvature import serial_solver
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
+from landscape.model.packed_snapshots import bring_snapshots
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.prepared import kept_samples
 from landscape.preparation.warnings import warn_of_constant
@@ -38,7 +39,6 @@ from landscape.tasks import (
     task_points,
     try_task,
 )
-from landscape.trajectory.packed_snapshots import bring_snapshots
 from landscape.work import Task, make_work
 
 # A landscape of the job that is on disk, open for writing; None for one that is new.

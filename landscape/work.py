@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Index
 from landscape.evaluation.reduction import Before
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation import PreparedLandscape
 from landscape.record import ConvexityRecord, LayersRecord
 from landscape.store import LandscapeStore

@@ -34,7 +34,7 @@ def import_(
     overwrite
         Replace the trajectory that the run holds.
     """
-    from landscape.trajectory.importing import import_checkpoints
+    from landscape.model.checkpoint_import import import_checkpoints
 
     found = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
     lines = [f"{each.source} -> {found.unit} {each.number}" for each in found.snapshots]

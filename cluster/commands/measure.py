@@ -52,7 +52,7 @@ def measure(
     from landscape.measures.asking import origins_of
     from landscape.measures.measuring import Asked
     from landscape.measures.recording import record
-    from landscape.trajectory.snapshots import read_trajectory
+    from landscape.model.snapshots import read_trajectory
     from landscape.views.prepared.measures import lines_of
 
     with diverted():

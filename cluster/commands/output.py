@@ -41,7 +41,7 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
     Raises:
         JobError: the file holds no job.
     """
-    from landscape.portable.archive import names_a_file
+    from landscape.model.packed_file import names_a_file
     from landscape.spec import read_job
 
     found = read_job(path, **overrides)

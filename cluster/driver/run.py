@@ -26,6 +26,7 @@ from landscape.core.progress import PREPARING, Observer, stage
 from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.choice.questions import Limits
+from landscape.model.packed_snapshots import bring_snapshots
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.ranging import finder_of
@@ -33,7 +34,6 @@ from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, open_landscape
-from landscape.trajectory.packed_snapshots import bring_snapshots
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 

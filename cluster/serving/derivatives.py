@@ -19,7 +19,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
-from landscape.parameters import describe_parameters
+from landscape.model.description import describe_parameters
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.tasks import Floats
 

@@ -15,8 +15,8 @@ from cluster.shipping.archive import archived
 from cluster.shipping.listing import omitted_line
 from cluster.shipping.packed import is_packed, packed_listing
 from cluster.shipping.walk import list_folder
-from landscape.portable.archive import names_a_file
-from landscape.portable.onnx_names import onnx_files
+from landscape.model.onnx_names import onnx_files
+from landscape.model.packed_file import names_a_file
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.shipping.listing import Listing
 from cluster.shipping.walk import list_files
-from landscape.portable.archive import names_a_file
+from landscape.model.packed_file import names_a_file
 
 
 def travelling_folder(folder: Path) -> Path:

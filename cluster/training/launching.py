@@ -15,9 +15,9 @@ import numpy as np
 from cluster.training.job import TrainingJob
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of
 from landscape.core.folders import open_folder
-from landscape.trajectory.checkpoint_names import checkpoint_numbers
-from landscape.trajectory.launch import DONE, FAILED, INTERRUPTED, Launch, now, read_launch, write_launch
-from landscape.trajectory.run_files import read_info, read_problem
+from landscape.model.checkpoint_names import checkpoint_numbers
+from landscape.model.launch import DONE, FAILED, INTERRUPTED, Launch, now, read_launch, write_launch
+from landscape.model.run_files import read_info, read_problem
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ import torch
 
 from landscape.core.retries import NotRetried
 from landscape.directions import DirectionTensors, SeededDirection, seeded
-from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
+from landscape.model.arithmetic import direction_digest
+from landscape.model.description import ParameterInfo, in_first_version
+from landscape.model.parameters import State
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.items import PickledItems, as_pickled
 from landscape.problem.points import PointSets

@@ -37,7 +37,7 @@ from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.reduction import Before
-from landscape.parameters import describe_parameters
+from landscape.model.description import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.problem.items import PickledItems
 from landscape.problem.points import PointSets

@@ -92,8 +92,8 @@ GROUPS = {
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
         "landscape.training.shares.Share",
-        "landscape.trajectory.snapshots.Trajectory",
-        "landscape.trajectory.snapshots.Snapshot",
+        "landscape.model.snapshots.Trajectory",
+        "landscape.model.snapshots.Snapshot",
         "landscape.topology.Basin",
         "landscape.topology.Extremum",
         "landscape.topology.PersistencePair",

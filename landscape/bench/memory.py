@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from landscape.bench.yardsticks import Bare
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.evaluation.private import private_copy
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem

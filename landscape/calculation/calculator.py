@@ -17,7 +17,7 @@ from landscape.core.retries import NotRetried, RetryRule
 from landscape.directions.base import DirectionTensors
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import cause_of, in_folder
 

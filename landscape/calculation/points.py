@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from landscape.calculation.calculator import Question, Shared, Station
 from landscape.evaluation.values import Values
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,9 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.plain import DrawnError, loss_of, rebuilt
 from landscape.evaluation.rounding import WeightRounding
-from landscape.parameters import State, describe_parameters, in_first_version, norm
+from landscape.model.arithmetic import norm
+from landscape.model.description import describe_parameters, in_first_version
+from landscape.model.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.selection import samples_in
 

@@ -31,13 +31,13 @@ from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit
-from landscape.parameters import state_of
+from landscape.model.asked import asked_rules
+from landscape.model.history import HistoryWriter, kept_beside, recorded_number
+from landscape.model.parameters import state_of
+from landscape.model.replacement import finish, remove_leftovers
+from landscape.model.run_files import read_info, refusing_disk_errors, write_info
+from landscape.model.snapshots import snapshot_files, versions, write_snapshot
 from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
-from landscape.trajectory.history import HistoryWriter, kept_beside, recorded_number
-from landscape.trajectory.replacement import finish, remove_leftovers
-from landscape.trajectory.run_files import read_info, refusing_disk_errors, write_info
-from landscape.trajectory.snapshots import snapshot_files, versions, write_snapshot
-from landscape.watch.asked import asked_rules
 
 log = logging.getLogger("landscape")
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics
@@ -87,8 +87,8 @@ class TrajectoryCollector:
         start_epoch: how many epochs are done already; `start_step` alone is enough where the history tells the epoch.
             A 0 beside a `start_step` says that the first epoch has not ended, whatever the history tells.
         watch: rules that are asked about the training, by name, such as ["weights", "gradients", "tensor_overflow"], or
-            {name: threshold}; `landscape.watch.rules` has them. What fires is in the line of the step, under "watch",
-            and each is warned of once. Default: none.
+            {name: threshold}; `landscape.model.layer_rules` has them. What fires is in the line of the step, under
+            "watch", and each is warned of once. Default: none.
         watch_every: after how many steps one is watched again: the first step, those that are multiples of this, and
             those listed in `intervals`. Other steps cost nothing.
         overwrite: remove the trajectory and the history that the run holds. Without it, and without a start, such a

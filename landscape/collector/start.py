@@ -11,10 +11,10 @@ from landscape.collector.description import CHANGING
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import Unit
-from landscape.trajectory.history import HistoryLines, keep_beside, read_history, read_lines
-from landscape.trajectory.replacement import replace, staging
-from landscape.trajectory.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
-from landscape.trajectory.snapshots import read_trajectory, snapshot_files
+from landscape.model.history import HistoryLines, keep_beside, read_history, read_lines
+from landscape.model.replacement import replace, staging
+from landscape.model.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
+from landscape.model.snapshots import read_trajectory, snapshot_files
 
 INTERRUPTED = "interrupted"  # the history of a training that was killed before its first snapshot
 DAMAGED = "damaged"  # the history as it was before its damaged lines were left out

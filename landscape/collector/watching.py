@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.watch.network import NetworkWatcher
-from landscape.watch.rules import RULES, Finding, Target, Tensors, Thresholds, findings, others_in_words
-from landscape.watch.statistics import Statistics, change_of, statistics_of
+from landscape.model.layer_rules import RULES, Finding, Target, Tensors, Thresholds, findings, others_in_words
+from landscape.model.layer_statistics import Statistics, change_of, statistics_of
+from landscape.model.layer_watch import NetworkWatcher
 
 FIRST, EVERY = 1, 100  # the first step that is watched, and how many lie between two
 HARDLY_MOVING = ("weight_not_changed", "weight_change_too_small")

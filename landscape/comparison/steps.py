@@ -23,7 +23,7 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Engine
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.rounding import WeightRounding
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from landscape.calculation import Calculator, Setting
 from landscape.connectivity.steps import Reached, Stepped, StepsOfBend, Training, steps_per_epoch, take_steps
 from landscape.core.errors import Interrupted, JobError
 from landscape.curves import Curve, curve_shares
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
 

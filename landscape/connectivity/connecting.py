@@ -31,7 +31,9 @@ from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
 from landscape.curves import Curve
-from landscape.parameters import State, state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.parameters import State
+from landscape.model.snapshots import read_trajectory
 from landscape.pipeline import run
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
@@ -41,7 +43,6 @@ from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tidying import keep_with_landscape
-from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
 

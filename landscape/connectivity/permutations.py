@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, shown
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 if TYPE_CHECKING:
     from landscape.recipes.resnet import Block, ResNet

@@ -19,7 +19,7 @@ from landscape.core.retries import NotRetried
 from landscape.curves import Curve, curve_shares
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.private import private_copy
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch, map_tensors
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of

@@ -13,7 +13,7 @@ from landscape.barrier import Barrier, Barriers, PathColumns, barriers_of, path_
 from landscape.calculation import AtPoints, AtWeights, Calculators, setting_of
 from landscape.curves import Curve, curve_places
 from landscape.evaluation.values import Values
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation import PreparedJob
 from landscape.record import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 

@@ -15,9 +15,9 @@ from landscape.connectivity.bending import Progress
 from landscape.connectivity.steps import Reached
 from landscape.core.digests import canonical_json
 from landscape.core.errors import JobError, LandscapeError, message_of, shown
-from landscape.parameters import State
-from landscape.trajectory.run_files import SNAPSHOT_FORMAT
-from landscape.trajectory.weight_files import read_about
+from landscape.model.parameters import State
+from landscape.model.run_files import SNAPSHOT_FORMAT
+from landscape.model.weight_files import read_about
 
 MADE_OF, LOSSES = "made_of", "losses"  # the metadata of the file
 BEND, VELOCITY = "bend.", "velocity."  # what the names of tensors begin with while a bend is trained

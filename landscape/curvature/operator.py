@@ -16,7 +16,8 @@ from landscape.curvature.algebra import Floats
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.differentiation import Products
 from landscape.evaluation.factors import loss_factors
-from landscape.parameters import ParameterInfo, State, describe_parameters
+from landscape.model.description import ParameterInfo, describe_parameters
+from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised

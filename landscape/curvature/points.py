@@ -21,7 +21,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
-from landscape.parameters import trainable_matrices
+from landscape.model.description import trainable_matrices
 from landscape.record import EIGENVALUES, YES, ConvexityRecord, products_in_float32
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of

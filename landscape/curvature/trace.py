@@ -11,7 +11,8 @@ import torch
 from landscape.core.statistics import Interval, interval_of
 from landscape.curvature.algebra import Floats, dot, without
 from landscape.curvature.operator import Layout
-from landscape.parameters import State, filter_unview, filter_view
+from landscape.model.filters import filter_unview, filter_view
+from landscape.model.parameters import State
 
 PROBES = 16
 AT_ONCE = 4  # probes per product: they share a gradient, and each takes the memory of a vector

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from landscape.core.grid import Floats
     from landscape.directions.context import Context
-    from landscape.parameters import ParameterInfo, State
+    from landscape.model.description import ParameterInfo
+    from landscape.model.parameters import State
 
 Range = tuple[float, float]
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.parameters import State, norm
+from landscape.model.arithmetic import norm
+from landscape.model.parameters import State
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.
 RANK_TOLERANCE = 1e-10

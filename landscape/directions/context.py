@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from landscape.directions.paths import RunPath, RunSnapshot
     from landscape.directions.spectrum import Spectrum
-    from landscape.parameters import ParameterInfo, State
+    from landscape.model.description import ParameterInfo
+    from landscape.model.parameters import State
 
 T = TypeVar("T")
 Item = TypeVar("Item")

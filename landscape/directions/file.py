@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.directions.context import Context
-    from landscape.parameters import ParameterInfo, State
+    from landscape.model.description import ParameterInfo
+    from landscape.model.parameters import State
 
 
 class FileDirection(DirectionSpec):
@@ -44,7 +45,7 @@ class FileDirection(DirectionSpec):
 
     def identity(self, context: Context) -> dict[str, Any]:
         """The tensors in the file, wherever it lies, and how they are scaled."""
-        from landscape.parameters import state_digest
+        from landscape.model.arithmetic import state_digest
 
         options = self.model_dump(mode="json", exclude={"path"})
         return options | {"tensors": state_digest(context.tensors(self.path))}
@@ -92,7 +93,7 @@ def supplied_direction(
 
 def _refuse_unfitting(tensors: State, origin: State, infos: Sequence[ParameterInfo], what: str) -> None:
     """Refuse tensors of other names or shapes than the model's, that are not finite, or that move what cannot move."""
-    from landscape.parameters import refuse_mismatch
+    from landscape.model.parameters import refuse_mismatch
 
     shapes = {info.name: info.shape for info in infos}
     refuse_mismatch(

@@ -8,7 +8,8 @@ import numpy as np
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.parameters import State, dot, norm
+from landscape.model.arithmetic import dot, norm
+from landscape.model.parameters import State
 
 PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane
 

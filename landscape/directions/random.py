@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.directions.context import Context
-    from landscape.parameters import ParameterInfo, State
+    from landscape.model.description import ParameterInfo
+    from landscape.model.parameters import State
 
 
 class RandomDirection(SeededDirection):
@@ -83,7 +84,7 @@ def random_direction(
         JobError: no parameter moves.
 
     >>> import torch
-    >>> from landscape.parameters import describe_parameters, state_of
+    >>> from landscape.model.description import describe_parameters; from landscape.model.parameters import state_of
     >>> model = torch.nn.Linear(2, 3)
     >>> direction = random_direction(state_of(model), describe_parameters(model), seed=1)
     >>> list(direction)  # the bias is ignored

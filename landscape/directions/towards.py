@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.directions.context import Context
-    from landscape.parameters import State
+    from landscape.model.parameters import State
 
 
 class TowardsDirection(DirectionSpec):
@@ -75,7 +75,7 @@ def step_towards(origin: State, target: State) -> dict[str, Tensor]:
     Raises:
         JobError: the difference is not finite in the type of the directions, float32.
     """
-    from landscape.parameters import difference
+    from landscape.model.arithmetic import difference
 
     # Infinity minus infinity is NaN: a mask that both have does not move.
     steps = difference(target, origin).items()

@@ -27,7 +27,7 @@ from landscape.evaluation.running import RunningModel
 from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples, UnseenWriteError
 from landscape.evaluation.values import Floats, Pieces, Values
 from landscape.evaluation.walks import Walk, walk_of
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples as ChosenSamples

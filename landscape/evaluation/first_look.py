@@ -18,7 +18,7 @@ from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
-from landscape.parameters import holds_bfloat16
+from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe, ordered_names
 from landscape.problem.samples import Samples, as_samples

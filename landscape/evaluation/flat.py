@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 ALIGNMENT = 64  # bytes: where each tensor in the buffer begins, as kernels load whole vectors
 LARGEST_ROW = 1 << 28  # bytes: the most that the weights which a row of points shares may take to be kept

@@ -18,12 +18,13 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.walks import Walk
-from landscape.parameters import State, describe_parameters
+from landscape.model.description import describe_parameters
+from landscape.model.layer_rules import Finding, Tensors, Thresholds, findings
+from landscape.model.layer_statistics import statistics_of
+from landscape.model.layer_watch import Layer, NetworkWatcher
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.user_code import in_words
-from landscape.watch.network import Layer, NetworkWatcher
-from landscape.watch.rules import Finding, Tensors, Thresholds, findings
-from landscape.watch.statistics import statistics_of
 
 VARIANCE = "running_var"  # of normalisation layers: all zero, it divides by next to nothing
 

@@ -16,7 +16,7 @@ from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out
 from landscape.evaluation.private import private_copy
 from landscape.evaluation.rounding import WeightRounding
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 
 class LoadedModel:

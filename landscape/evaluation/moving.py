@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.flat import FlatWeights, Layouts
 from landscape.evaluation.rounding import NOTHING_ROUNDED, WeightRounding
-from landscape.parameters import State, persistent_buffers
+from landscape.model.parameters import State, persistent_buffers
 
 _GRADIENTS = attrgetter("requires_grad", "grad")
 

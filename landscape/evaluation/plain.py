@@ -31,7 +31,7 @@ from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.private import private_copy
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.user_code import kept_alive

@@ -14,7 +14,7 @@ from landscape.core.plan import Engine
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.running import RunningModel
 from landscape.evaluation.values import Observed, Pieces
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.reading import seed_of
 

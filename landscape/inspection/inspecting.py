@@ -14,13 +14,13 @@ from landscape.core.arguments import is_number, refuse_too_far
 from landscape.core.errors import JobError, shown
 from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.question import LayersAt
+from landscape.model.asked import asked_rules
+from landscape.model.layer_rules import RULES, Finding
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.results import open_run
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_FINITE
-from landscape.watch.asked import asked_rules
-from landscape.watch.rules import RULES, Finding
 
 EVALUATIONS = 12  # two points, each watched, with gradients
 HERE = here()

@@ -11,8 +11,8 @@ import numpy as np
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.values import Floats, Values
+from landscape.model.layer_statistics import Statistics
 from landscape.record import LayersRecord
-from landscape.watch.statistics import Statistics
 
 
 def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:

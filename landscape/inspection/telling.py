@@ -9,9 +9,9 @@ from typing import Any
 from landscape.core.errors import flat
 from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.inspecting import Inspection
-from landscape.watch.network import Layer
-from landscape.watch.rules import Finding, Tensors
-from landscape.watch.statistics import Statistics
+from landscape.model.layer_rules import Finding, Tensors
+from landscape.model.layer_statistics import Statistics
+from landscape.model.layer_watch import Layer
 
 LONGEST_NAME = 36
 MOST_FINDINGS = 12

@@ -19,14 +19,15 @@ from landscape.measures.document import Entry
 from landscape.measures.measuring import ERROR_NOISE, Asked
 from landscape.measures.rises import DISTANCES, FIRST_SEED, LINES
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, STEPS
-from landscape.parameters import State, describe_parameters
+from landscape.model.description import describe_parameters
+from landscape.model.packed_snapshots import logged_beyond
+from landscape.model.parameters import State
+from landscape.model.snapshots import Trajectory
 from landscape.preparation import PreparedJob
 from landscape.preparation.recorded_job import Callback, recorded_fields, recorded_folder
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
-from landscape.trajectory.packed_snapshots import logged_beyond
-from landscape.trajectory.snapshots import Trajectory
 
 log = logging.getLogger("landscape")
 NAME = "measured"

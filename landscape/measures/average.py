@@ -15,7 +15,8 @@ from landscape.evaluation.values import Values
 from landscape.measures.lines import Base, Draw, Floats, samples_of, stderr_over
 from landscape.measures.rises import Rises, rises_of
 from landscape.measures.rows import Row, row_of
-from landscape.parameters import ParameterInfo, State
+from landscape.model.description import ParameterInfo
+from landscape.model.parameters import State
 
 DRAWS = 100  # as in Bisla et al. 2022 and Andriushchenko et al. 2023
 PAIRS = DRAWS // 2  # δ and −δ: equally likely, and together free of the gradient's part, the largest of their spread

@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 from landscape.core.errors import LandscapeError, shown
 from landscape.core.folders import open_folder
 from landscape.measures.rows import Row
-from landscape.trajectory.run_files import (
-    MEASURES_FILE,
-    MEASURES_FOLDER,
-    RADIUS_IS_OLD,
-    read_measures,
-    refusing_disk_errors,
-)
-from landscape.trajectory.run_files import write_measures as write_file
+from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, RADIUS_IS_OLD, read_measures, refusing_disk_errors
+from landscape.model.run_files import write_measures as write_file
 
 SCHEMA = 1
 OURS = ("schema", "settings", "origins")  # what else stands in the file is left as it is

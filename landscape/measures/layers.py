@@ -11,7 +11,8 @@ from torch import Tensor
 from landscape.measures.lines import Base, Draw, mean_of, samples_of, stderr_over, weights_of
 from landscape.measures.rises import draws_of, rises_of
 from landscape.measures.rows import Row, row_of
-from landscape.parameters import ParameterInfo, State
+from landscape.model.description import ParameterInfo
+from landscape.model.parameters import State
 
 LAYER_DISTANCES = (0.1, 0.25, 0.5)
 LAYER_LINES = 4  # of each layer: few, as a network has many layers; their interval says how far they agree

@@ -15,7 +15,7 @@ from landscape.core.plan import Plan
 from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 
 Floats = NDArray[np.float64]

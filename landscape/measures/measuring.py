@@ -22,7 +22,8 @@ from landscape.measures.rises import COORDINATES, DISTANCES, Ends, draws_of, rad
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 from landscape.measures.worst import keskar, sharpness
-from landscape.parameters import State, describe_parameters, refuse_not_finite
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import State, refuse_not_finite
 from landscape.preparation import PreparedJob
 
 # Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too

@@ -20,12 +20,13 @@ from landscape.measures.lines import Floats
 from landscape.measures.measuring import Asked, Measured, measure, refuse_few_samples
 from landscape.measures.rises import COORDINATES, LINES, known_radius
 from landscape.measures.rows import finite
-from landscape.parameters import describe_parameters, state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.description import describe_parameters
+from landscape.model.snapshots import Trajectory
 from landscape.preparation import PreparedJob, prepare
 from landscape.spec.job import Job
 from landscape.store import refuse_unwritable
 from landscape.tidying import writing
-from landscape.trajectory.snapshots import Trajectory
 
 log = logging.getLogger("landscape")
 

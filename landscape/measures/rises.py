@@ -17,7 +17,8 @@ from landscape.directions.random import random_direction
 from landscape.evaluation.values import Values
 from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
 from landscape.measures.rows import Row, row_of
-from landscape.parameters import ParameterInfo, State
+from landscape.model.description import ParameterInfo
+from landscape.model.parameters import State
 
 # 16 lines of 9 points are 9 % of a plane of 40 x 40, and a t-interval over 16 is 9 % wider than a normal one.
 LINES = 16

@@ -3,7 +3,7 @@
 packing      `pack`: from a job to the file
 exported     functions of a model and a batch, exported by torch as graphs
 refusals     what is said where something does not export: which operation, where, and what to do
-described    graphs of torch as the plain values of `landscape.portable.graph`
+described    graphs of torch as the plain values of `landscape.model.packed_graph`
 tree         the model's modules, parameters and buffers as plain values
 inlined      layers whose calls became plain operations
 writing      the zip: members aligned, with digests

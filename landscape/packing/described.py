@@ -1,4 +1,4 @@
-"""Graphs that torch exported, as the plain values of `landscape.portable.graph`."""
+"""Graphs that torch exported, as the plain values of `landscape.model.packed_graph`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from landscape.core.errors import JobError, shown
+from landscape.model.modules import options_of
+from landscape.model.packed_graph import DTYPES, FORMATS
+from landscape.model.packed_operations import ALLOWED, PYTHON
+from landscape.model.packed_rules import RULES
 from landscape.packing.refusals import place_of_node
-from landscape.portable.graph import DTYPES, FORMATS
-from landscape.portable.modules import options_of
-from landscape.portable.operations import ALLOWED, PYTHON
-from landscape.portable.rules import RULES
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FORMAT_NAMES = {value: name for name, value in FORMATS.items()}

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from landscape.core.errors import JobError
 from landscape.evaluation.differentiable import without_reentrant_checkpoints
+from landscape.model.structure import filled, leaves_of, structure_of
 from landscape.packing.described import Exported
 from landscape.packing.refusals import Noticing, decides, is_users, refusal, sizes_of
-from landscape.portable.structure import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]
 FILTERING = "_filter_traceback_frames"  # of newer versions of torch

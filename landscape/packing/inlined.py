@@ -22,7 +22,7 @@ def inlined_layers(
 
     Args:
         run: calls the model on a batch.
-        graphs: what was made of it, see `landscape.portable.graph`.
+        graphs: what was made of it, see `landscape.model.packed_graph`.
     """
     norms = {path: each for path, each in model.named_modules() if isinstance(each, _NormBase)}
     kinds: dict[str, Mapping[str, nn.Module]] = {"norms": norms, "rounded": rounded_layers(model)}

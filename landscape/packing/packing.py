@@ -16,6 +16,11 @@ from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.private import private_copy
+from landscape.model.model import PortableModel
+from landscape.model.packed_file import REMEDY, SUFFIX
+from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS
+from landscape.model.snapshots import versions
+from landscape.model.structure import leaves_of, structure_of
 from landscape.packing.compared import Compared, compare, refuse_other_layers
 from landscape.packing.described import Constants, described_graph
 from landscape.packing.exported import Function, example_of, exported
@@ -24,10 +29,6 @@ from landscape.packing.named import Named
 from landscape.packing.sequences import are_sequences, described_sequences, example_of_sequences
 from landscape.packing.tree import described_parameters, described_tree
 from landscape.packing.writing import ArchiveWriter
-from landscape.portable.archive import REMEDY, SUFFIX
-from landscape.portable.manifest import CONSTANTS, JOB, SAMPLES, WEIGHTS
-from landscape.portable.model import PortableModel
-from landscape.portable.structure import leaves_of, structure_of
 from landscape.preparation.asked import asked_of
 from landscape.preparation.prepared import PreparedJob
 from landscape.preparation.preparing import prepare
@@ -41,7 +42,6 @@ from landscape.problem.supervised import Supervised
 from landscape.problem.terms import Terms
 from landscape.problem.user_code import in_folder
 from landscape.spec import Job, read_job
-from landscape.trajectory.snapshots import versions
 
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
 METRIC = "metric_"  # begins the names of graphs of metrics

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from landscape.core.errors import LandscapeError, message_of, shown
 from landscape.core.files import PARTIAL
-from landscape.portable.archive import FORMAT, MANIFEST, VERSION
-from landscape.portable.tensors import DTYPES
+from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
+from landscape.model.tensors import DTYPES
 
 ALIGNED = 64  # bytes, as torch's own memory is
 ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before

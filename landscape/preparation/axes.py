@@ -11,7 +11,8 @@ from landscape.core.errors import JobError
 from landscape.core.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.directions.base import DirectionSpec, DirectionTensors, Range
 from landscape.directions.plane import cosines
-from landscape.parameters import State, direction_digest, norm
+from landscape.model.arithmetic import direction_digest, norm
+from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.path import no_path_to_fit
 from landscape.record import AxisRecord, plain

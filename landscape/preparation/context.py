@@ -14,14 +14,15 @@ from landscape.directions.base import DirectionSpec
 from landscape.directions.context import Workers, in_this_process
 from landscape.directions.paths import RunPath, RunSnapshot
 from landscape.directions.spectrum import Spectrum
-from landscape.parameters import ParameterInfo, State
+from landscape.model.description import ParameterInfo
+from landscape.model.parameters import State
+from landscape.model.weight_files import load_weights
 from landscape.preparation.paths import paths_of
 from landscape.preparation.weights import Weights
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.spec.landscape import Landscape
-from landscape.trajectory.weight_files import load_weights
 
 T = TypeVar("T")
 SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum` of one origin

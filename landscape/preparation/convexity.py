@@ -17,7 +17,8 @@ from landscape.evaluation.differentiation import RECALIBRATED, Differentiation, 
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.second_derivatives import NoSecondDerivative
-from landscape.parameters import State, trainable_matrices
+from landscape.model.description import trainable_matrices
+from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.problem.problem import Problem

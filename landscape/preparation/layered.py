@@ -12,7 +12,7 @@ from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.layers import layers_at
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 from landscape.record import BREAKING, LayersRecord

@@ -10,7 +10,7 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Plan, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import FirstLook, first_look
-from landscape.parameters import State, holds_bfloat16
+from landscape.model.parameters import State, holds_bfloat16
 from landscape.problem.derived import check_derived
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem

@@ -14,7 +14,7 @@ from landscape.directions.networks import PlaneDirection
 from landscape.directions.paths import RunPath
 from landscape.directions.pca import PcaDirection
 from landscape.directions.plane import gram_matrix, project
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.record import PathRecord
 from landscape.spec.landscape import Landscape

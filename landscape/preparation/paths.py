@@ -13,14 +13,14 @@ from landscape.core.numbers import ranges
 from landscape.core.places import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
 from landscape.directions.paths import RunPath, RunSnapshot
-from landscape.parameters import State
-from landscape.portable.archive import part_of
+from landscape.model.packed_file import part_of
+from landscape.model.parameters import State
+from landscape.model.run_files import read_network
+from landscape.model.snapshots import Trajectory
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.spec.paths import LONGEST_LABEL
-from landscape.trajectory.run_files import read_network
-from landscape.trajectory.snapshots import Trajectory
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may have one or not
 

@@ -16,7 +16,7 @@ from landscape.core.plan import Plan, default_plan
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.questions import Tuned
-from landscape.parameters import State
+from landscape.model.parameters import State
 from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples

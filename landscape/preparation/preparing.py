@@ -22,7 +22,10 @@ from landscape.core.plan import Plan, Reduction
 from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.rounding import rounded_weights
-from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
+from landscape.model.description import describe_parameters, in_first_version
+from landscape.model.packed_snapshots import trajectory_of
+from landscape.model.parameters import immobile, refuse_not_finite
+from landscape.model.run_files import read_problem
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import check_tile, make_axes, make_grid
 from landscape.preparation.batch_norm import statistics_warnings, with_batch_norm
@@ -60,8 +63,6 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
-from landscape.trajectory.packed_snapshots import trajectory_of
-from landscape.trajectory.run_files import read_problem
 
 log = logging.getLogger("landscape")
 

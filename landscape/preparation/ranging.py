@@ -11,7 +11,7 @@ import numpy as np
 from landscape.core.grid import AXIS_NAMES, Grid
 from landscape.core.plan import Plan
 from landscape.directions.base import DirectionTensors, Range
-from landscape.parameters import norm
+from landscape.model.arithmetic import norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.record import FoundRange, Record

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from landscape.core.errors import JobError, shown
-from landscape.parameters import State, norm
+from landscape.model.arithmetic import norm
+from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 
 LEAST_REACH = 0.03  # of the weights' norm: 6 % of the weights do not move at all, the cosine of the real move is 0.998

@@ -21,7 +21,9 @@ from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import STEPS
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.evaluation.differentiation import RECALIBRATED
-from landscape.parameters import State, describe_parameters, norm
+from landscape.model.arithmetic import norm
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import State
 from landscape.preparation.context import SolveHere
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.record import Record

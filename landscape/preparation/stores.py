@@ -6,7 +6,8 @@ from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Index
 from landscape.core.validation import AUTO
 from landscape.directions import EigenDirection
-from landscape.parameters import describe_parameters, layout
+from landscape.model.arithmetic import layout
+from landscape.model.description import describe_parameters
 from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.preparation.refinement import joined

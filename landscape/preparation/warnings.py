@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from landscape.core.devices import cores
-from landscape.parameters import State
+from landscape.model.command import inspect_command
+from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
@@ -14,7 +15,6 @@ from landscape.record import Record
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, has_constant_loss
-from landscape.watch.command import inspect_command
 
 log = logging.getLogger("landscape")
 

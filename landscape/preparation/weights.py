@@ -10,11 +10,12 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
 from landscape.core.places import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
 from landscape.directions.paths import RunSnapshot
-from landscape.parameters import match_state, state_digest, state_of
+from landscape.model.arithmetic import state_digest
+from landscape.model.packed_snapshots import logged_beyond, trajectory_at
+from landscape.model.parameters import match_state, state_of
+from landscape.model.snapshots import Trajectory
+from landscape.model.weight_files import load_weights
 from landscape.problem.problem import Problem
-from landscape.trajectory.packed_snapshots import logged_beyond, trajectory_at
-from landscape.trajectory.snapshots import Trajectory
-from landscape.trajectory.weight_files import load_weights
 
 
 class Weights:

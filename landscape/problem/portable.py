@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.portable.manifest import PortableFile
-from landscape.portable.model import PortableModel
+from landscape.model.model import PortableModel
+from landscape.model.packed_model import PortableFile
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
 from landscape.problem.supervised import Supervised

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from landscape.core.errors import JobError
-from landscape.portable.manifest import PackedSamples
+from landscape.model.packed_model import PackedSamples
 from landscape.problem.batches import batch_bytes, map_tensors
 from landscape.problem.choice import Choice, Chosen
 from landscape.problem.collated import Collated

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.core.errors import JobError, flat, message_of
 from landscape.core.random_state import fixed_seeds
-from landscape.portable.manifest import PackedSamples
+from landscape.model.packed_model import PackedSamples
 from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.choice import chosen_indices
 from landscape.problem.contents import digest_of, fields_of

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from landscape.core.memory import host_limit
 from landscape.core.random_state import fixed_seeds
-from landscape.portable.manifest import PackedSamples
+from landscape.model.packed_model import PackedSamples
 from landscape.problem import kept_rows
 from landscape.problem.batches import Batch, batch_length
 from landscape.problem.choice import Choice, Chosen

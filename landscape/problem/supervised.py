@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.parameters import holds_bfloat16
+from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
 from landscape.problem.observables import check_names
 

@@ -13,12 +13,12 @@ from typing import Any
 from torch import nn
 
 from landscape.core.errors import LandscapeError, shown
-from landscape.parameters import match_state
+from landscape.model.parameters import match_state
+from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
 from landscape.problem.problem import Problem
 from landscape.recipes.data_place import REMEMBERED, DataPlace
 from landscape.recipes.training import Trained, print_epoch
-from landscape.trajectory.weight_files import load_weights
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
 

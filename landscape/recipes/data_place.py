@@ -9,8 +9,8 @@ from pathlib import Path
 
 from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.model.run_files import read_network
 from landscape.problem.network import network_options
-from landscape.trajectory.run_files import read_network
 
 COMMON_VARIABLE = "LANDSCAPE_DATA"
 REMEMBERED = "data"  # among what a run records of its network and data

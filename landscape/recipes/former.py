@@ -8,11 +8,11 @@ import torch
 
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, StoreError, one_line, shown
+from landscape.model.checkpoint_names import checkpoint_numbers
 from landscape.recipes.settings import Settings
 from landscape.training.checkpoints import Checkpoint, mark_begun, may_begin_anew, write_checkpoint
 from landscape.training.contents import plain
 from landscape.training.generators import generator_states, seed_generators
-from landscape.trajectory.checkpoint_names import checkpoint_numbers
 
 FORMER_FILE = "checkpoint.pt"
 

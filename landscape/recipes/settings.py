@@ -13,11 +13,11 @@ from torch import nn
 from landscape.core.arguments import check_whole, is_number
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.numbers import ranges
+from landscape.model.asked import asked_rules
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
-from landscape.watch.asked import asked_rules
 
 LARGEST_RATE = 1000.0  # that anybody is known to use
 log = logging.getLogger("landscape")

@@ -16,13 +16,13 @@ from landscape.core.base import Place
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.folders import open_folder
 from landscape.core.random_state import kept_draws
+from landscape.model.snapshots import read_trajectory
 from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
 from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
 from landscape.training import Training, ranks
 from landscape.training.shares import steps_in
-from landscape.trajectory.snapshots import read_trajectory
 
 __all__ = [
     "Arrays",

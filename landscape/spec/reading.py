@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from landscape.core.errors import JobError, NotFoundError, message_of, shown
 from landscape.core.places import locate
-from landscape.portable.archive import names_a_file
+from landscape.model.packed_file import names_a_file
+from landscape.model.run_files import read_problem
 from landscape.spec.job import Job
 from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
-from landscape.trajectory.run_files import read_problem
 
 if TYPE_CHECKING:
-    from landscape.portable.manifest import PortableFile
+    from landscape.model.packed_model import PortableFile
 
 YAML_TYPES = {
     type(None): "nothing",
@@ -68,7 +68,7 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
 
 def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
     """The job of a portable problem, whose run is called as the file is, unless another one is given."""
-    from landscape.portable.manifest import PortableFile  # which needs torch; other jobs are read without
+    from landscape.model.packed_model import PortableFile  # which needs torch; other jobs are read without
 
     packed = PortableFile(file)
     try:

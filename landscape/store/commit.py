@@ -23,7 +23,7 @@ from landscape.store.writing import write_chunks
 from landscape.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 
 if TYPE_CHECKING:
-    from landscape.parameters.states import State
+    from landscape.model.parameters import State
 
 Floats = NDArray[np.float64]
 
@@ -116,7 +116,7 @@ def repair_constants(
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
-    from landscape.parameters.arithmetic import flatten  # of torch
+    from landscape.model.arithmetic import flatten  # of torch
 
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
     if arrays.moment_rows and sample_index is not None and arrays.level is None:

@@ -35,7 +35,7 @@ from landscape.surface import Floats, Surface
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.parameters.states import State
+    from landscape.model.parameters import State
 
 T = TypeVar("T")
 log = logging.getLogger("landscape")

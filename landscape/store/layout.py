@@ -19,7 +19,7 @@ from landscape.store.metadata import StoredArray
 from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
 if TYPE_CHECKING:
-    from landscape.parameters.states import State
+    from landscape.model.parameters import State
 
 SCHEMA_VERSION = 1
 DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
@@ -195,7 +195,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
 
     Drawn ones are stored where that takes at most DIRECTION_BYTES; the others are drawn again from their seeds.
     """
-    from landscape.parameters.arithmetic import flatten  # of torch
+    from landscape.model.arithmetic import flatten  # of torch
 
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)

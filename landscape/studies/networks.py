@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from landscape.adapting import run as compute_job
+from landscape.model.snapshots import read_trajectory
 from landscape.problem.problem import Problem
 from landscape.recipes.training import Arrays, Settings, fit
 from landscape.results import Run, open_run
@@ -22,7 +23,6 @@ from landscape.studies.quantities import mean_rise
 from landscape.studies.settings import choose, folder_of
 from landscape.surface import Surface
 from landscape.training import Training
-from landscape.trajectory.snapshots import read_trajectory
 
 Floats = NDArray[np.float64]
 

@@ -18,9 +18,9 @@ import torch
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, LandscapeError, one_line, shown
 from landscape.core.files import left_by_the_dead
+from landscape.model.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
+from landscape.model.run_files import refusing_disk_errors, writing
 from landscape.training.contents import digest_of
-from landscape.trajectory.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
-from landscape.trajectory.run_files import refusing_disk_errors, writing
 
 BEGUN = "begun"
 FORMAT, FAMILY = "landscape-checkpoint-1", "landscape-checkpoint-"

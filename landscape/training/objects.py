@@ -9,7 +9,7 @@ from torch import nn
 
 from landscape.collector.network import unwrap
 from landscape.core.errors import JobError, message_of
-from landscape.parameters import match_state
+from landscape.model.parameters import match_state
 from landscape.training.checkpoints import Checkpoint
 
 REMEDY = "change it back, name another run, or begin anew with overwrite"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, shown
+from landscape.model.checkpoint_names import checkpoint_numbers
+from landscape.model.run_files import HISTORY_FILE
+from landscape.model.snapshots import snapshot_files
 from landscape.training.checkpoints import mark_begun, may_begin_anew
-from landscape.trajectory.checkpoint_names import checkpoint_numbers
-from landscape.trajectory.run_files import HISTORY_FILE
-from landscape.trajectory.snapshots import snapshot_files
 
 
 def mark_start(folder: Folder, overwrite: bool) -> None:

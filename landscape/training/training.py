@@ -34,6 +34,9 @@ from landscape.core.base import Place
 from landscape.core.devices import pick_device
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import open_folder
+from landscape.model.asked import asked_rules
+from landscape.model.checkpoint_names import checkpoint_numbers
+from landscape.model.run_files import HISTORY_FILE, INFO_FILE
 from landscape.training import ranks
 from landscape.training.checkpoints import (
     Checkpoint,
@@ -47,9 +50,6 @@ from landscape.training.generators import checked_seed, generator_states, seed_g
 from landscape.training.objects import classes_of, inner, load_all, states_of
 from landscape.training.shares import Share, epoch_order, shares
 from landscape.training.starting import mark_start
-from landscape.trajectory.checkpoint_names import checkpoint_numbers
-from landscape.trajectory.run_files import HISTORY_FILE, INFO_FILE
-from landscape.watch.asked import asked_rules
 
 UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are
 log = logging.getLogger("landscape")

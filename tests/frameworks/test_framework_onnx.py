@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from landscape import Job, open_run, run
 from landscape.core.errors import JobError
+from landscape.model.description import describe_parameters
 from landscape.packing import pack
-from landscape.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.spec import read_job
 

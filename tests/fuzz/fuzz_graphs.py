@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from landscape.portable.model import PortableModel
-from landscape.portable.operations import ALLOWED, PYTHON
+from landscape.model.model import PortableModel
+from landscape.model.packed_operations import ALLOWED, PYTHON
 from landscape.problem.user_code import in_words
 
 ROOM = 3 << 29  # bytes: 1.5 GiB

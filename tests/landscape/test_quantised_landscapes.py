@@ -15,7 +15,9 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
 from landscape.measures.asking import job_of_file, job_of_run
-from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.filters import filter_unview, filter_view
+from landscape.model.parameters import state_of
 from landscape.preparation import prepare
 from landscape.spec import Job
 from landscape.views.prepared.wording import caption

@@ -22,7 +22,8 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.directions.random import random_direction
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import describe_parameters, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import state_of
 from landscape.reproduction import Witness, check_point
 from landscape.store import LandscapeStore
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from landscape.barrier import Barriers, barriers_of
 from landscape.connectivity import Training, match_weights, train_bend
 from landscape.connectivity.bending import point_on
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.samples import Rows
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet

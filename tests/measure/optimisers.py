@@ -22,12 +22,12 @@ from typing import Any
 
 from torch import Tensor
 
+from landscape.model.history import read_history
 from landscape.recipes.cifar10 import read_cifar10, transform
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, fit
 from landscape.training import Training
-from landscape.trajectory.history import read_history
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 IMAGES, BATCH = 8000, 128

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples
 
 SAMPLES, LENGTH, WIDTH, ROUNDS, POINTS = 1024, 32, 16, 9, 4

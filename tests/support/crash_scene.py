@@ -34,11 +34,11 @@ import landscape
 from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.core.grid import tile_at
-from landscape.parameters import state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.snapshots import read_trajectory
 from landscape.record import Record, parse_axis
 from landscape.store import LandscapeStore, commit
 from landscape.surface import NOT_COMPUTED
-from landscape.trajectory.snapshots import read_trajectory
 
 EPOCHS = 3
 WILD = 9.0  # the loss above which the problem raises: the far end of `line`

@@ -15,7 +15,8 @@ from landscape.directions.random import random_direction
 from landscape.evaluation.engines.rewrite import tidy
 from landscape.evaluation.engines.table import REWRITES
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import describe_parameters, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 
 CPU = torch.device("cpu")

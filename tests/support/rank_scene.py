@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.processes import end_with_parent
-from landscape.parameters import state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.history import read_history
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
 from landscape.training import Training, ranks
-from landscape.trajectory.history import read_history
 
 RANKS = 4
 GENERATOR = torch.Generator().manual_seed(3)

@@ -22,11 +22,11 @@ from disk import Call, Disk, Handler, die_at
 from power import Chooser, Log, Model, fingerprint
 
 from landscape import TrajectoryCollector
-from landscape.parameters import state_digest
-from landscape.trajectory.history import read_history
-from landscape.trajectory.importing import import_checkpoints
-from landscape.trajectory.run_files import read_info
-from landscape.trajectory.snapshots import read_trajectory
+from landscape.model.arithmetic import state_digest
+from landscape.model.checkpoint_import import import_checkpoints
+from landscape.model.history import read_history
+from landscape.model.run_files import read_info
+from landscape.model.snapshots import read_trajectory
 
 EPOCHS = 3
 

@@ -15,7 +15,7 @@ from landscape import Problem
 from landscape.calculation import LocalCalculator, Setting
 from landscape.measures.lines import Base
 from landscape.measures.slope import Slope
-from landscape.parameters import ParameterInfo, describe_parameters
+from landscape.model.description import ParameterInfo, describe_parameters
 from landscape.preparation import PreparedJob, prepare
 
 LINE = {"name": "line", "size": 3, "directions": [{"kind": "random"}]}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem
-from landscape.trajectory.snapshots import write_snapshot
+from landscape.model.snapshots import write_snapshot
 
 # Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
 # origin and the point that a process reproduces before its first tile. At these two the user's own model is evaluated

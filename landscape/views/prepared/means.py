@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.model.command import inspect_command
 from landscape.problem.derived import bases_of
 from landscape.record import BREAKING, EIGENVALUES, LayersRecord, Record
 from landscape.surface import RISE_STDERR
-from landscape.watch.command import inspect_command
 
 
 def mean_in_words(record: Record, observable: str, title: str) -> str:

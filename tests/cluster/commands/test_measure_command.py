@@ -10,8 +10,8 @@ import torch
 from landscape import run
 from landscape.curvature.kept import KeptSteps
 from landscape.measures import measuring
+from landscape.model.snapshots import write_snapshot
 from landscape.spec import read_job
-from landscape.trajectory.snapshots import write_snapshot
 
 
 def snapshots(folder: Path, numbers: range) -> None:

@@ -17,10 +17,10 @@ from cluster.commands.entry import main
 from cluster.status import training_lines
 from landscape.core.lock import training_lock
 from landscape.measures.asking import origins_of
+from landscape.model.history import log_end
+from landscape.model.launch import DONE, Launch, write_launch
+from landscape.model.training_state import training_state
 from landscape.results import open_run
-from landscape.trajectory.history import log_end
-from landscape.trajectory.launch import DONE, Launch, write_launch
-from landscape.trajectory.training_state import training_state
 from landscape.views.prepared.wording import caption
 
 FUNCTION = """

@@ -21,12 +21,12 @@ from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.core.errors import Interrupted, JobError
 from landscape.directions import FileDirection
+from landscape.model.snapshots import write_snapshot
 from landscape.reproduction import OtherModel
 from landscape.results import open_run
 from landscape.spec import Job, read_job
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
-from landscape.trajectory.snapshots import write_snapshot
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -17,10 +17,10 @@ import cluster
 import landscape
 from cluster.commands.entry import main
 from landscape.core.lock import run_lock
-from landscape.parameters import state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.snapshots import read_trajectory
 from landscape.spec import read_job
 from landscape.surface import OK
-from landscape.trajectory.snapshots import read_trajectory
 
 Call = Callable[..., tuple[int, str, str]]
 DEBUG = ((), ("--debug",))

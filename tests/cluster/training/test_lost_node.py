@@ -8,8 +8,8 @@ import pytest
 from faults import on_nodes
 
 from cluster.training.reading import read_log
-from landscape.trajectory.history import read_history
-from landscape.trajectory.snapshots import read_trajectory
+from landscape.model.history import read_history
+from landscape.model.snapshots import read_trajectory
 
 FUNCTION = """
 import os, time

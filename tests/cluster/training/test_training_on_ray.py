@@ -16,9 +16,9 @@ import cluster
 from cluster.training.reading import read_log
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.lock import training_alive
+from landscape.model.snapshots import read_trajectory
 from landscape.results import open_run
 from landscape.training.shares import epoch_order
-from landscape.trajectory.snapshots import read_trajectory
 
 EPOCHS, SAMPLES, BATCH = 4, 23, 8  # the last batch has 7 samples, which two ranks share unevenly
 FUNCTION = """

@@ -16,7 +16,9 @@ from landscape.core.errors import JobError
 from landscape.directions import DirectionTensors
 from landscape.directions.options import Normalise
 from landscape.directions.random import random_direction
-from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
+from landscape.model.arithmetic import direction_digest
+from landscape.model.description import describe_parameters, in_first_version
+from landscape.model.parameters import state_of
 from landscape.spec import Job, RandomDirection
 
 

@@ -27,9 +27,9 @@ from landscape.checks.rules.values import (
     still_fell,
 )
 from landscape.checks.rules.words import NotJudged
+from landscape.model.history import Stretch
 from landscape.problem.guessing import loss_of_guessing
 from landscape.record import Checks
-from landscape.trajectory.history import Stretch
 
 # -- 1 ------------------------------------------------------------------------------------------------------
 

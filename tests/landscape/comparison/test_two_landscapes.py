@@ -21,7 +21,9 @@ from landscape.comparison.pictures import pictures_of
 from landscape.comparison.steps import Steps, fine_enough, length_with_changes
 from landscape.comparison.telling import document, line_of_steps, lines_of, tables_of
 from landscape.core.quantisation import Quantisation
-from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.filters import filter_unview, filter_view
+from landscape.model.parameters import state_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.record import BitsRecord, ComparedRecord, StepsRecord

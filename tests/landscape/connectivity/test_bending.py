@@ -17,7 +17,7 @@ from landscape.connectivity.bending import Along, Progress, train_by
 from landscape.connectivity.weight_files import read_losses, read_progress, remove_progress, write_made, write_progress
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.curves import curve_shares
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.preparation import prepare
 from landscape.problem.samples import Rows
 

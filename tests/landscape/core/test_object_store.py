@@ -22,9 +22,9 @@ from landscape.core.lease import CARD, Lease
 from landscape.core.lock import driver_alive, run_lock
 from landscape.core.object_log import ObjectLog
 from landscape.core.probe import probe
+from landscape.model.history import read_history
+from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.store import LandscapeStore
-from landscape.trajectory.history import read_history
-from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
 ROOT = str(Path(__file__).parents[3])

@@ -26,7 +26,9 @@ from landscape.curvature import (
 )
 from landscape.curvature.operator import MOST_STRETCHES, stretches_of
 from landscape.directions.random import random_direction
-from landscape.parameters import describe_parameters, filter_view, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.filters import filter_view
+from landscape.model.parameters import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 

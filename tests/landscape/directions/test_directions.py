@@ -28,7 +28,9 @@ from landscape.directions.file import supplied_direction
 from landscape.directions.plane import cosines, project
 from landscape.directions.random import random_direction
 from landscape.directions.towards import towards_direction
-from landscape.parameters import combine, describe_parameters, state_of
+from landscape.model.arithmetic import combine
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import state_of
 from landscape.spec import DEFAULTS
 
 NAMES = ("matrix", "vector", "scalar")

@@ -23,13 +23,13 @@ from landscape.directions import (
     TowardsDirection,
 )
 from landscape.directions.kinds import is_seeded, seeded
-from landscape.parameters import describe_parameters
+from landscape.model.description import describe_parameters
+from landscape.model.snapshots import read_trajectory
 from landscape.preparation import prepare
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import as_samples
 from landscape.spec import Landscape
-from landscape.trajectory.snapshots import read_trajectory
 
 BASIS = '''
 """A unit vector along one element of one parameter."""

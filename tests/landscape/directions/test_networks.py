@@ -13,7 +13,7 @@ from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_ru
 from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.curves import curve_places
 from landscape.directions.networks import plane_through
-from landscape.parameters import combine
+from landscape.model.arithmetic import combine
 from landscape.preparation import path as path_on_axes
 from landscape.preparation import prepare
 from landscape.record import Record

@@ -10,7 +10,9 @@ from torch import nn
 from landscape import JobError, run
 from landscape.directions import RandomDirection, seeded
 from landscape.directions.random import random_direction
-from landscape.parameters import describe_parameters, direction_digest, state_of
+from landscape.model.arithmetic import direction_digest
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import state_of
 
 
 @pytest.mark.parametrize("normalise", ["filter", "layer", "model", "none"])

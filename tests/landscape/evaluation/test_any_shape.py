@@ -33,7 +33,7 @@ from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.unchanged import SamplesChanged
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples
 
 CPU = torch.device("cpu")

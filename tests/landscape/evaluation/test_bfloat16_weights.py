@@ -24,7 +24,8 @@ from landscape.evaluation import first_look as looking
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.moving import MovingWeights
-from landscape.parameters import describe_parameters, state_of
+from landscape.model.description import describe_parameters
+from landscape.model.parameters import state_of
 from landscape.views.prepared.wording import precision_text
 
 HALF_STEP = 2.0**-8  # of a number: the most that rounding it to bfloat16 changes

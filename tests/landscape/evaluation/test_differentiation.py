@@ -18,7 +18,7 @@ from landscape.core.plan import Plan
 from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.points import PointSets
 from landscape.problem.samples import as_samples
 

@@ -26,7 +26,7 @@ from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.engines.table import ALWAYS, REWRITES, class_of, make_forward
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.loaded import LoadedModel
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 
 SAME_BITS = {"maxima"}  # options that promise the bits of an engine without them

@@ -38,7 +38,7 @@ from landscape.core.random_state import seed_draws
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.values import mean_and_stderr
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")
 NAMES = ("matrix", "vector", "scalar")

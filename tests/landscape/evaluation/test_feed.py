@@ -19,7 +19,7 @@ from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows

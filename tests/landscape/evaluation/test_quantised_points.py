@@ -21,7 +21,7 @@ from landscape.evaluation.differentiation import Differentiation
 from landscape.evaluation.engines.integers import has_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.rounding import rounded_weights
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.3, -0.2], [0.3, 0.1], [-1.0, 0.5]])

@@ -14,7 +14,7 @@ from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moments import block_moments, mean_of, merged, stderr_of, tree_sum
 from landscape.evaluation.reduction import Before
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.observables import Combination
 
 CPU = torch.device("cpu")

@@ -21,7 +21,7 @@ from landscape.evaluation import containers
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.private import private_copy
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.batches import split_batches
 
 CPU = torch.device("cpu")

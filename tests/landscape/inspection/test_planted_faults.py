@@ -11,12 +11,12 @@ from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.moving import targets_of
+from landscape.model.layer_rules import DEFAULTS
 from landscape.problem.problem import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.resnet50 import ResNet50
-from landscape.watch.rules import DEFAULTS
 
 
 def seen_at_origin(problem: Problem, *, gradients: bool = False, batch_size: int = 8) -> LayersSeen:

@@ -14,7 +14,7 @@ from landscape.measures.asking import has_all
 from landscape.measures.document import Entry
 from landscape.measures.measuring import Asked
 from landscape.measures.rows import Row, row_of
-from landscape.trajectory.run_files import OLD_RADIUS
+from landscape.model.run_files import OLD_RADIUS
 
 SETTINGS = {"samples": "abc", "rho": {"sam": 0.05}}
 ROW = Row(1.5, 0.25, 1.0, 2.0, 16, "to a rise of 0.1")

@@ -29,7 +29,7 @@ from landscape.measures.rises import (
     rises_of,
 )
 from landscape.measures.rows import Row
-from landscape.parameters import State
+from landscape.model.parameters import State
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]

@@ -15,7 +15,7 @@ from landscape.measures.measuring import Asked, measure
 from landscape.measures.rises import draws_of
 from landscape.measures.rows import Row
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
-from landscape.parameters import describe_parameters
+from landscape.model.description import describe_parameters
 from landscape.preparation import solving
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]

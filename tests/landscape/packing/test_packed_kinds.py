@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from landscape import Job, JobError, Problem, run
+from landscape.model.description import describe_parameters
+from landscape.model.model import PortableModel
 from landscape.packing import pack
-from landscape.parameters import describe_parameters
-from landscape.portable.model import PortableModel
 from landscape.preparation import prepare
 from landscape.problem.callback import load_problem
 from landscape.problem.supervised import Supervised
@@ -481,6 +481,6 @@ def test_what_no_packed_graph_may_hold_is_named_with_its_line_and_no_temporary_f
 
 
 def test_what_the_reader_refuses_is_said_of_the_model_and_not_of_a_temporary_file(monkeypatch):
-    monkeypatch.setattr("landscape.portable.operations.ALLOWED", frozenset())
+    monkeypatch.setattr("landscape.model.packed_operations.ALLOWED", frozenset())
     with pytest.raises(JobError, match=r"^model: cannot be packed: its model holds the operation '[a-z_0-9.]+', which"):
         packed(small_problem, "unread")

@@ -9,11 +9,11 @@ from packed_scene import PLANE, members_of, new_folder, small_file, small_proble
 from safetensors.torch import save_file
 
 from landscape import Job, JobError, open_run, run
+from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.packing import pack
 from landscape.preparation import prepare
 from landscape.spec import read_job
 from landscape.store import LandscapeStore
-from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 LANDSCAPES = [
     {"name": "epochs", "trajectory": [0, 2, 3], "size": 3},

@@ -16,10 +16,11 @@ from small_models import Quadratic
 
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.http import Guard
+from landscape.model.arithmetic import layout
+from landscape.model.parameters import state_of
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
 from landscape.page.places import open_place
-from landscape.parameters import layout, state_of
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays
 

@@ -9,7 +9,7 @@ from small_models import make_job
 from torch import nn
 
 from landscape import JobError, Problem
-from landscape.parameters import norm
+from landscape.model.arithmetic import norm
 from landscape.preparation import prepare
 
 

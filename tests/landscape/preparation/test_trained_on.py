@@ -13,12 +13,12 @@ from landscape import JobError, open_run, run
 from landscape.checks.evidence import Evidence
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
+from landscape.model import history
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
-from landscape.trajectory import history
 from landscape.views.prepared.wording import caption
 
 SPECS = [

@@ -13,7 +13,11 @@ from torch import nn
 
 from landscape.core.errors import JobError
 from landscape.core.folders import open_folder
-from landscape.parameters import state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.history import log_end, read_history
+from landscape.model.run_files import read_info
+from landscape.model.snapshots import read_trajectory
+from landscape.model.training_state import went_on_to
 from landscape.recipes import digits, former
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
 from landscape.recipes.sources import Arrays
@@ -21,10 +25,6 @@ from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import SettingsOf, fit, training_of
 from landscape.spec import read_job
 from landscape.training import Training
-from landscape.trajectory.history import log_end, read_history
-from landscape.trajectory.run_files import read_info
-from landscape.trajectory.snapshots import read_trajectory
-from landscape.trajectory.training_state import went_on_to
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(30, 5, generator=GENERATOR)

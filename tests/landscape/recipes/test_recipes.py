@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from landscape.core.errors import JobError
-from landscape.parameters import state_digest
+from landscape.model.arithmetic import state_digest
+from landscape.model.history import read_history
+from landscape.model.run_files import read_info, read_network
+from landscape.model.snapshots import read_trajectory
 from landscape.problem.callback import load_problem
 from landscape.problem.problem import Problem
 from landscape.recipes import cifar10, cnn, digits, mnist
 from landscape.recipes.settings import listed_intervals
-from landscape.trajectory.history import read_history
-from landscape.trajectory.run_files import read_info, read_network
-from landscape.trajectory.snapshots import read_trajectory
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "data"

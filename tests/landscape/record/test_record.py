@@ -18,7 +18,7 @@ from landscape.core.errors import LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
 from landscape.core.progress import Failure
-from landscape.parameters import layout
+from landscape.model.arithmetic import layout
 from landscape.record import (
     BarrierRecord,
     BitsRecord,

@@ -12,7 +12,8 @@ from small_models import Quadratic
 
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
-from landscape.parameters import layout, state_of
+from landscape.model.arithmetic import layout
+from landscape.model.parameters import state_of
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays, PickedValues, chunk_changes
 

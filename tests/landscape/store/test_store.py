@@ -37,7 +37,8 @@ from landscape import Job, JobError, NotFoundError, Problem, open_run, run
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.grid import Grid, axis_coordinates, tile_counts
 from landscape.core.lock import run_lock
-from landscape.parameters import layout, state_of
+from landscape.model.arithmetic import layout
+from landscape.model.parameters import state_of
 from landscape.record import Record
 from landscape.store import DurableStore, LandscapeStore, NewArrays, commit, status_of
 

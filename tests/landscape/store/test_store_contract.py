@@ -33,13 +33,14 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.lock import driver_alive, run_lock
 from landscape.core.probe import probe
-from landscape.parameters import layout, state_of
+from landscape.model.arithmetic import layout
+from landscape.model.checkpoint_import import import_checkpoints
+from landscape.model.history import read_history
+from landscape.model.parameters import state_of
+from landscape.model.run_files import read_info
+from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays, commit, landscape_names, open_zarr, survey
-from landscape.trajectory.history import read_history
-from landscape.trajectory.importing import import_checkpoints
-from landscape.trajectory.run_files import read_info
-from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 MODEL = Quadratic()
 

@@ -11,8 +11,8 @@ import rank_scene
 import torch
 from filelock import FileLock
 
-from landscape.trajectory.history import read_history
-from landscape.trajectory.snapshots import read_trajectory
+from landscape.model.history import read_history
+from landscape.model.snapshots import read_trajectory
 
 pytestmark = pytest.mark.long
 

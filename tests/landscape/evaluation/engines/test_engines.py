@@ -22,7 +22,7 @@ from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import MovingWeights, targets_of
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 

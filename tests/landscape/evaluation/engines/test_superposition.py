@@ -18,7 +18,7 @@ from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines.superposition import InputVaries
 from landscape.evaluation.evaluator import Evaluator
-from landscape.parameters import state_of
+from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 
 

@@ -1,0 +1,262 @@
+"""Makes existing checkpoints the trajectory of a run: puts them in order, checks them, and writes them as snapshots."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.folders import open_folder
+from landscape.core.validation import Unit
+from landscape.model.numbering import Numbers, numbers_from_inside, numbers_from_names, refuse_unclear
+from landscape.model.replacement import finish, remove_leftovers, replace, staging
+from landscape.model.run_files import FOLDER, HISTORY_FILE, read_info
+from landscape.model.snapshots import UNITS, Trajectory, read_trajectory, snapshot_files, versions, write_snapshot
+from landscape.model.weight_files import load_weights, read_about
+
+Order = Literal["auto", "given"]
+ORDERS: tuple[Order, ...] = ("auto", "given")
+log = logging.getLogger("landscape")
+
+
+def import_checkpoints(
+    paths: Sequence[str | Path],
+    run: Place,
+    unit: Unit | None = None,
+    *,
+    order: Order = "auto",
+    overwrite: bool = False,
+) -> Trajectory:
+    """Make existing checkpoints the trajectory of `run`; where that fails the run stays as it was.
+
+    The checkpoints are put in the order of the number that tells their names apart (`ckpt_0.pt`, `ckpt_60.pt`, …, else
+    that of their folders: `checkpoint-500/model.safetensors`), and keep it: step 0, step 60. Of several such numbers
+    one named a step counts, then one named an epoch. Where the names tell nothing, the step or epoch inside the files
+    does (`global_step`, `step`, `iteration`, `epoch`, …). Where no name has a number and no file a step, they are
+    numbered 1, 2, 3, … as they were given, with a warning. Where that is unclear, the import is refused.
+
+    Args:
+        paths: the checkpoints: files of safetensors or `torch.save`.
+        run: the run's folder or URL; it is made if need be.
+        unit: what the numbers count, "epoch" or "step". Default: what the names or files call them, else steps; epochs
+            where the checkpoints are numbered as given.
+        order: "given" numbers the files 1, 2, 3, … as they are given, whatever they are called.
+        overwrite: replace the trajectory that the run holds.
+
+    Returns:
+        The trajectory that the run now holds.
+
+    Raises:
+        NotFoundError: a file does not exist.
+        JobError: a file is no checkpoint, two differ in names or shapes, their order cannot be told, or the run has a
+            trajectory already.
+        LandscapeError: the run cannot be written, or a file changed meanwhile.
+    """
+    _check_arguments(paths, unit, order)
+    folder = open_folder(run)
+    finish(folder)
+    existing = snapshot_files(folder)
+    if existing and not overwrite:
+        kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in existing}))
+        raise JobError(
+            f"run: {shown(str(run))} already holds a trajectory of {len(existing)} {kinds}; "
+            "name another run or give overwrite=True (--overwrite)"
+        )
+    files = [Path(path) for path in paths]
+    _refuse_missing(files)
+    _refuse_own(files, folder)
+    _refuse_twice(files)
+    shapes = _refuse_different(files)
+    numbers = _numbers(files, unit, order)
+    known = read_info(folder)
+    # A history belongs to the snapshots that were collected with it, not to those that were imported.
+    history = HISTORY_FILE if not existing or "imported" in known else None
+    _write(folder, files, numbers, shapes, {} if overwrite else known, history)
+    return read_trajectory(run)
+
+
+def _check_arguments(paths: Sequence[str | Path], unit: Unit | None, order: Order) -> None:
+    if unit not in (None, *UNITS):
+        raise JobError(f"unit: must be 'epoch' or 'step', not {shown(unit)}")
+    if order not in ORDERS:
+        raise JobError(f"order: must be 'auto' or 'given', not {shown(order)}")
+    if isinstance(paths, (str, Path)) or not paths:
+        raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {shown(paths)}")
+
+
+def _write(
+    folder: Folder,
+    files: Sequence[Path],
+    numbers: Numbers,
+    shapes: Mapping[str, tuple[int, ...]],
+    known: Mapping[str, Any],
+    history: str | None,
+) -> None:
+    """Put these checkpoints, as snapshots, in place of the trajectory that the run holds.
+
+    Args:
+        folder: the run.
+        files: the checkpoints.
+        numbers: the epoch or step of each.
+        shapes: the shape of each of their tensors; a file that has others by now is refused.
+        known: what of run.json stays.
+        history: HISTORY_FILE to keep the history, None to remove it.
+    """
+    numbered = sorted(zip(numbers.numbers, files, strict=True))
+    labels = _labels(files)
+    sources = [labels[file] for _, file in numbered]
+    info = {**_imported_info(len(shapes)), **known, "imported": sources, "unit": numbers.unit}
+    remove_leftovers(folder)
+    with staging(folder) as staged:
+        written = []
+        for number, file in numbered:
+            state = _read_again(file, shapes)
+            about: dict[str, Any] = {"source": labels[file], numbers.unit: number, **versions()}
+            written.append(write_snapshot(folder, numbers.unit, number, state, below=staged, **about))
+        replace(folder, info, written, history)
+
+
+def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:
+    """The number of each file, in the order in which the files were given."""
+    by_name = numbers_from_names(files, unit)
+    as_given = Numbers(tuple(range(1, len(files) + 1)), unit or "epoch", "order")
+    if order == "given":
+        if by_name:
+            _warn_of_falling(files, by_name.numbers)
+        return as_given
+    numbers = by_name or numbers_from_inside([read_about(file) for file in files], unit)
+    if numbers is not None:
+        return numbers
+    if len(files) > 1:
+        refuse_unclear(files)
+        log.warning(
+            "import: neither the names nor the files say which comes first; they are numbered as given, so %s is "
+            "the end of the training; --order given (order='given') says that this is meant",
+            shown(files[-1].name),
+        )
+    return as_given
+
+
+def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
+    """Warn of the first file that, in the order given, comes after one with a higher or the same number."""
+    for k in range(1, len(files)):
+        if numbers[k] <= numbers[k - 1]:
+            log.warning(
+                "import: the numbers in the names do not rise in the order given: %s comes after %s; --order auto goes "
+                "by the numbers",
+                shown(files[k].name), shown(files[k - 1].name),
+            )  # fmt: skip
+            return
+
+
+def _labels(files: Sequence[Path]) -> dict[Path, str]:
+    """The name under which the run records each file: its own, with that of its folder where two names are alike."""
+    alike = len({file.name for file in files}) < len(files)
+    labels = {file: "/".join(file.absolute().parts[-2:]) if alike else file.name for file in files}
+    # A file's name may be any bytes, and JSON holds text only.
+    return {file: os.fsencode(label).decode(errors="backslashreplace") for file, label in labels.items()}
+
+
+def _refuse_missing(files: Iterable[Path]) -> None:
+    for file in files:
+        if "://" not in str(file) and not file.exists():
+            raise NotFoundError(f"weights file {shown(str(file))} does not exist")
+
+
+def _refuse_twice(files: Iterable[Path]) -> None:
+    first_named: dict[Path, Path] = {}
+    for file in files:
+        other = first_named.setdefault(file.resolve(), file)
+        if other is not file:
+            raise JobError(
+                f"checkpoints: {shown(str(file))} and {shown(str(other))} are one file; leave one of them out"
+            )
+
+
+def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
+    own = Path(folder.place(FOLDER)).resolve()
+    for file in files:
+        if file.resolve().parent == own:
+            raise JobError(
+                f"checkpoints: {shown(str(file))} is part of the run it would be imported into; copy it first"
+            )
+
+
+def _refuse_different(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    """Refuse checkpoints of different networks, reading one at a time; returns the shapes of their tensors."""
+    first: dict[str, tuple[int, ...]] = {}
+    unusual: dict[str, list[str]] = {}
+    for file in files:
+        state = load_weights(file)
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        first = first or shapes
+        difference = _first_difference(first, shapes)
+        if difference:
+            raise JobError(
+                f"checkpoints: must be of one network, but {shown(str(file))} {difference} in {shown(str(files[0]))}; "
+                "leave one of them out"
+            )
+        for what, name in _unusual(state).items():
+            unusual.setdefault(what, []).append(f"{shown(name)} of {shown(file.name)}")
+    for what, places in unusual.items():
+        more = f", and in {len(places) - 1} more files" if len(places) > 1 else ""
+        log.warning("import: %s in %s%s; imported as it is", what, places[0], more)
+    return first
+
+
+def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Values that are imported although they are hardly meant: a word for each kind → the first tensor that has it."""
+    first_with: dict[str, str] = {}
+    for name, tensor in state.items():
+        if tensor.is_complex():
+            first_with.setdefault("complex numbers", name)
+        elif not tensor.is_floating_point():
+            if name.endswith((".weight", ".bias")):
+                first_with.setdefault("whole numbers for weights", name)
+        elif not bool(torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor).all()):
+            first_with.setdefault("NaN or infinity", name)
+    return first_with
+
+
+def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The tensors of a file that was checked before, each with memory of its own.
+
+    Raises:
+        LandscapeError: it holds other names or shapes than then.
+    """
+    state = load_weights(file, again=True)
+    if {name: tuple(tensor.shape) for name, tensor in state.items()} != dict(shapes):
+        raise LandscapeError(f"weights {shown(str(file))} changed while it was imported; import again")
+    return {name: tensor.clone().contiguous() for name, tensor in state.items()}
+
+
+def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]]) -> str:
+    """In words, as 'lacks 'fc.bias', which is', how `other` differs from `first`; empty where it does not."""
+    for name, shape in first.items():
+        if name not in other:
+            return f"lacks {shown(name)}, which is"
+        if other[name] != shape:
+            return f"has {shown(name)} of shape {other[name]}, which is {shape}"
+    return next((f"has {shown(name)}, which is not" for name in other if name not in first), "")
+
+
+def _imported_info(tensors: int) -> dict[str, Any]:
+    """What run.json says of checkpoints of so many tensors; None stands for what they do not tell."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": None,
+        "parameters": None,
+        "tensors": tensors,
+        "optimiser": None,
+        "learning_rate": None,
+        "steps_per_epoch": None,
+        "versions": versions(),
+    }

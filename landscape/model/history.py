@@ -1,0 +1,354 @@
+"""The history of a training: one JSON object per recorded step and per epoch's end, each on a line of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from landscape.core.arguments import is_number, parse_json
+from landscape.core.base import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.folders import open_folder
+from landscape.core.validation import Unit
+from landscape.model.run_files import HISTORY_FILE, MOST_DIGITS, contents, read_info, refusing_disk_errors, whole_number
+
+LAST_LINES = 20  # of a log, whose mean is its last loss: the loss of a single step is that of a single batch
+MOST_READ = 10_000  # lines that are read for the end of a log without losses
+log = logging.getLogger("landscape")
+
+
+@dataclass(frozen=True)
+class HistoryLines:
+    """A history file, taken apart.
+
+    Text after the last newline belongs to no line: a crash, or a writer that is still at work, leaves it incomplete.
+
+    Args:
+        data: the whole file.
+        readable: each line that can be parsed, as it stands (newline included) and as the object that it holds.
+        damaged: the numbers, from 1, of the lines that cannot be parsed.
+    """
+
+    data: bytes
+    readable: tuple[tuple[bytes, dict[str, Any]], ...]
+    damaged: tuple[int, ...]
+
+
+def read_lines(run: Place) -> HistoryLines:
+    """The lines of the history that counts in this run; empty where there is no history.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    data = history_data(open_folder(run))
+    readable, damaged = [], []
+    for number, text in enumerate(data.split(b"\n")[:-1], 1):
+        line = _parsed(text)
+        if line is None:
+            damaged.append(number)
+        else:
+            readable.append((text + b"\n", line))
+    return HistoryLines(data, tuple(readable), tuple(damaged))
+
+
+def history_data(folder: Folder) -> bytes:
+    """The file of the history that counts; empty where there is none."""
+    path = contents(folder, read_info(folder)).history
+    try:
+        return (folder.read(path) if path else None) or b""
+    except OSError as error:
+        raise LandscapeError(f"{shown(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """The JSON object on a line; None where the line holds none."""
+    try:
+        # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
+        value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=whole_number)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_history(run: Place) -> list[dict[str, Any]]:
+    """The recorded steps and epochs, in order; empty where there are none.
+
+    Damaged lines are left out, with a warning that names them.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    lines = read_lines(run)
+    if lines.damaged:
+        _warn(open_folder(run).place(HISTORY_FILE), lines.damaged)
+    return [line for _, line in lines.readable]
+
+
+@dataclass(frozen=True)
+class Log:
+    """The bytes of a history, read once."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """Where a log ends, or the part of it up to some step or epoch.
+
+    Attributes:
+        step: how many steps were done; None where no line says it.
+        epoch: how many epochs had ended; None where no line says it.
+        loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of a single step is
+            that of a single batch; None where there are none.
+        stderr: the standard error of that mean; 0 of a single loss.
+        is_finite: whether the last loss in the log is a finite one; else `loss` is of earlier steps. NaN and infinity
+            stand there as null.
+        loss_at: where it was then finite last, such as `step 149`; empty where it is at its end.
+    """
+
+    step: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    stderr: float = 0.0
+    is_finite: bool = True
+    loss_at: str = ""
+
+    @property
+    def not_finite(self) -> str:
+        """That the log ends without a finite loss, in words, and `loss`; empty where it ends with a finite one."""
+        if self.is_finite:
+            return ""
+        before = "" if self.loss is None else f", {self.loss:.4g} on average up to {self.loss_at or 'then'}"
+        return f"no finite loss at its log's end{before}"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Losses that follow one another in a log: their mean, its standard error, and how many they are.
+
+    `whole` says that they are those of all steps of an epoch: all of its samples are in the mean, so that it has no
+    noise of sampling.
+    """
+
+    mean: float
+    stderr: float
+    count: int
+    whole: bool = False
+
+
+Until = tuple[Unit, int]  # an epoch or step, by its number
+
+
+def read_log(run: Place) -> Log:
+    """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    return Log(history_data(open_folder(run)))
+
+
+def log_end(run: Place | Log, until: Until | None = None) -> LogEnd | None:
+    """Where the log of a run ends; None where it has no lines. All that tells of a log's end asks this function.
+
+    Args:
+        run: the run, or its log where that was read before.
+        until: count the lines up to this epoch or step only.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    step: int | None = None
+    epoch: int | None = None
+    losses: list[float] = []
+    of_epoch, read, is_finite, loss_at = None, 0, True, ""
+    for line in _backwards(run, until):
+        read += 1
+        step = _count(line, "step") if step is None else step
+        epoch = _epochs_ended(line) if epoch is None else epoch
+        loss = line.get("loss")
+        if is_number(loss):
+            if losses and line.get("epoch") != of_epoch:
+                break
+            if not losses and not is_finite:
+                loss_at = _place(line)
+            of_epoch = line.get("epoch")
+            losses.append(float(loss))
+        elif "loss" in line and not losses:
+            is_finite = False
+        known = len(losses) == LAST_LINES and (step is not None or epoch is not None)
+        if known or read == MOST_READ:
+            break
+    if not read:
+        return None
+    last = losses[:LAST_LINES]
+    mean, error = _mean_and_error(last) if last else (None, 0.0)
+    return LogEnd(step, epoch, mean, error, is_finite, loss_at)
+
+
+def last_stretches(run: Place | Log, until: Until | None = None, most: int = 3) -> list[Stretch]:
+    """The last stretches of a log that say whether the loss still fell, the oldest first; fewer where it is short.
+
+    They are epochs, of which the last one counts from its middle on; of a log of a single epoch, or without epochs,
+    stretches of equal length, at least 20 lines each.
+
+    Args:
+        run: the run, or its log where that was read before.
+        until: count the lines up to this epoch or step only.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    lines = [line for line in _backwards(run, until) if is_number(line.get("loss"))][::-1]
+    epochs: dict[Any, list[dict[str, Any]]] = {}
+    for line in lines:
+        epochs.setdefault(_count(line, "epoch"), []).append(line)
+    groups, of_epochs = list(epochs.values()), True
+    if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # an epoch that has only begun says little
+        groups.pop()
+    if len(groups) < 2 or None in epochs:
+        of_epochs = False
+        size = max(LAST_LINES, len(lines) // LAST_LINES)
+        ends = range(len(lines), size - 1, -size)
+        groups = [lines[end - size : end] for end in ends][::-1]
+    groups = groups[-most:]
+    whole = of_epochs and len({len(group) for group in groups}) == 1 and all(map(_is_gapless, groups))
+    return [_stretch([float(line["loss"]) for line in group], whole) for group in groups]
+
+
+def _is_gapless(lines: list[dict[str, Any]]) -> bool:
+    """Whether lines of one epoch are those of successive steps, or one line stands for the epoch."""
+    first, last = _count(lines[0], "step"), _count(lines[-1], "step")
+    return len(lines) == 1 or (first is not None and last is not None and last - first + 1 == len(lines))
+
+
+def _stretch(losses: list[float], whole: bool) -> Stretch:
+    return Stretch(*_mean_and_error(losses), len(losses), whole)
+
+
+def _mean_and_error(losses: list[float]) -> tuple[float, float]:
+    mean = math.fsum(losses) / len(losses)
+    if len(losses) < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in losses) / (len(losses) - 1) / len(losses))
+
+
+def _backwards(run: Place | Log, until: Until | None) -> Iterator[dict[str, Any]]:
+    """The lines up to an epoch or step, the last one first; without those that cannot be read."""
+    whole = run if isinstance(run, Log) else read_log(run)
+    for text in reversed(whole.data.split(b"\n")[:-1]):
+        line = _parsed(text)
+        if line is not None and (until is None or (_count(line, until[0]) or 0) <= until[1]):
+            yield line
+
+
+def _place(line: Mapping[str, Any]) -> str:
+    """The step of a line, or else its epoch, such as `step 149`; empty where another program wrote neither."""
+    numbered = ((name, _count(line, name)) for name in ("step", "epoch"))
+    return next((f"{name} {number}" for name, number in numbered if number is not None), "")
+
+
+def _count(line: Mapping[str, Any], name: str) -> int | None:
+    """A step or epoch of a line; None where another program wrote it without."""
+    value = line.get(name)
+    return int(value) if is_number(value) else None
+
+
+def _epochs_ended(line: Mapping[str, Any]) -> int | None:
+    """How many epochs have ended: the line of a step has the number of the epoch that it belongs to."""
+    epoch = _count(line, "epoch")
+    if epoch is None or line.get("epoch_end") or line.get("step") is None:  # a line without a step is of an epoch
+        return epoch
+    return max(0, epoch - 1)
+
+
+@lru_cache(maxsize=256)  # an open page reads the same lines again and again, and should warn once
+def _warn(place: str, damaged: tuple[int, ...]) -> None:
+    more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
+    numbers = ", ".join(map(str, damaged[:5]))
+    log.warning(
+        "history %s: line%s %s%s cannot be read and %s left out; the other lines are kept",
+        shown(place), "s" if len(damaged) > 1 else "", numbers, more, "are" if len(damaged) > 1 else "is",
+    )  # fmt: skip
+
+
+def keep_beside(folder: Folder, data: bytes, reason: str) -> str:
+    """Copy a history to `history.jsonl.<reason>-<digest>`, where nothing overwrites it, and return that name."""
+    name = f"{HISTORY_FILE}.{reason}-{hashlib.sha256(data).hexdigest()[:8]}"
+    with refusing_disk_errors(folder.place(name)):
+        folder.write(name, data)
+    return name
+
+
+def kept_beside(folder: Folder, reason: str) -> list[str]:
+    """The names of the copies that `keep_beside` wrote for this reason."""
+    pattern = re.compile(rf"{re.escape(HISTORY_FILE)}\.{reason}-[0-9a-f]{{8}}")
+    return [name for name in folder.names("") if pattern.fullmatch(name)]
+
+
+class HistoryWriter:
+    """Appends to the history of a run that is being trained.
+
+    `folders.Log` says when an appended line is safe from a crash.
+    """
+
+    def __init__(self, run: Place) -> None:
+        self._folder = open_folder(run)
+        self._log = self._folder.log(HISTORY_FILE)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one recorded step or epoch.
+
+        Raises:
+            LandscapeError: the disk is full, or rights are missing.
+        """
+        with refusing_disk_errors(self._folder.name):
+            self._log.add(history_line(line).encode())
+
+    def sync(self) -> None:
+        """Make every line appended so far survive a crash of this process and a power cut.
+
+        Raises:
+            LandscapeError: the disk is full, or rights are missing.
+        """
+        with refusing_disk_errors(self._folder.name):
+            self._log.sync()
+
+
+def history_line(line: Mapping[str, Any]) -> str:
+    """A line of the history as text, newline included."""
+    return json.dumps(line, allow_nan=False) + "\n"
+
+
+def recorded_number(name: str, value: Any) -> float | int | None:
+    """A loss or metric as the history holds it: a number; None where it is None, NaN or infinite.
+
+    Example:
+        >>> recorded_number("loss", 0.5), recorded_number("loss", float("nan"))
+        (0.5, None)
+
+    Raises:
+        JobError: the value is not one number; the message begins with `name`.
+    """
+    if value is None:
+        return None
+    if getattr(value, "numel", lambda: 1)() != 1 or isinstance(value, (str, bytes)):
+        shape = f"an array of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
+        raise JobError(f"{name}: must be one number, not {shape}; take its mean")
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        return finite(number if isinstance(number, int) else float(number))
+    except (TypeError, ValueError):
+        raise JobError(f"{name}: must be one number, not {type(value).__name__}") from None
+
+
+def finite(value: Any) -> float | int | None:
+    """A number for JSON, which has no NaN and no infinity: these become None."""
+    return value if isinstance(value, int) or math.isfinite(value) else None

@@ -1,0 +1,211 @@
+"""The table of rules: what each looks at, its formula and its threshold; and which of them fire.
+
+They are the watchpoints of MindInsight's debugger, most under its names. Where it ships a threshold, that is the
+default here: all zeros, abs means of gradients below 1e-9, changes above 0.1 and below 1e-4, no change within 1e-5. It
+leaves to the user what is too large or too small, and how many activations may lie at an end of their range; those
+defaults are this project's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # which needs torch; the table is read without it
+    from landscape.model.layer_statistics import Change, Statistics
+
+Target = Literal["weights", "outputs", "gradients", "changes"]
+Thresholds = Mapping[str, float]  # by the names of rules
+
+SATURATED = 1e-3  # how near an end a value of a sigmoid or tanh lies that counts as at it
+BOUNDS = {"sigmoid": (SATURATED, 1 - SATURATED), "tanh": (SATURATED - 1, 1 - SATURATED)}
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What rules are asked about: one tensor, or all that a layer gave over the samples.
+
+    Attributes:
+        layer: its name: of a layer, an operation, or a parameter.
+        statistics: of its values; of a gradient, those of the gradient.
+        activation: `relu`, `sigmoid` or `tanh`, where it is the output of one.
+        dimensions: how many it has; biases and the weights of norms have one.
+        change: how far it has moved, of weights.
+        in_model: whether it is part of the network; what `observe` computes of its outputs is not.
+        from_infinite: whether all that is infinite came so from what was given, as the masks of attention do.
+        unmasked: the statistics of what a mask has not set to next to -Inf; None: of all.
+    """
+
+    layer: str
+    statistics: Statistics
+    activation: str = ""
+    dimensions: int = 2
+    change: Change | None = None
+    in_model: bool = True
+    from_infinite: bool = False
+    unmasked: Statistics | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule fires where its measure is beyond its threshold.
+
+    Attributes:
+        name: as users write it.
+        target: what it looks at.
+        formula: what is measured, in words.
+        side: `>`, `>=`, `<` or `<=`: on which side of the threshold it fires.
+        threshold: the default.
+        measure: the number; None where the rule says nothing of this tensor.
+        means: what is wrong, in a few words.
+    """
+
+    name: str
+    target: Target
+    formula: str
+    side: Literal[">", ">=", "<", "<="]
+    threshold: float
+    measure: Callable[[Tensors], float | None]
+    means: str
+
+    def fires(self, seen: Tensors, threshold: float | None = None) -> float | None:
+        """What is measured of the tensor, where that is beyond the threshold; else None."""
+        value, limit = self.measure(seen), self.threshold if threshold is None else threshold
+        if value is None or math.isnan(value):
+            return None
+        beyond = {">": value > limit, ">=": value >= limit, "<": value < limit, "<=": value <= limit}
+        return value if beyond[self.side] else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that fired."""
+
+    layer: str
+    rule: str
+    value: float
+    threshold: float
+
+    @property
+    def text(self) -> str:
+        """In words: `fc2: weight_overflow (NaN or Inf: share not finite 0.25 > 0)`."""
+        rule = RULES[self.rule]
+        measured = f"{rule.formula} {self.value:.4g} {rule.side} {self.threshold:.4g}"
+        return f"{self.layer}: {self.rule} ({rule.means}: {measured})"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        value = self.value if math.isfinite(self.value) else None
+        return {"layer": self.layer, "rule": self.rule, "value": value, "threshold": self.threshold}
+
+
+def _not_finite(seen: Tensors) -> float | None:
+    known = seen.statistics
+    return known.share(known.nans if seen.from_infinite else known.not_finite)
+
+
+def _zeros(seen: Tensors) -> float | None:
+    # Biases begin at zero, and so do the running means of norms.
+    return seen.statistics.share(seen.statistics.zeros) if seen.in_model and seen.dimensions > 1 else None
+
+
+def _magnitude(seen: Tensors) -> float | None:
+    return (seen.unmasked or seen.statistics).magnitude if seen.in_model else None
+
+
+def _small(seen: Tensors) -> float | None:
+    """The mean magnitude, unless all that is finite is zero: of all values that is a rule of its own."""
+    known = seen.statistics
+    told = seen.in_model and seen.dimensions > 1 and known.zeros < known.finite
+    return known.magnitude if told else None
+
+
+def _gradient(seen: Tensors) -> float | None:
+    # A bias before a normalisation has a gradient of rounding alone.
+    return seen.statistics.magnitude if seen.dimensions > 1 and seen.statistics.finite else None
+
+
+def _zeros_of_relu(seen: Tensors) -> float | None:
+    return seen.statistics.share(seen.statistics.zeros) if seen.activation == "relu" else None
+
+
+def _at_ends(activation: str) -> Callable[[Tensors], float | None]:
+    def share(seen: Tensors) -> float | None:
+        return seen.statistics.share(seen.statistics.ends) if seen.activation == activation else None
+
+    return share
+
+
+def _ratio(seen: Tensors) -> float | None:
+    # What begins at zero, as biases do, changes by any ratio.
+    return seen.change.ratio if seen.change is not None and seen.dimensions > 1 else None
+
+
+def _largest(seen: Tensors) -> float | None:
+    return seen.change.largest if seen.change is not None and seen.dimensions > 1 else None
+
+
+_ABS, _SHARE, _MOVED = "mean abs", "share not finite", "mean abs(Δw) / mean abs(w)"
+_TABLE = (
+    Rule("weight_overflow", "weights", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    Rule("weight_all_zero", "weights", "share of zeros", ">=", 1.0, _zeros, "all zero"),
+    Rule("weight_too_large", "weights", _ABS, ">", 100.0, _magnitude, "too large"),
+    Rule("weight_too_small", "weights", _ABS, "<", 1e-8, _small, "too small"),
+    Rule("tensor_overflow", "outputs", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    Rule("relu_zeros", "outputs", "share of zeros", ">", 0.99, _zeros_of_relu, "dead ReLU"),
+    Rule("sigmoid_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("sigmoid"), "saturated"),
+    Rule("tanh_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("tanh"), "saturated"),
+    Rule("tensor_all_zero", "outputs", "share of zeros", ">=", 1.0, _zeros, "all zero"),
+    Rule("tensor_too_large", "outputs", _ABS, ">", 1e4, _magnitude, "exploding"),
+    Rule("tensor_too_small", "outputs", _ABS, "<", 1e-7, _small, "vanishing"),
+    Rule("gradient_exploding", "gradients", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    Rule("gradient_too_large", "gradients", _ABS, ">", 100.0, _magnitude, "too large"),
+    Rule("gradient_vanishing", "gradients", _ABS, "<", 1e-9, _gradient, "vanishing"),
+    Rule("weight_not_changed", "changes", "largest abs(Δw) / abs(w)", "<=", 1e-5, _largest, "unchanged"),
+    Rule("weight_change_too_large", "changes", _MOVED, ">", 0.1, _ratio, "changes too much"),
+    Rule("weight_change_too_small", "changes", _MOVED, "<", 1e-4, _ratio, "changes too little"),
+)
+RULES: dict[str, Rule] = {rule.name: rule for rule in _TABLE}
+TARGETS: tuple[Target, ...] = ("weights", "outputs", "gradients", "changes")
+DEFAULTS: dict[str, float] = {rule.name: rule.threshold for rule in _TABLE}
+NAMED = 3  # layers of a rule that a line names
+
+
+def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = DEFAULTS) -> list[Finding]:
+    """The rules that fire, in the order of the tensors, of each in the order of the table.
+
+    >>> from landscape.model.layer_statistics import statistics_of
+    >>> import torch
+    >>> [found] = findings("weights", [Tensors("fc1.weight", statistics_of(torch.zeros(2, 3)))])
+    >>> found.text
+    'fc1.weight: weight_all_zero (all zero: share of zeros 1 >= 1)'
+    """
+    rules = [RULES[name] for name in thresholds if RULES[name].target == target]
+    found = []
+    for tensors in seen:
+        for rule in rules:
+            value = rule.fires(tensors, thresholds[rule.name])
+            if value is not None:
+                found.append(Finding(tensors.layer, rule.name, value, thresholds[rule.name]))
+    return found
+
+
+def others_in_words(others: Sequence[tuple[str, str]]) -> str:
+    """What fired beside the first finding of a step, which often is one cause: layers by their rules; '' of none.
+
+    Args:
+        others: the layer and the rule of each.
+
+    >>> others_in_words([("fc1", "tensor_all_zero"), ("fc2.weight", "gradient_vanishing"), ("fc2", "tensor_all_zero")])
+    ', and 3 more: tensor_all_zero of fc1, fc2; gradient_vanishing of fc2.weight'
+    """
+    by_rule: dict[str, list[str]] = {}
+    for layer, rule in others:
+        by_rule.setdefault(rule, []).append(layer)
+    parts = []
+    for rule, layers in by_rule.items():
+        more = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
+        parts.append(f"{rule} of {', '.join(layers[:NAMED])}{more}")
+    return f", and {len(others)} more: {'; '.join(parts)}" if others else ""

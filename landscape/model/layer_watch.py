@@ -1,0 +1,299 @@
+"""What each layer of a network gives, seen while it computes: outputs of modules, and of operations between modules.
+
+No layer is changed: hooks that hold for all modules of the process say which module is called, and a mode of torch's
+dispatcher shows every operation, so that also networks without modules, such as exported graphs, can be watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks_of_all
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from landscape.model.layer_rules import BOUNDS, Tensors
+from landscape.model.layer_statistics import Statistics, merged, statistics_of
+from landscape.model.log_masks import LogMasks, is_log_of_zeros
+from landscape.model.masks import beside_mask, is_watched, origin_of_infinite, values_given
+
+ACTIVATIONS = {
+    "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",
+}  # fmt: skip
+CLAMPS = ("clamp_min", "clamp", "hardtanh")  # a ReLU where they clamp at 0
+MODULES = {"ReLU": "relu", "ReLU6": "relu", "Sigmoid": "sigmoid", "Hardsigmoid": "sigmoid", "Tanh": "tanh"}
+# Operations that only move, make or choose values: what they give is not a layer's output.
+MOVING = frozenset((
+    "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
+    "empty", "empty_like", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
+    "lift_fresh_copy", "local_scalar_dense", "masked_fill", "native_dropout", "new_empty", "new_full", "new_ones",
+    "new_zeros", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
+    "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
+    "unsafe_view", "where", "zero", "zeros", "zeros_like", "new_zeros_with_same_feature_meta",
+))  # fmt: skip
+OUTSIDE = "observe"  # what operations outside the network are called by
+
+
+@dataclass
+class Layer:
+    """What a layer gave so far: a module, an operation between modules, or one outside the network.
+
+    Attributes:
+        name: of the module, `block1.relu()` of an operation in it, with `#2` and so on of later calls.
+        kind: the class of the module, or `operation`.
+        activation: `relu`, `sigmoid` or `tanh`, where it is one.
+        shape: of the output in the first batch.
+        unmasked: statistics without what a mask has made next to -Inf.
+        from_infinite: whether all that was infinite came so from what was given.
+        born: the operation in it that first made a value that is not finite of values that are.
+    """
+
+    name: str
+    kind: str
+    in_model: bool
+    activation: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    statistics: Statistics = field(default_factory=Statistics)
+    unmasked: Statistics = field(default_factory=Statistics)
+    from_infinite: bool = False
+    born: str = ""
+
+    def seen(self) -> Tensors:
+        """As rules are asked about it."""
+        return Tensors(
+            self.name, self.statistics, self.activation, in_model=self.in_model, from_infinite=self.from_infinite,
+            unmasked=self.unmasked,
+        )  # fmt: skip
+
+
+@dataclass
+class _Call:
+    """A call of a module that has not returned.
+
+    Attributes:
+        name: with the number of the call.
+        whole: whether it is a layer of torch's, whose operations are its own business.
+        parent: whether it has modules of its own.
+        operations: how many it carried out itself.
+        last: its last activation, or '' where another operation came after it.
+        born: its first operation that made a value not finite of values that are.
+    """
+
+    name: str
+    module: nn.Module
+    whole: bool
+    parent: bool
+    operations: int = 0
+    last: str = ""
+    born: str = ""
+
+
+class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
+    """Keeps the statistics of every layer of a network while it is entered.
+
+    Nothing is kept before `begin`, which is called at each batch: calls of a module that is used again are told apart
+    by their number in the batch.
+
+    Args:
+        model: the network, in eval mode; what is called outside it counts as `observe`.
+        operations: whether operations between modules are seen, beside modules.
+        numbered: whether the calls of a module that is called again are told apart.
+        when: whether a call counts.
+
+    Attributes:
+        layers: in the order in which they were first computed.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, operations: bool = True, numbered: bool = True,
+        when: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self.layers: dict[str, Layer] = {}
+        self.on = False
+        self._busy, self._stack, self._log_masks = False, list[_Call](), LogMasks()
+        self._numbers, self._last = Counter[str](), (0, 0)
+        self._operations, self._told_apart, self._when = operations, numbered, when
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> NetworkWatcher:
+        self._opened.callback(hooks_of_all.register_module_forward_pre_hook(self._called).remove)
+        self._opened.callback(hooks_of_all.register_module_forward_hook(self._returned).remove)
+        if self._operations:
+            self._opened.enter_context(_Operations(self))
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._end()
+        self._opened.close()
+
+    def begin(self, *, on: bool = True) -> None:
+        """A batch begins.
+
+        Args:
+            on: whether its values count.
+        """
+        self._end()
+        self.on, self._stack, self._numbers, self._last = on, [], Counter(), (0, 0)
+
+    def _end(self) -> None:
+        self._log_masks.end()
+        for name in self._log_masks.guilty:
+            self.layers[name].from_infinite, self.layers[name].born = False, "log"
+
+    @property
+    def where(self) -> str:
+        """The innermost layer that was called and has not returned, as where user code raises; '' where none is."""
+        return self._stack[-1].name or "the model" if self._stack else ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether statistics are being computed, whose operations are not the network's."""
+        return self._busy
+
+    # -- modules ----------------------------------------------------------------------------------------------
+
+    def _called(self, module: nn.Module, _: Any) -> None:
+        if not self.on or id(module) not in self._names or self._busy or not self._when():
+            return
+        name = self._numbered(self._names[id(module)])
+        parent = next(module.children(), None) is not None
+        whole = type(module).__module__.startswith("torch.nn.modules")
+        self._stack.append(_Call(name, module, whole, parent))
+
+    def _returned(self, module: nn.Module, _: Any, output: Any) -> None:
+        while self._stack and any(each.module is module for each in self._stack):
+            call = self._stack.pop()  # those above it raised, and somebody caught it
+            if call.module is module:
+                with self._computing():
+                    self._keep(call, output)
+                break
+
+    def _keep(self, call: _Call, output: Any) -> None:
+        named = _named_tensors(output)
+        for place, tensor in named:
+            leaf = not call.parent and (call.operations or not self._operations)
+            if not leaf and _place(tensor) == self._last:
+                continue  # what the last layer in it gave, handed on
+            name = f"{call.name or 'the model'}{place}"
+            kind = type(call.module).__name__
+            activation = call.last if leaf and len(named) == 1 else ""
+            if not self._operations:
+                activation = MODULES.get(kind, "")
+            layer = self._add(name, kind, True, activation, tensor)
+            layer.born = layer.born or call.born
+        if self._stack and call.born:
+            self._stack[-1].born = self._stack[-1].born or call.born
+
+    # -- operations -------------------------------------------------------------------------------------------
+
+    def computed(self, function: Any, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
+        """An operation was carried out; `given` are its arguments as they were before."""
+        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not self.on or function.is_view:
+            return
+        with self._computing():
+            self._log_masks.computed(arguments, given, output)
+        if not is_watched(tensor):
+            return
+        name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
+        if name in MOVING:
+            return
+        with self._computing():
+            activation = _activation_of(name, arguments)
+            born, from_infinite = origin_of_infinite(name, tensor, given)
+            masks = born and (call is None or not call.whole) and is_log_of_zeros(name, tensor)
+            born, from_infinite = born and not masks, from_infinite or masks
+            if call is not None:
+                call.operations += 1
+                call.last = activation
+                call.born = call.born or (name if born else "")
+            if call is not None and call.whole and not (call.parent and activation):
+                return
+            owner = OUTSIDE if call is None else call.name
+            layer = self._numbered(f"{owner}.{name}()" if owner else f"{name}()")
+            kept = self._add(layer, "operation", call is not None, activation, tensor, name)
+            kept.born = kept.born or (name if born else "")
+            kept.from_infinite = kept.from_infinite or from_infinite
+            if masks:
+                self._log_masks.made(layer, tensor)
+
+    # -- what is kept -----------------------------------------------------------------------------------------
+
+    def _add(self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = "") -> Layer:
+        layer = self.layers.get(name)
+        if layer is None:
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            layer = self.layers[name] = Layer(name, kind, in_model, activation, shape, dtype)
+        found = statistics_of(tensor, BOUNDS.get(activation))
+        layer.statistics = merged([layer.statistics, found])
+        layer.unmasked = merged([layer.unmasked, beside_mask(operation, tensor, found)])
+        self._last = _place(tensor)
+        return layer
+
+    def _numbered(self, name: str) -> str:
+        self._numbers[name] += 1
+        return name if self._numbers[name] == 1 or not self._told_apart else f"{name} #{self._numbers[name]}"
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._busy = False
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells a watcher of every operation."""
+
+    def __init__(self, watcher: NetworkWatcher) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watcher = watcher
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if self._watcher.busy:
+            return func(*args, **named)
+        given = values_given(func, args, named)
+        output = func(*args, **named)
+        self._watcher.computed(func, [*args, *named.values()], given, output)
+        return output
+
+
+def _activation_of(name: str, arguments: Sequence[Any]) -> str:
+    if name in CLAMPS:
+        return "relu" if len(arguments) > 1 and arguments[1] == 0 else ""
+    return ACTIVATIONS.get(name, "")
+
+
+def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
+    """The tensors of what a module returns: one, or those of tuples, lists and dicts with their places in these."""
+    while isinstance(output, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(output):
+        output = torch._C._functorch.get_unwrapped(output)  # as in torch.func.jvp, where it has no memory of its own
+    if isinstance(output, Tensor):
+        return [(place, output)] if is_watched(output) else []
+    if isinstance(output, Mapping):
+        members = [(f"[{name}]", each) for name, each in output.items()]
+    elif isinstance(output, (tuple, list)):
+        members = [(f"[{number}]", each) for number, each in enumerate(output)]
+    else:
+        members = [(f".{name}", each) for name, each in getattr(output, "__dict__", {}).items()]
+        members = [(name, each) for name, each in members if isinstance(each, (Tensor, tuple, list, dict))]
+    if len(members) == 1 and isinstance(output, (tuple, list)):
+        return _named_tensors(members[0][1], place)
+    return [found for name, each in members for found in _named_tensors(each, place + name)]
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where its values lie, and how many they are."""
+    return (tensor.data_ptr(), tensor.numel()) if tensor.layout is torch.strided else (id(tensor), 0)

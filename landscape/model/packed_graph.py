@@ -1,0 +1,191 @@
+"""A graph of operations from JSON, checked word by word, as the function that runs it.
+
+    {"inputs": 2, "nodes": [["aten", "relu.default", [{"node": 3}], {}], …], "outputs": [{"node": 7}]}
+
+An argument is a number, text, null, a list of arguments, or a dict of one key: `node` and `input` for earlier results,
+`tensor` for a parameter or buffer by its path, `constant`, `dtype`, `layout`, `memory_format`, `number` for what JSON
+cannot write; `device` is that of the first input, wherever the model has been moved to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from landscape.model.modules import PATH
+from landscape.model.packed_bounds import BY_VALUES, measured
+from landscape.model.packed_operations import operation, refuse_types
+
+Program = Callable[..., Any]
+DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+        "complex128",
+    )
+}  # fmt: skip
+FORMATS = {
+    name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}
+NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+MOST_NODES = 200_000  # which take about a minute to follow
+MOST_INPUTS = 1000
+DEEPEST = 8  # lists in lists of an argument
+LONGEST_TEXT = 200
+
+
+def program_of(graph: Any, root: nn.Module, constants: int) -> tuple[Program, fx.Graph]:
+    """The function `program(root, *inputs)` that runs a graph, with the results in a tuple; and the graph.
+
+    Args:
+        graph: from the file.
+        root: holds the modules, parameters and buffers that the graph names.
+        constants: how many tensors `root.constants` holds.
+
+    Raises:
+        ValueError: the graph holds something that no graph may hold.
+    """
+    return _Reader(root, constants).read(graph)
+
+
+class _Reader:
+    """Makes nodes of fx from those of a file."""
+
+    def __init__(self, root: nn.Module, constants: int) -> None:
+        self._root, self._constants = root, constants
+        self._modules = dict(root.named_modules(remove_duplicate=False))
+        held = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
+        self._tensors = {name for name, _ in held}
+        self._graph = fx.Graph()
+        self._inputs: list[fx.Node] = []
+        self._nodes: list[fx.Node] = []
+        self._read: dict[str, fx.Node] = {}
+        self._device: fx.Node | None = None
+
+    def read(self, graph: Any) -> tuple[Program, fx.Graph]:
+        if not isinstance(graph, dict) or set(graph) != {"inputs", "nodes", "outputs"}:
+            raise ValueError("a graph that is none")
+        count, nodes = graph["inputs"], graph["nodes"]
+        if type(count) is not int or not 1 <= count <= MOST_INPUTS or not isinstance(nodes, list):
+            raise ValueError("a graph without inputs or nodes")
+        if len(nodes) > MOST_NODES:
+            raise ValueError(f"a graph of {len(nodes)} nodes, more than {MOST_NODES}")
+        self._inputs = [self._graph.placeholder(f"input_{place}") for place in range(count)]
+        for node in nodes:
+            self._nodes.append(self._node(node))
+        self._graph.output(tuple(self._arguments(graph["outputs"])))
+        self._graph.lint()
+        made = fx.GraphModule(self._root, self._graph)
+        program: Program = type(made).forward
+        return program, self._graph
+
+    def _node(self, node: Any) -> fx.Node:
+        if not isinstance(node, list) or len(node) != 4 or not isinstance(node[1], str):
+            raise ValueError("a node that is none")
+        kind, name, args, kwargs = node
+        arguments = tuple(self._arguments(args))
+        if kind == "layer":
+            if (
+                name not in self._modules
+                or type(self._modules[name]) in (nn.Module, nn.Embedding)  # its indices are looked at in operations
+                or kwargs
+                or not PATH.fullmatch(name)
+            ):
+                raise ValueError(f"a call of {name[:60]!r}, which is no layer")
+            return self._graph.call_module(name, arguments)
+        if kind not in ("aten", "python"):
+            raise ValueError(f"a node of the kind {str(kind)[:40]!r}")
+        function = operation(name if kind == "aten" else f"python.{name}")
+        if kind == "aten" and name in BY_VALUES:
+            function = measured(function)
+        options = self._options(function, name, kwargs) if kwargs else {}
+        refuse_types(function, arguments, options)
+        return self._graph.call_function(function, arguments, options)
+
+    def _options(self, function: Any, name: str, kwargs: Any) -> dict[str, Any]:
+        known = {argument.name for argument in getattr(getattr(function, "_schema", None), "arguments", ())}
+        if not known and function is not None:
+            known = {"alpha", "ceil_mode", "stride", "padding", "dilation"}  # of functions by names of torch
+        if not isinstance(kwargs, dict) or not set(kwargs) <= known:
+            raise ValueError(f"arguments that {name} does not take")
+        return {key: self._argument(value) for key, value in kwargs.items()}
+
+    def _arguments(self, values: Any, deepest: int = DEEPEST) -> list[Any]:
+        if not isinstance(values, list) or not deepest:
+            raise ValueError("arguments that are no list")
+        return [self._argument(value, deepest - 1) for value in values]
+
+    def _argument(self, value: Any, deepest: int = DEEPEST) -> Any:
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if isinstance(value, str) and len(value) <= LONGEST_TEXT:
+            return value
+        if isinstance(value, list):
+            return self._arguments(value, deepest)
+        if isinstance(value, dict) and len(value) == 1:
+            [(key, what)] = value.items()
+            return self._special(key, what)
+        raise ValueError("an argument that is none")
+
+    def _special(self, key: str, what: Any) -> Any:
+        if key in ("node", "input"):
+            return _at(self._nodes if key == "node" else self._inputs, what)
+        if key == "tensor" and what in self._tensors:
+            return self._got(what)
+        if key == "constant" and type(what) is int and 0 <= what < self._constants:
+            return self._constant(what)
+        if key == "device":
+            return self._device_of_inputs()
+        tables: Mapping[str, Mapping[str, Any]] = {"dtype": DTYPES, "memory_format": FORMATS, "number": NUMBERS}
+        if key == "layout" and what == "strided":
+            return torch.strided
+        if key == "slice":
+            return slice(*self._arguments(what))
+        if isinstance(what, str) and what in tables.get(key, {}):
+            return tables[key][what]
+        raise ValueError(f"an argument of the kind {str(key)[:40]!r} that is none")
+
+    def _got(self, name: str) -> fx.Node:
+        if name not in self._read:
+            self._read[name] = self._at_the_start(lambda: self._graph.get_attr(name))
+        return self._read[name]
+
+    def _constant(self, place: int) -> fx.Node:
+        """The constant on the device of the inputs."""
+        name, device = f"constant {place}", self._device_of_inputs()
+        if name not in self._read:
+            function = torch.Tensor.to
+            got = self._at_the_start(
+                lambda: self._graph.call_function(_constant_of, (self._own(), place)), after=device
+            )
+            self._read[name] = self._at_the_start(lambda: self._graph.call_function(function, (got, device)), after=got)
+        return self._read[name]
+
+    def _own(self) -> fx.Node:
+        if "constants" not in self._read:
+            self._read["constants"] = self._at_the_start(lambda: self._graph.get_attr("constants"))
+        return self._read["constants"]
+
+    def _device_of_inputs(self) -> fx.Node:
+        if self._device is None:
+            first = self._inputs[0]
+            self._device = self._at_the_start(lambda: self._graph.call_function(getattr, (first, "device")))
+        return self._device
+
+    def _at_the_start(self, make: Callable[[], fx.Node], after: fx.Node | None = None) -> fx.Node:
+        with self._graph.inserting_after(after or self._inputs[-1]):
+            return make()
+
+
+def _constant_of(constants: Sequence[torch.Tensor], place: int) -> torch.Tensor:
+    return constants[place]
+
+
+def _at(nodes: Sequence[fx.Node], place: Any) -> fx.Node:
+    if type(place) is not int or not 0 <= place < len(nodes):
+        raise ValueError("an argument that is computed later")
+    return nodes[place]

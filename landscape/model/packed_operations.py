@@ -1,0 +1,252 @@
+"""Which operations a graph of a packed file may hold: a list, each group with the reason why it is there.
+
+Nothing that is not in `GROUPS` is loaded. What an operation is given is looked at before it is called: sizes, types and
+the bounds of memory and work once for every shape of a batch (`landscape.model.packed_bounds`), the values of indices
+at every call (`landscape.model.indices`).
+
+Not in the list, and refused by name: what reads or writes files, storages or strides (`from_file`, `set_`,
+`as_strided`); what makes as many values as the values say without a bound by the shape (`bincount`), and what none of
+the models needed (`unique`); kernels that trust indices or sizes which a file could give them wrong (`put_`,
+`ctc_loss`, `fractional_max_pool2d`, `max_pool2d_with_indices_backward`, `embedding_dense_backward`); polynomials and
+other functions whose time is a number in the file (`special_laguerre_polynomial_l`); sparse and quantised tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from landscape.model.indices import INDICES, guarded
+
+# Of each group why it is there, and its operations: `name.overload`, or `name` for the overload called default.
+GROUPS: tuple[tuple[str, str], ...] = (
+    (
+        "arithmetic and comparisons of every model; element by element, in shapes that torch checks",
+        "abs abs_ add.Scalar add.Tensor add_.Scalar add_.Tensor addcdiv addcdiv_ addcmul addcmul_ angle "
+        "bitwise_and.Scalar bitwise_and.Tensor bitwise_not bitwise_or.Scalar bitwise_or.Tensor bitwise_xor.Scalar "
+        "bitwise_xor.Tensor __and__.Scalar __and__.Tensor __or__.Scalar __or__.Tensor __xor__.Scalar __xor__.Tensor "
+        "ceil ceil_ clamp clamp.Tensor clamp_ clamp_.Tensor clamp_max clamp_max.Tensor clamp_max_ clamp_max_.Tensor "
+        "clamp_min clamp_min.Tensor clamp_min_ clamp_min_.Tensor clip clip_ complex conj_physical copysign.Scalar "
+        "copysign.Tensor div.Scalar div.Scalar_mode div.Tensor div.Tensor_mode div_.Scalar div_.Tensor eq.Scalar "
+        "eq.Tensor floor floor_ floor_divide floor_divide.Scalar fmax fmin fmod.Scalar fmod.Tensor frac ge.Scalar "
+        "ge.Tensor gt.Scalar gt.Tensor heaviside imag isclose isfinite isinf isnan le.Scalar le.Tensor lerp.Scalar "
+        "lerp.Tensor logical_and logical_and_ logical_not logical_not_ logical_or logical_or_ logical_xor lt.Scalar "
+        "lt.Tensor masked_fill.Scalar masked_fill.Tensor masked_fill_.Scalar masked_fill_.Tensor max.other maximum "
+        "min.other minimum mul.Scalar mul.Tensor mul_.Scalar mul_.Tensor nan_to_num nan_to_num_ ne.Scalar ne.Tensor "
+        "neg neg_ polar positive pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor pow_.Scalar pow_.Tensor real "
+        "reciprocal reciprocal_ remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round round.decimals "
+        "round_ rsub.Scalar rsub.Tensor sgn sign signbit sub.Scalar sub.Tensor sub_.Scalar sub_.Tensor trunc trunc_ "
+        "where.Scalar where.ScalarOther where.ScalarSelf where.self zero_ fill_.Scalar fill_.Tensor fill.Scalar "
+        "fill.Tensor float_power.Scalar float_power.Tensor_Scalar float_power.Tensor_Tensor",
+    ),
+    (
+        "functions of one or two numbers, of activations, likelihoods and physics; a fixed time per element",
+        "acos acosh asin asinh atan atan2 atanh arctan2 cos cos_ cosh digamma erf erf_ erfc erfinv exp exp2 exp_ "
+        "expm1 expm1_ hypot i0 ldexp.Tensor lgamma log log10 log1p log1p_ log2 log_ logaddexp logaddexp2 logit "
+        "polygamma rsqrt rsqrt_ sin sin_ sinc sinh special_entr special_erfcx special_expit special_expm1 "
+        "special_gammaln special_i0 special_i0e special_i1 special_i1e special_log1p special_log_ndtr "
+        "special_log_softmax special_logit special_logsumexp special_ndtr special_ndtri special_softmax "
+        "special_xlog1py special_xlogy sqrt sqrt_ square square_ tan tanh tanh_ xlogy.Scalar_Other xlogy.Scalar_Self "
+        "xlogy.Tensor",
+    ),
+    (
+        "activations, and their derivatives in losses that take derivatives themselves",
+        "celu elu elu_ elu_backward gelu gelu_backward glu glu_backward hardshrink hardshrink_backward hardsigmoid "
+        "hardsigmoid_ hardsigmoid_backward hardswish hardswish_ hardswish_backward hardtanh hardtanh_ "
+        "hardtanh_backward leaky_relu leaky_relu_ leaky_relu_backward log_sigmoid log_sigmoid_backward "
+        "log_sigmoid_forward log_softmax.int _log_softmax _log_softmax_backward_data logit_backward mish mish_ "
+        "mish_backward prelu relu relu6 relu_ rrelu selu sigmoid sigmoid_ sigmoid_backward silu silu_ silu_backward "
+        "softmax.int _softmax _softmax_backward_data softplus softplus_backward softshrink softshrink_backward "
+        "tanh_backward threshold threshold_ threshold_backward",
+    ),
+    (
+        "sums, extremes and orders along dimensions; as many values as the shape says",
+        "all all.dim all.dims amax amin aminmax any any.dim any.dims argmax argmin argsort argsort.stable "
+        "count_nonzero count_nonzero.dim_IntList cummax cummin cumprod cumsum diff kthvalue logcumsumexp logsumexp "
+        "max max.dim mean mean.dim median median.dim min min.dim nanmean nansum nanmedian norm.Scalar "
+        "norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype prod prod.dim_int sort sort.stable std std.correction std.dim "
+        "std_mean std_mean.correction sum sum.dim_IntList sum_to_size topk trapezoid.dx trapezoid.x trapz.dx trapz.x "
+        "var var.correction var.dim var_mean var_mean.correction var_mean.dim linalg_vector_norm linalg_norm "
+        "linalg_matrix_norm frobenius_norm.dim",
+    ),
+    (
+        "views and copies in another shape; torch checks dimensions and sizes against the shape",
+        "adjoint alias atleast_1d atleast_2d atleast_3d cartesian_prod block_diag broadcast_tensors broadcast_to cat "
+        "channel_shuffle chunk clone column_stack concat concatenate _conj conj contiguous copy copy_ detach detach_ "
+        "diag diag_embed diagonal diagonal_backward diagonal_scatter dstack expand expand_as flatten.using_ints flip "
+        "fliplr flipud hstack lift_fresh lift_fresh_copy matrix_H mH mT meshgrid meshgrid.indexing moveaxis.int "
+        "moveaxis.intlist movedim.int movedim.intlist narrow numpy_T permute pixel_shuffle pixel_unshuffle ravel "
+        "repeat repeat_interleave.self_int reshape reshape_as resolve_conj resolve_neg roll rot90 select.int "
+        "select_backward select_scatter slice.Tensor slice_backward slice_scatter split.Tensor split.sizes "
+        "split_with_sizes squeeze squeeze.dim squeeze.dims squeeze_ squeeze_.dim stack swapaxes swapdims t "
+        "tensor_split.indices tensor_split.sections tile _to_copy to.device to.dtype to.dtype_layout to.other "
+        "transpose.int transpose_ tril triu type_as unbind.int unflatten.int unfold unfold_backward unsafe_chunk "
+        "unsafe_split.Tensor unsafe_split_with_sizes _unsafe_view unsqueeze unsqueeze_ view view_as view_as_complex "
+        "view_as_real vstack hsplit.int hsplit.array",
+    ),
+    (
+        "numbers about a shape, of which other sizes are computed",
+        "size.int stride.int sym_numel sym_size.int sym_stride.int numel",
+    ),
+    (
+        "tensors of sizes that the graph says; memory is bounded before they are made. Empty ones begin as zeros",
+        "arange arange.start arange.start_step bartlett_window blackman_window empty.memory_format empty_like eye "
+        "eye.m full full_like hamming_window hann_window hann_window.periodic linspace logspace new_empty new_full "
+        "new_ones new_zeros ones ones_like scalar_tensor tril_indices triu_indices zeros zeros_like",
+    ),
+    (
+        "random numbers of losses that sample, as of variational models; drawn from the job's seed",
+        "rand rand_like randn randn_like",
+    ),
+    (
+        "dropout in eval mode, which is its input",
+        "alpha_dropout dropout dropout_ feature_alpha_dropout feature_dropout",
+    ),
+    (
+        "products of matrices and attention; work and memory are counted before",
+        "addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul cross dot einsum inner kron linalg_matmul "
+        "linalg_multi_dot linalg_vecdot linear matmul mm mv outer scaled_dot_product_attention tensordot vdot",
+    ),
+    (
+        "linear algebra of whitening, flows and kernels; the time of a matrix is known from its size",
+        "cdist cholesky cholesky_solve cosine_similarity det inverse linalg_cholesky linalg_cholesky_ex linalg_cross "
+        "linalg_det linalg_diagonal linalg_eigh linalg_eigvalsh linalg_inv linalg_inv_ex linalg_matrix_exp "
+        "linalg_matrix_power linalg_qr linalg_slogdet linalg_solve linalg_solve_triangular linalg_svd linalg_svdvals "
+        "linalg_vander logdet matrix_exp matrix_power pairwise_distance pdist slogdet trace",
+    ),
+    (
+        "convolutions, pooling, padding and resampling; windows are bounded, and results, work and memory counted "
+        "before",
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+        "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool1d avg_pool2d "
+        "avg_pool3d col2im constant_pad_nd conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding "
+        "conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution _convolution "
+        "convolution_backward grid_sampler grid_sampler_2d grid_sampler_3d im2col max_pool1d max_pool1d_with_indices "
+        "max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool2d max_unpool3d pad "
+        "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+        "upsample_bicubic2d upsample_bicubic2d.vec upsample_bilinear2d upsample_bilinear2d.vec upsample_linear1d "
+        "upsample_linear1d.vec upsample_nearest1d upsample_nearest1d.vec upsample_nearest2d upsample_nearest2d.vec "
+        "upsample_nearest3d upsample_nearest3d.vec upsample_trilinear3d upsample_trilinear3d.vec "
+        "_upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_bilinear2d_aa.vec "
+        "_upsample_bicubic2d_aa.vec",
+    ),
+    (
+        "normalisation; sizes of weights and statistics are compared with those of the values",
+        "batch_norm group_norm instance_norm layer_norm _native_batch_norm_legit_no_training native_group_norm "
+        "native_layer_norm renorm rms_norm _weight_norm",
+    ),
+    (
+        "recurrent layers; every state and weight is compared with the shape that it must have",
+        "gru.input lstm.input rnn_relu.input rnn_tanh.input",
+    ),
+    (
+        "Fourier transforms, of neural operators; dimensions and types are checked before, as torch trusts the "
+        "plain ones",
+        "_fft_c2c _fft_c2r _fft_r2c fft_fft fft_fft2 fft_fftfreq fft_fftn fft_fftshift fft_hfft fft_ifft fft_ifft2 "
+        "fft_ifftn fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftfreq fft_rfftn "
+        "stft",
+    ),
+    (
+        "reading and writing at indices; every index is compared with its dimension before each call",
+        "embedding embedding_bag embedding_bag.padding_idx gather index.Tensor index_add index_add_ index_copy "
+        "index_copy_ index_fill.int_Scalar index_fill.int_Tensor index_fill_.int_Scalar index_put index_put_ "
+        "index_select one_hot scatter.src scatter.value scatter_.src scatter_.value scatter_add scatter_add_ "
+        "scatter_reduce.two scatter_reduce_.two take_along_dim _unsafe_index.Tensor _unsafe_index_put",
+    ),
+    (
+        "values that a mask picks, and where it does: no more than it has places; what follows is looked at when their "
+        "number is known, as for `index.Tensor` with a mask",
+        "argwhere masked_select nonzero nonzero_numpy where",
+    ),
+    (
+        "places in sorted values, which are indices within them by themselves",
+        "bucketize.Scalar bucketize.Tensor isin.Scalar_Tensor isin.Tensor_Scalar isin.Tensor_Tensor "
+        "searchsorted.Scalar searchsorted.Tensor",
+    ),
+    (
+        "losses, and their derivatives in losses that take derivatives themselves; targets are compared with the "
+        "number of classes",
+        "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits cosine_embedding_loss "
+        "cross_entropy_loss hinge_embedding_loss huber_loss huber_loss_backward kl_div l1_loss margin_ranking_loss "
+        "mse_loss mse_loss_backward multi_margin_loss multilabel_margin_loss nll_loss nll_loss2d nll_loss2d_backward "
+        "nll_loss2d_forward nll_loss_backward nll_loss_forward nll_loss_nd poisson_nll_loss smooth_l1_loss "
+        "smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward triplet_margin_loss",
+    ),
+)  # fmt: skip
+ALLOWED = frozenset(name if "." in name else f"{name}.default" for _, names in GROUPS for name in names.split())
+# Arithmetic of sizes and numbers, which the graph does outside of tensors. Powers are left out: they grow without end.
+PYTHON: dict[str, Callable[..., Any]] = {
+    "getitem": operator.getitem, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    "floordiv": operator.floordiv, "truediv": operator.truediv, "mod": operator.mod, "neg": operator.neg,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "and": operator.and_, "or": operator.or_, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
+    "sym_max": torch.sym_max, "sym_min": torch.sym_min, "sym_int": torch.sym_int, "sym_float": torch.sym_float,
+    "sym_not": torch.sym_not, "sym_ite": torch.sym_ite,
+}  # fmt: skip
+# What rewrites of a graph look for by these names of torch; the kernels are the same.
+BY_TORCH_NAME: dict[str, Callable[..., Any]] = {
+    "add.Tensor": torch.add, "mul.Tensor": torch.mul, "relu.default": torch.relu, "relu_.default": torch.relu_,
+    "max_pool2d.default": torch.max_pool2d,
+}  # fmt: skip
+AS_ZEROS = {"empty.memory_format": "zeros", "empty_like.default": "zeros_like", "new_empty.default": "new_zeros"}
+
+
+def operation(name: str) -> Callable[..., Any]:
+    """The operation of this name of a file: `conv2d.default` of `aten`, or `python.add`.
+
+    Raises:
+        ValueError: no graph may hold it.
+    """
+    if name.startswith("python."):
+        if name[7:] not in PYTHON:
+            raise ValueError(f"the operation {name[:80]!r}, which is not in the list of what a packed graph may hold")
+        return PYTHON[name[7:]]
+    if name not in ALLOWED:
+        raise ValueError(f"the operation {name[:80]!r}, which is not in the list of what a packed graph may hold")
+    return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Callable[..., Any]:
+    packet, _, which = name.partition(".")
+    found: Any = getattr(getattr(torch.ops.aten, packet), which)
+    if name in BY_TORCH_NAME:
+        return BY_TORCH_NAME[name]
+    if name in AS_ZEROS:
+        return _zeros(found, getattr(torch.ops.aten, AS_ZEROS[name]).default)
+    return guarded(found) if packet in INDICES else found
+
+
+def _zeros(empty: Any, zeros: Any) -> Callable[..., Any]:
+    """An operation that makes an empty tensor, which would show what the memory held before: it makes zeros."""
+
+    def made(*args: Any, **kwargs: Any) -> Tensor:
+        kwargs.pop("memory_format", None)
+        tensor: Tensor = zeros(*args, **kwargs)
+        return tensor
+
+    made.__name__ = empty.__name__.replace(".", "_")
+    made._schema = empty._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
+    return made
+
+
+def refuse_types(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse numbers where an operation takes a type or a format: torch takes them for places in its tables.
+
+    Raises:
+        ValueError: there are some.
+    """
+    arguments = getattr(getattr(function, "_schema", None), "arguments", ())
+    by_name = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    for argument in arguments:
+        kind = re.sub(r"Optional\[|\]", "", str(argument.real_type))
+        value = by_name.get(argument.name)
+        if kind in ("ScalarType", "Layout", "MemoryFormat") and isinstance(value, (int, float, str)):
+            raise ValueError(f"{str(value)[:40]!r} for a {argument.name}")

@@ -1,0 +1,125 @@
+"""The snapshots that a portable problem holds: of the run that it was packed from, and of others that its job names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from landscape.core.base import Place
+from landscape.core.errors import LandscapeError
+from landscape.model.history import log_end
+from landscape.model.packed_file import Archive, names_a_file, part_of
+from landscape.model.run_files import FOLDER, SNAPSHOT_NAME, writing
+from landscape.model.snapshots import Snapshot, Trajectory, read_trajectory
+from landscape.model.training_state import went_on_to
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedSnapshot(Snapshot):
+    """A snapshot that is a member of a file."""
+
+    archive: Archive | None = None
+
+    def load(self) -> dict[str, Tensor]:
+        """The parameters and persistent buffers by name, on the CPU.
+
+        Raises:
+            JobError: the file is damaged.
+        """
+        from landscape.model.tensors import read_tensors
+
+        assert self.archive is not None
+        return read_tensors(self.archive, self.path)
+
+
+def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
+    """The snapshots of a run; where it has none, those that its portable problem brings.
+
+    Args:
+        problem: what the job names as its problem.
+        folder: what a relative file is relative to.
+
+    Raises:
+        LandscapeError: they cannot be read.
+    """
+    found = read_trajectory(run)
+    if found.snapshots or not names_a_file(problem):
+        return found
+    packed = packed_trajectory(folder / str(problem), FOLDER)
+    return Trajectory(run, packed.unit, packed.snapshots) if packed.snapshots else found
+
+
+def trajectory_at(place: str) -> Trajectory:
+    """The snapshots of the run at a folder or URL, or in a portable problem that holds them.
+
+    Raises:
+        LandscapeError: they cannot be read.
+    """
+    part = part_of(place)
+    return read_trajectory(place) if part is None else packed_trajectory(*part)
+
+
+def packed_trajectory(file: Path, below: str) -> Trajectory:
+    """The snapshots that a file holds below a name, such as `trajectory`, or `runs/sgd` for another run.
+
+    Raises:
+        JobError: the file is damaged.
+    """
+    archive = Archive(file)
+    snapshots: list[PackedSnapshot] = []
+    for member in archive.names:
+        place, _, name = member.rpartition("/")
+        match = SNAPSHOT_NAME.fullmatch(name) if place == below else None
+        if match:
+            unit, about = ("epoch" if match[1] == "epoch" else "step"), _about(archive, member)
+            step, epoch = (int(about[key]) if about.get(key) else None for key in ("step", "epoch"))
+            source = about.get("source", "")
+            snapshots.append(PackedSnapshot(unit, int(match[2]), member, step, epoch, source, archive))  # type: ignore[arg-type]
+    snapshots.sort(key=lambda each: each.number)
+    return Trajectory(f"{file}/{below}", snapshots[0].unit if snapshots else "epoch", tuple(snapshots))
+
+
+def logged_beyond(trajectory: Trajectory, snapshot: Snapshot) -> str:
+    """How far the log of a trajectory's run goes beyond a snapshot, as `went_on_to` says it.
+
+    Empty too where the log cannot be read, as no value depends on it, and of a packed snapshot, which brings none.
+    """
+    if not isinstance(snapshot, PackedSnapshot):
+        with contextlib.suppress(LandscapeError):
+            return went_on_to(log_end(trajectory.run), snapshot)
+    return ""
+
+
+def bring_snapshots(run: str, problem: object, folder: Path) -> None:
+    """Write the snapshots that a portable problem brings into a run that has none, as they were in theirs.
+
+    Args:
+        problem, folder: as `trajectory_of` takes them.
+
+    Raises:
+        LandscapeError: the disk is full, or rights are missing.
+    """
+    for snapshot in trajectory_of(run, problem, folder).snapshots:
+        if isinstance(snapshot, PackedSnapshot) and snapshot.archive is not None:
+            _write(run, snapshot.path, snapshot.archive)
+
+
+def _write(run: Place, member: str, archive: Archive) -> None:
+    with writing(run, member) as temporary, open(temporary, "wb") as opened:
+        archive.copy(member, opened)
+
+
+def _about(archive: Archive, member: str) -> dict[str, Any]:
+    length = int.from_bytes(archive.part(member, 0, 8), "little")  # its digest is compared when it is loaded
+    try:
+        header = json.loads(archive.part(member, 8, length))
+        about = header.get("__metadata__", {})
+        return {str(key): str(value) for key, value in about.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise archive.damaged(f"{member!r} is no snapshot: {str(error)[:60]}") from None

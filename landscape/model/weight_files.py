@@ -1,0 +1,220 @@
+"""Reads weights from files that other programs wrote: safetensors and `torch.save`, and never runs code in them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from landscape.core.errors import JobError, NotFoundError, message_of, shown
+from landscape.model.packed_file import Archive, part_of
+from landscape.model.run_files import SNAPSHOT_FORMAT
+from landscape.model.tensors import read_tensors
+
+log = logging.getLogger("landscape")
+
+NESTED_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
+DEEPEST = 2  # levels of mappings inside mappings in which the tensors are looked for
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
+# A file may hold a few numbers and say that they fill a huge tensor (strides of 0). A tensor is read if it takes at
+# most this many times the size of the file, or at most this many bytes.
+LARGEST_SPREAD, FREE_SPREAD = 16, 64 << 20
+
+
+def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
+    """Named tensors from a safetensors or `torch.save` file, on the CPU, without the prefixes of DDP and compile.
+
+    A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
+
+    Args:
+        path: the file, on this machine.
+        again: whether the file was loaded before; its warnings are not repeated then.
+
+    Raises:
+        NotFoundError: there is no such file.
+        JobError: it holds no named tensors, or could only be read by running the code pickled in it.
+    """
+    file = Path(path)
+    if "://" in str(path):
+        raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
+    if (part := part_of(path)) is not None:
+        return read_tensors(Archive(part[0]), part[1])
+    if not file.exists():
+        raise NotFoundError(f"weights file {shown(str(path))} does not exist")
+    if not file.is_file():
+        kind = "a folder" if file.is_dir() else "a pipe or a device"
+        raise JobError(f"weights {shown(str(path))} is {kind}, not a file; name the file of weights")
+    if _is_safetensors(file):
+        tensors, metadata = _read_safetensors(file)
+        # A snapshot of our own has no wrapper's prefixes: a layer of it may really be called `module`.
+        state = tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
+    else:
+        state = strip_prefixes(_find_state(_read_torch(file), file, again=again))
+    _refuse_unusual_tensors(state, file)
+    return state
+
+
+def read_about(path: str | Path) -> dict[str, Any]:
+    """What a checkpoint says besides its weights, such as `epoch` or `global_step`.
+
+    Args:
+        path: the file, on this machine.
+
+    Returns:
+        The metadata of a safetensors file; of a `torch.save` file the values at its top that are no mappings.
+
+    Raises:
+        JobError: the file cannot be read, or is no checkpoint.
+    """
+    file = Path(path)
+    if _is_safetensors(file):
+        return dict(_read_safetensors(file)[1])
+    checkpoint = _read_torch(file)
+    if not isinstance(checkpoint, Mapping):
+        return {}
+    return {str(key): value for key, value in checkpoint.items() if not isinstance(value, Mapping)}
+
+
+def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse tensors that do not hold one number per element, and those far larger than their file."""
+    most = max(FREE_SPREAD, LARGEST_SPREAD * file.stat().st_size)
+    for name, tensor in tensors.items():
+        kind = _unusual_kind(tensor)
+        if not kind and tensor.numel() * tensor.element_size() > most:
+            kind = f"a tensor of {tensor.numel()} elements spread from a file of {file.stat().st_size} bytes"
+        if kind:
+            raise JobError(
+                f"weights {shown(str(file))}: {shown(name)} is {kind}, which is not read; save it as an ordinary tensor"
+            )
+
+
+def _unusual_kind(tensor: Tensor) -> str:
+    """In words, why this is no ordinary tensor; empty where it is one."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return "a sparse tensor"
+    if tensor.is_meta:
+        return "a tensor without data (meta device)"
+    if tensor.is_quantized:
+        return "a quantised tensor"
+    return f"of type {tensor.dtype}" if tensor.dtype in (torch.complex32, torch.complex128) else ""
+
+
+def _is_safetensors(file: Path) -> bool:
+    """Told by the content: eight bytes of header length, then the header, a JSON object; else by the name."""
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(9)[8:] == b"{" or file.suffix == ".safetensors"
+    except OSError as error:
+        raise JobError(f"weights {shown(str(file))} cannot be read: {error.strerror}") from None
+
+
+def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise JobError(f"weights {shown(str(file))} is not a whole safetensors file: {_reason(error)}") from None
+
+
+def _read_torch(file: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of old formats before it refuses them
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise JobError(_why_not_unpickled(file, error)) from None
+    except Exception as error:  # torch.load may raise anything at all for a file that is no checkpoint
+        raise JobError(
+            f"weights {shown(str(file))} is no checkpoint: {_reason(error)[:160]}; give safetensors or torch.save files"
+        ) from None
+
+
+def _why_not_unpickled(file: Path, error: Exception) -> str:
+    with open(file, "rb") as opened:
+        is_pickle = opened.read(1) in (b"\x80", b"P")  # a pickle, or a zip archive, into which torch puts the pickle
+    if not is_pickle or "Unsupported" not in str(error):
+        return f"weights {shown(str(file))} is no checkpoint; give safetensors or torch.save files"
+    return (
+        f"weights {shown(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
+        "that way; save the weights alone: torch.save(model.state_dict(), path)"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return message_of(error) or type(error).__name__
+
+
+def _find_state(checkpoint: Any, file: Path, depth: int = DEEPEST, *, again: bool = False) -> dict[str, Tensor]:
+    """The mapping of names to tensors in a checkpoint: the checkpoint itself, or what lies under a usual key.
+
+    `depth` is how many levels further down may be looked.
+    """
+    if isinstance(checkpoint, Mapping):
+        state = {key: value for key, value in checkpoint.items() if not str(key).endswith("_extra_state")}
+        if depth < DEEPEST:
+            # Below the top, counters and the like may stand beside the tensors of a state dict. At the top plain
+            # values may mean anything, so a mapping with them there is not taken for a state dict.
+            state = {key: value for key, value in state.items() if not isinstance(value, (int, float, str, NoneType))}
+        if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+            return state
+        for key in NESTED_KEYS if depth else ():
+            if isinstance(checkpoint.get(key), Mapping):
+                state = _find_state(checkpoint[key], file, depth - 1, again=again)
+                if not again:
+                    _warn_of_other_weights(checkpoint, key, state, file)
+                return state
+        kind = f"a mapping with {', '.join(map(str, list(checkpoint)[:6])) or 'nothing'}"
+    else:
+        kind = type(checkpoint).__name__
+    raise JobError(
+        f"weights {shown(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
+        f"{kind}; save them alone: torch.save(model.state_dict(), path)"
+    )
+
+
+def _warn_of_other_weights(checkpoint: Mapping[Any, Any], taken: str, state: Mapping[str, Tensor], file: Path) -> None:
+    """Say which weights are taken from a checkpoint that holds several networks, such as an average beside them."""
+    names = _bare_names(state)
+    others = [key for key in checkpoint if key != taken and isinstance(checkpoint[key], Mapping)]
+    alike = [shown(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
+    if alike:
+        log.warning(
+            "weights %s: the weights under %r are used; %s holds weights of the same names: to use these, save them "
+            "alone",
+            shown(str(file)), taken, ", ".join(alike),
+        )  # fmt: skip
+
+
+def _bare_names(state: Iterable[Any]) -> set[str]:
+    """The names without prefixes, also where only some have one: an averaged model's counter has none."""
+    names = {str(name) for name in state}
+    for prefix in WRAPPER_PREFIXES:
+        names = {name.removeprefix(prefix) for name in names}
+    return names
+
+
+def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without the leading `module.` and `_orig_mod.` that all their names share, however often.
+
+    Example:
+        >>> import torch
+        >>> list(strip_prefixes({"module._orig_mod.weight": torch.ones(1), "module._orig_mod.bias": torch.ones(1)}))
+        ['weight', 'bias']
+    """
+    names = list(tensors)
+    while names:
+        shared = [prefix for prefix in WRAPPER_PREFIXES if all(name.startswith(prefix) for name in names)]
+        if not shared:
+            break
+        names = [name.removeprefix(shared[0]) for name in names]
+    return dict(zip(names, tensors.values(), strict=True))
