@@ -13,7 +13,7 @@ from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.results import Run, open_run
 from landscape.store import LandscapeStore
-from landscape.surface import Surface, check_observable
+from landscape.surface.surface import Surface, check_observable
 
 REPORT = "report"
 MEASURES = "run+measures.csv"  # no landscape has a plus in its name

@@ -34,13 +34,13 @@ from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
-from landscape.record import plain
-from landscape.refinement.choosing import MOST_LEVELS
-from landscape.refinement.grids import finer_shape
 from landscape.reproduction import recorded, why_not_compared
 from landscape.spec import Job
 from landscape.store import LandscapeStore, PathPlan
-from landscape.surface import MOMENT_PARTS
+from landscape.surface.grids import finer_shape
+from landscape.surface.record import plain
+from landscape.surface.refinement import MOST_LEVELS
+from landscape.surface.surface import MOMENT_PARTS
 
 CALIBRATED_BYTES = 8  # per value: float64
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         TowardsDirection,
         read_job,
     )
-    from landscape.surface import Axis, Path, ProjectedPath, Surface
+    from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
+    from landscape.surface.topology import Topology, topology_of
     from landscape.tidying import remove_landscape, rename_landscape
-    from landscape.topology import Topology, topology_of
     from landscape.training import Training
 
 __version__ = "0.1.0"
@@ -51,6 +51,8 @@ _HOMES = {
     "extending": ("extend",),
     "importing": ("import_surface",),
     "listing": ("list_runs",),
+    "model.checkpoint_import": ("import_checkpoints",),
+    "model.snapshots": ("read_trajectory",),
     "optim": ("THOR",),
     "problem.problem": ("Problem",),
     "refining": ("refine",),
@@ -68,12 +70,10 @@ _HOMES = {
         "TowardsDirection",
         "read_job",
     ),
-    "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
+    "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "tidying": ("remove_landscape", "rename_landscape"),
-    "topology": ("Topology", "topology_of"),
+    "surface.topology": ("Topology", "topology_of"),
     "training": ("Training",),
-    "model.checkpoint_import": ("import_checkpoints",),
-    "model.snapshots": ("read_trajectory",),
 }
 
 __all__ = [

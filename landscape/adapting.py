@@ -19,9 +19,12 @@ from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.choice.questions import Limits
-from landscape.record import LevelRecord
-from landscape.refinement.choosing import MOST_LEVELS, Values, Wanted, next_blocks
-from landscape.refinement.grids import (
+from landscape.refining import level_job
+from landscape.results import Run
+from landscape.spec import Job
+from landscape.spec.refine import Refine
+from landscape.store import LandscapeStore
+from landscape.surface.grids import (
     Mask,
     as_stretches,
     blocks_of_tiles,
@@ -30,13 +33,10 @@ from landscape.refinement.grids import (
     tile_shape,
     tiles_of_blocks,
 )
-from landscape.refining import level_job
-from landscape.results import Run
-from landscape.spec import Job
-from landscape.spec.refine import Refine
-from landscape.store import LandscapeStore
-from landscape.surface import NOT_COMPUTED, RISE_STDERR, Surface
-from landscape.topology import topology_of
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import MOST_LEVELS, Values, Wanted, next_blocks
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
+from landscape.surface.topology import topology_of
 from landscape.views.prepared.figure_data import suggests_log
 
 log = logging.getLogger("landscape")

@@ -22,7 +22,7 @@ from landscape.spec import Job
 from landscape.store import LandscapeStore, extension_name, refuse_unwritable, replace_landscape
 from landscape.store.levels_left import why_incomplete
 from landscape.store.moving import finish_move
-from landscape.surface import NOT_COMPUTED, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import remove_landscape, writing
 
 

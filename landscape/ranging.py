@@ -22,7 +22,7 @@ from landscape.directions.eigen import LEAST_RISE
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.ranging import RangeFinder
 from landscape.problem.guessing import guessing_of
-from landscape.record import AxisEnd, FoundAxis, FoundRange, TargetRule
+from landscape.surface.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 log = logging.getLogger("landscape")
 

@@ -27,8 +27,9 @@ from landscape.evaluation.plain import OwnLosses, Pair, own_losses
 from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Values
 from landscape.preparation.extension import Extension
-from landscape.record import CheckRecord, OwnModelRecord, Record
 from landscape.store import LandscapeStore
+from landscape.surface.record import Record
+from landscape.surface.record_parts import CheckRecord, OwnModelRecord
 
 log = logging.getLogger("landscape")
 

@@ -17,7 +17,7 @@ from landscape.model.run_files import read_info, read_measures
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 
 class Run(Mapping[str, Surface]):

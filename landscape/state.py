@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from landscape.core.base import Place
 from landscape.core.errors import LandscapeError, NotFoundError, StoreError, flat
-from landscape.record import plain
 from landscape.store import LandscapeStore, has_constant_loss, is_there, survey
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
+from landscape.surface.record import plain
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
 

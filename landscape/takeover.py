@@ -13,8 +13,8 @@ from landscape.core.errors import shown
 from landscape.core.grid import Floats, Tile
 from landscape.preparation.extension import Extension
 from landscape.reproduction import NotReproduced
-from landscape.sample_losses import OVER_SAMPLES
 from landscape.store import LandscapeStore
+from landscape.surface.sample_losses import OVER_SAMPLES
 from landscape.work import Task
 
 AT_ONCE = 64  # tiles that share their syncs

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from landscape.core.progress import Failure, Progress
-from landscape.record import ProgressRecord, WorkerRecord
 from landscape.store import LandscapeStore
+from landscape.surface.record_parts import ProgressRecord, WorkerRecord
 
 SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
 SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long

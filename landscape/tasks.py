@@ -22,9 +22,9 @@ from landscape.inspection.points import with_layers
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
 from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
-from landscape.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
 from landscape.store import LandscapeStore
-from landscape.surface import MOMENTS, PATH_MOMENTS
+from landscape.surface.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
+from landscape.surface.surface import MOMENTS, PATH_MOMENTS
 from landscape.takeover import completed, take_over
 from landscape.tally import Tally
 from landscape.work import Task, Work

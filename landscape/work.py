@@ -11,8 +11,9 @@ from landscape.core.grid import Index
 from landscape.evaluation.reduction import Before
 from landscape.model.parameters import State
 from landscape.preparation import PreparedLandscape
-from landscape.record import ConvexityRecord, LayersRecord
 from landscape.store import LandscapeStore
+from landscape.surface.convexity import ConvexityRecord
+from landscape.surface.layers import LayersRecord
 
 Floats = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.checks import check_landscape
-from landscape.record import MARKS
+from landscape.surface.record_entries import MARKS
 from landscape.studies import pictures
 from landscape.studies.data import handwriting
 from landscape.studies.settings import choose, folder_of

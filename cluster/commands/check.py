@@ -12,7 +12,7 @@ from cluster.process.streams import diverted
 from landscape.core.errors import DONE, FAILED, PARTIAL, LandscapeError, NotFoundError, shown
 
 if TYPE_CHECKING:
-    from landscape.record import Checks
+    from landscape.surface.record_entries import Checks
 
 
 def check(
@@ -40,8 +40,8 @@ def check(
         Look for the steepest direction too: about 60 products with the Hessian.
     """
     who.check()
-    from landscape.record import plain
     from landscape.results import open_run
+    from landscape.surface.record import plain
 
     opened = open_run(run)
     bind(run=opened.path)

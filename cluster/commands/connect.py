@@ -13,10 +13,10 @@ from cluster.process.streams import diverted
 from landscape.core.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
-    from landscape.barrier import Barrier
     from landscape.connectivity.connecting import Connection
     from landscape.connectivity.ways import Values1D
-    from landscape.curves import Curve
+    from landscape.surface.barriers import Barrier
+    from landscape.surface.curves import Curve
 
 
 def connect(

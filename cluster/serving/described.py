@@ -8,9 +8,9 @@ from typing import Any
 
 from landscape.core.digests import digest
 from landscape.core.grid import Floats, Grid
-from landscape.record import Record
 from landscape.store import LandscapeStore
-from landscape.surface import RISE_STDERR
+from landscape.surface.record import Record
+from landscape.surface.surface import RISE_STDERR
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.store import LandscapeStore
-from landscape.surface import NOT_FINITE, OK, Surface
+from landscape.surface.surface import NOT_FINITE, OK, Surface
 from landscape.tasks import Floats
 
 

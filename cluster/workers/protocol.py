@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
-from landscape.record import WorkerRecord
+from landscape.surface.record_parts import WorkerRecord
 from landscape.work import Task, Work
 
 LOOK_SECONDS = 2.0  # between two questions for what the cluster has

@@ -16,8 +16,8 @@ from landscape.checks.table import CHECKS
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
-from landscape.record import Check, Checks
 from landscape.results import open_run
+from landscape.surface.record_entries import Check, Checks
 from landscape.tidying import keep_with_landscape
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them

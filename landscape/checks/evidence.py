@@ -17,10 +17,10 @@ from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches,
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.model.training_state import went_on_to
 from landscape.preparation.recorded_job import recorded_folder
-from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
+from landscape.surface.record import Record
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
 
 
 @dataclass(frozen=True)

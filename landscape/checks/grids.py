@@ -12,11 +12,11 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
 from landscape.checks.rules.resolution import Resolution
 from landscape.core.grid import Floats
-from landscape.refinement.merging import spread
-from landscape.surface import NOT_COMPUTED, OK, Surface
-from landscape.topology.descent import corner_steps
-from landscape.topology.features import noise_threshold
-from landscape.topology.persistence import minimum_pairs
+from landscape.surface.descent import corner_steps
+from landscape.surface.merging import spread
+from landscape.surface.persistence import minimum_pairs
+from landscape.surface.surface import NOT_COMPUTED, OK, Surface
+from landscape.surface.topology import noise_threshold
 
 LEAST_POINTS = 5  # per axis: every second point left out leaves three
 MOST_CELLS = 256**2  # of which minima are counted: more take seconds

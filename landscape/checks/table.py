@@ -17,9 +17,9 @@ from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError
 from landscape.core.grid import Floats, Index
 from landscape.directions.random import RandomDirection
 from landscape.model.command import inspect_command
-from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
+from landscape.surface.record_entries import Check
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
 POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 
-from landscape.record import MARKS, Checks
+from landscape.surface.record_entries import MARKS, Checks
 
 WIDTH = 92
 

@@ -30,8 +30,8 @@ from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
-from landscape.sample_losses import stored_stderr
-from landscape.surface import NOT_COMPUTED
+from landscape.surface.sample_losses import stored_stderr
+from landscape.surface.surface import NOT_COMPUTED
 from landscape.views.prepared.numbers import duration
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))

@@ -10,7 +10,7 @@ import numpy as np
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.store import LandscapeStore, landscape_names
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 
 @dataclass(frozen=True)

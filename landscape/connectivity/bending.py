@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from landscape.calculation import Calculator, Setting
 from landscape.connectivity.steps import Reached, Stepped, StepsOfBend, Training, steps_per_epoch, take_steps
 from landscape.core.errors import Interrupted, JobError
-from landscape.curves import Curve, curve_shares
 from landscape.model.parameters import State
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
+from landscape.surface.curves import Curve, curve_shares
 
 STRETCH = 64  # steps that one question asks for: between two of them a signal is heard, and a worker may be lost
 

@@ -30,7 +30,6 @@ from landscape.connectivity.weight_files import (
 from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
-from landscape.curves import Curve
 from landscape.model.arithmetic import state_digest
 from landscape.model.parameters import State
 from landscape.model.snapshots import read_trajectory
@@ -38,10 +37,11 @@ from landscape.pipeline import run
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
-from landscape.record import ConnectionRecord
 from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.surface.connection import ConnectionRecord
+from landscape.surface.curves import Curve
 from landscape.tidying import keep_with_landscape
 
 log = logging.getLogger("landscape")

@@ -16,7 +16,6 @@ from landscape.core.errors import JobError
 from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import fixed_seeds
 from landscape.core.retries import NotRetried
-from landscape.curves import Curve, curve_shares
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State
@@ -25,6 +24,7 @@ from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_words, kept_alive
+from landscape.surface.curves import Curve, curve_shares
 
 CONSTANT, LOWEST, AT_LOWEST = 0.5, 0.01, 0.9  # of the training: Garipov et al. 2018, appendix A.2
 

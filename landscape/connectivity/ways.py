@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.barrier import Barrier, Barriers, PathColumns, barriers_of, path_columns
 from landscape.calculation import AtPoints, AtWeights, Calculators, setting_of
-from landscape.curves import Curve, curve_places
 from landscape.evaluation.values import Values
 from landscape.model.parameters import State
 from landscape.preparation import PreparedJob
-from landscape.record import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
+from landscape.surface.barriers import Barrier, Barriers, PathColumns, barriers_of, path_columns
+from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
+from landscape.surface.curves import Curve, curve_places
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised
-from landscape.record import products_in_float32
+from landscape.surface.convexity import products_in_float32
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32

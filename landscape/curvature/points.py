@@ -22,7 +22,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.model.description import trainable_matrices
-from landscape.record import EIGENVALUES, YES, ConvexityRecord, products_in_float32
+from landscape.surface.convexity import EIGENVALUES, YES, ConvexityRecord, products_in_float32
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.

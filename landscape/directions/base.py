@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from landscape.core.frozen import Frozen
 from landscape.core.validation import Seed
-from landscape.record import AxisRecord, parse_axis
+from landscape.surface.record import parse_axis
+from landscape.surface.record_parts import AxisRecord
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from landscape.directions.networks import PlaneDirection
 from landscape.directions.pca import PcaDirection
 from landscape.directions.random import RandomDirection
 from landscape.directions.towards import TowardsDirection
-from landscape.record import parse_axis
+from landscape.surface.record import parse_axis
 
 KINDS: tuple[type[DirectionSpec], ...] = (
     RandomDirection,

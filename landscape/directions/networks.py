@@ -11,9 +11,9 @@ import numpy as np
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Floats
 from landscape.core.validation import Reference
-from landscape.curves import Curve
 from landscape.directions.base import DirectionSpec, Range
 from landscape.directions.towards import step_towards
+from landscape.surface.curves import Curve
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.surface import MOMENT_PARTS
+from landscape.surface.surface import MOMENT_PARTS
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
-from landscape.surface import MOMENTS, RISE_STDERR
+from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
+from landscape.surface.surface import MOMENTS, RISE_STDERR
 
 Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently

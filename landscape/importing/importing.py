@@ -17,9 +17,10 @@ from landscape.importing.hdf import read_hdf
 from landscape.importing.npz import read_npz
 from landscape.importing.surfaces import ImportedSurface, NoSurfaceError, refused
 from landscape.importing.table import read_table
-from landscape.record import ImportRecord, ProgressRecord, Provenance, Record
 from landscape.store import ImportedValues, refuse_taken, refuse_unwritable, survey, write_error, write_imported
-from landscape.surface import NOT_COMPUTED, OK
+from landscape.surface.record import Record
+from landscape.surface.record_parts import ImportRecord, ProgressRecord, Provenance
+from landscape.surface.surface import NOT_COMPUTED, OK
 
 READERS: dict[str, Callable[[Path], ImportedSurface]] = {
     ".h5": read_hdf, ".hdf5": read_hdf, ".npz": read_npz, ".csv": read_table,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from landscape.core.errors import message_of, shown
 from landscape.core.grid import AXIS_NAMES
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
-from landscape.record import Record
 from landscape.store import PathPlan
+from landscape.surface.record import Record
 
 MOST_ARRAYS = 1000
 LONGEST_TEXT = 64 << 20  # bytes of the text with what our own export says of the surface

@@ -14,7 +14,7 @@ from landscape.core.grid import AXIS_NAMES, Grid
 from landscape.core.problem_names import RESERVED, WEIGHT
 from landscape.core.validation import MAX_SIZE
 from landscape.store import PathPlan
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 
 MOST_POINTS = 1 << 24
 OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # what no array of a surface may be called

@@ -20,7 +20,7 @@ from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.results import open_run
 from landscape.store import LandscapeStore
-from landscape.surface import NOT_FINITE
+from landscape.surface.surface import NOT_FINITE
 
 EVALUATIONS = 12  # two points, each watched, with gradients
 HERE = here()

@@ -16,7 +16,7 @@ from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 from landscape.preparation.solving import most_steps
-from landscape.record import UNDECIDED, YES, ZERO
+from landscape.surface.convexity import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")
 NOT_FINITE = "the Hessian is not finite there"

@@ -30,7 +30,7 @@ from landscape.page.training import history_answer, history_query, history_stamp
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
 from landscape.state import cause_of
-from landscape.surface import check_observable
+from landscape.surface.surface import check_observable
 from landscape.views.figures.colours import COLOUR_SCALES
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
 from landscape.page.runs import RunReader
 from landscape.results import Run
 from landscape.state import finite
-from landscape.surface import NOT_FINITE, OK
+from landscape.surface.surface import NOT_FINITE, OK
 from landscape.views.figures.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.prepared.comparison import MODES, item_labels

@@ -13,11 +13,11 @@ from landscape.core.digests import digest
 from landscape.core.grid import Index
 from landscape.page.levels import LevelContent, Levels, lowest_of
 from landscape.page.stamps import NotedChunks
-from landscape.problem.derived import bases_of, derive
-from landscape.record import Record
 from landscape.state import state_of_counts
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
-from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
+from landscape.surface.derived import bases_of, derive
+from landscape.surface.record import Record
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
 from landscape.views.prepared.thinning import levels_picked, picked, picked_of
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that

@@ -16,10 +16,10 @@ from landscape.page.figures import state_in_words, whole_size
 from landscape.page.logs import LogTails
 from landscape.page.looks import kinds_in_order
 from landscape.page.runs import RunReader
-from landscape.record import plain
 from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
+from landscape.surface.record import plain
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
 from landscape.views.prepared.checks import prepare_checks
 from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.figure_data import means

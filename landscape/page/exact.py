@@ -14,10 +14,10 @@ from landscape.core.errors import JobError
 from landscape.page.forwarding import ServiceError, answer_of
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
-from landscape.problem.derived import derive
 from landscape.state import finite
 from landscape.store import LandscapeStore, read_axes
-from landscape.surface import RISE_STDERR
+from landscape.surface.derived import derive
+from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepared.wording import observable_title
 
 ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own

@@ -14,7 +14,7 @@ from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.page.tiles import encoded
 from landscape.state import finite, state_of_counts
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
+from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
 from landscape.views.figures.draw import choose_kind, figure_name
 from landscape.views.figures.kinds import KIND_TABLE
 from landscape.views.figures.layout import Style

@@ -11,7 +11,7 @@ from landscape.page.runs import RunReader
 from landscape.state import cause_of
 from landscape.store import LandscapeStore
 from landscape.store.levels_left import FACTORS, Finer, box_of_blocks, levels_left, points_left
-from landscape.surface import Axis
+from landscape.surface.surface import Axis
 
 DIGITS = 6  # of the ends of a box that a hand has drawn
 

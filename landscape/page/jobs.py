@@ -18,7 +18,7 @@ from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
 from landscape.spec import Job
 from landscape.spec.recorded import spec_as_computed
-from landscape.surface import Axis
+from landscape.surface.surface import Axis
 
 DIGITS = 12  # significant ones of a coordinate
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # how the names of files of weights end

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from landscape.core.base import Folder
 from landscape.core.grid import Floats, Index
 from landscape.page.stamps import NotedChunks, file_stamp
-from landscape.problem.derived import derive
 from landscape.store import LandscapeStore, PickedValues, chunk_changes, read_axes
-from landscape.surface import NOT_COMPUTED, Axis, Surface
+from landscape.surface.derived import derive
+from landscape.surface.surface import NOT_COMPUTED, Axis, Surface
 
 # Points of the finest level that is drawn, by the number of axes: of a grid of 17, 33 or 65 points a side, all four
 # levels, four, or three. A level is read whole, as the merged view has no place for parts of one.

@@ -15,7 +15,6 @@ from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.page.places import FoundRun
 from landscape.page.stamps import file_stamp
-from landscape.refinement.choosing import MOST_LEVELS
 from landscape.results import Run
 from landscape.state import (
     COMPLETE,
@@ -35,6 +34,7 @@ from landscape.state import (
     unreadable_status,
 )
 from landscape.store import LandscapeStore
+from landscape.surface.refinement import MOST_LEVELS
 from landscape.views.prepared.wording import mapping
 
 log = logging.getLogger("landscape.page")

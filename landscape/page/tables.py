@@ -11,7 +11,7 @@ from landscape.page.answers import Answer, pack, utf8
 from landscape.page.figures import prepared
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
-from landscape.surface import RISE_STDERR
+from landscape.surface.surface import RISE_STDERR
 from landscape.views.figures.draw import figure_name
 from landscape.views.prepared.figure_data import FigureData
 

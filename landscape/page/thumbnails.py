@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.page.answers import Answer, pack_json
 from landscape.page.runs import RunReader
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Surface, check_observable
+from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, Surface, check_observable
 from landscape.views.prepared.figure_data import suggests_log
 from landscape.views.prepared.scale import choose_scale, drawn_values, point_states
 

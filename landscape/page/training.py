@@ -12,7 +12,7 @@ from landscape.page.figures import figure_json
 from landscape.page.queries import Query
 from landscape.page.runs import RunReader
 from landscape.results import Run
-from landscape.surface import ProjectedPath
+from landscape.surface.surface import ProjectedPath
 from landscape.views.figures.history import draw_history
 from landscape.views.prepared.history import UNITS, TrainingRecord, prepare_histories
 from landscape.views.prepared.wording import file_name

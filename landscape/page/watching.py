@@ -20,7 +20,7 @@ from landscape.page.runs import RunChange, RunReader
 from landscape.page.tiles import tile_facts
 from landscape.page.viewers import Viewer, event
 from landscape.state import cause_of
-from landscape.surface import check_observable
+from landscape.surface.surface import check_observable
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]

@@ -15,11 +15,12 @@ from landscape.model.arithmetic import direction_digest, norm
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.path import no_path_to_fit
-from landscape.record import AxisRecord, plain
 from landscape.spec.defaults import DEFAULTS
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, PathPlan
+from landscape.surface.record import plain
+from landscape.surface.record_parts import AxisRecord
 
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
 

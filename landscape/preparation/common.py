@@ -14,9 +14,9 @@ from landscape.preparation.solving import Solver
 from landscape.preparation.weights import Weights
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.record import RandomData
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore
+from landscape.surface.record_parts import RandomData
 
 
 @dataclass(frozen=True)

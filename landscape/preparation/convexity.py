@@ -23,9 +23,9 @@ from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
-from landscape.record import EIGENVALUES, RATIO, ConvexityRecord
 from landscape.spec.convexity import Convexity
 from landscape.store import LandscapeStore
+from landscape.surface.convexity import EIGENVALUES, RATIO, ConvexityRecord
 
 
 def convexity_of(

@@ -17,8 +17,9 @@ from landscape.problem.guessing import guessing_of
 from landscape.problem.observables import Observe
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
-from landscape.record import Record, TermRecord
 from landscape.spec.landscape import Landscape
+from landscape.surface.record import Record
+from landscape.surface.record_parts import TermRecord
 
 
 def begun_record(common: Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:

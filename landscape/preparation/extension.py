@@ -17,10 +17,10 @@ from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
 from landscape.core.plan import Plan
 from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
-from landscape.sample_losses import LOSS_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.store.layout import path_moment_rows
-from landscape.surface import MOMENTS, PATH_MOMENTS
+from landscape.surface.sample_losses import LOSS_SAMPLES
+from landscape.surface.surface import MOMENTS, PATH_MOMENTS
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from landscape.core.memory import KEPT_BYTES, kept_limit
 from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
 from landscape.problem.observables import Observe
-from landscape.sample_losses import SampleLosses
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore
+from landscape.surface.sample_losses import SampleLosses
 
 BYTES = SampleLosses.dtype.itemsize  # of one loss
 

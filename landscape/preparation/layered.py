@@ -15,9 +15,9 @@ from landscape.evaluation.layers import layers_at
 from landscape.model.parameters import State
 from landscape.preparation.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
-from landscape.record import BREAKING, LayersRecord
 from landscape.spec.layers import Layers
 from landscape.store import LandscapeStore
+from landscape.surface.layers import BREAKING, LayersRecord
 
 
 def layers_of(

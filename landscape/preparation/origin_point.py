@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from landscape.barrier import has_point
 from landscape.core.grid import LARGEST_GROWTH, Grid, remedy_of_target, size_through
 from landscape.core.validation import MAX_SIZE
+from landscape.surface.barriers import has_point
 
 
 def without_zero(grid: Grid) -> list[int]:

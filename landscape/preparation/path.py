@@ -16,9 +16,9 @@ from landscape.directions.pca import PcaDirection
 from landscape.directions.plane import gram_matrix, project
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
-from landscape.record import PathRecord
 from landscape.spec.landscape import Landscape
 from landscape.store import MIXED, NETWORK, LandscapeStore, PathPlan
+from landscape.surface.paths import PathRecord
 
 
 def no_path_to_fit(spec: Landscape) -> JobError:

@@ -57,12 +57,13 @@ from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.record import RATIO, RandomData
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
+from landscape.surface.convexity import RATIO
+from landscape.surface.record_parts import RandomData
 
 log = logging.getLogger("landscape")
 

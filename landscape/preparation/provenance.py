@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.model.description import ParameterInfo
-from landscape.record import Provenance
+from landscape.surface.record_parts import Provenance
 
 
 def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: Path) -> Provenance:

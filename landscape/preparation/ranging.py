@@ -14,9 +14,10 @@ from landscape.directions.base import DirectionTensors, Range
 from landscape.model.arithmetic import norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.record import FoundRange, Record
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
+from landscape.surface.ranges import FoundRange
+from landscape.surface.record import Record
 
 # What lies farther away than so many lengths of the weights is the landscape of noise, and not of this network.
 FARTHEST = 4.0

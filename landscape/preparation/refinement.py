@@ -15,9 +15,9 @@ from landscape.core.plan import Plan
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes
 from landscape.preparation.recorded import recorded_plan
-from landscape.record import LevelRecord
-from landscape.refinement.grids import as_stretches, of_coarser_level, of_stretches
 from landscape.store import LandscapeStore
+from landscape.surface.grids import as_stretches, of_coarser_level, of_stretches
+from landscape.surface.record_parts import LevelRecord
 
 
 @dataclass(frozen=True)

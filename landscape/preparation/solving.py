@@ -26,7 +26,7 @@ from landscape.model.description import describe_parameters
 from landscape.model.parameters import State
 from landscape.preparation.context import SolveHere
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.record import Record
+from landscape.surface.record import Record
 
 FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
 BASES = "curvature"  # the folder of a run in which Lanczos steps are kept while eigenvectors are computed

@@ -11,10 +11,10 @@ from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
-from landscape.record import Record
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, has_constant_loss
+from landscape.surface.record import Record
 
 log = logging.getLogger("landscape")
 

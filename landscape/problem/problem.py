@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, shown
 from landscape.problem.batches import Batch
-from landscape.problem.derived import check_derived
 from landscape.problem.language import CausalLM, refuse_other_models
 from landscape.problem.observables import Combination, Observe, check_expected, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
 from landscape.problem.terms import parse_terms
 from landscape.problem.tokens import language_data
+from landscape.surface.derived import check_derived
 
 
 @dataclass(frozen=True)

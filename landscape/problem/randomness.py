@@ -18,7 +18,7 @@ from landscape.problem.points import PointData
 from landscape.problem.reading import Items, Stream, numpy_to_tensors, seed_of
 from landscape.problem.sources import source_of
 from landscape.problem.structure import first_dimension
-from landscape.record import RandomData
+from landscape.surface.record_parts import RandomData
 
 READ_AGAIN = 16  # samples of a map-style data set; of an iterable it is the first batch
 LISTED = 5  # fields that a warning names

@@ -20,13 +20,13 @@ from landscape.core.grid import AXIS_NAMES
 from landscape.core.places import locate
 from landscape.core.plan import Engine, Precision
 from landscape.core.validation import Count, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
-from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.spec.landscape import Landscape
 from landscape.spec.like import with_likes
 from landscape.spec.problem_reference import problem_reference
 from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
+from landscape.surface.record_parts import LevelRecord
 
 
 def _require_the_run_alone(schema: dict[str, Any]) -> None:

@@ -25,7 +25,6 @@ from landscape.core.validation import (
     refuse_coinciding,
     snapshots_or_paths,
 )
-from landscape.curves import Curve
 from landscape.directions.kinds import KINDS, Direction
 from landscape.directions.networks import PlaneDirection
 from landscape.directions.options import DEFAULT_IGNORE
@@ -37,6 +36,7 @@ from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths
 from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
 from landscape.spec.refine import Refine
 from landscape.spec.refusals import refuse_auto, refuse_equal, refuse_without_paths
+from landscape.surface.curves import Curve
 
 NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin

@@ -11,7 +11,7 @@ from landscape.core.errors import JobError, shown
 from landscape.core.frozen import Frozen
 from landscape.model.asked import asked_rules
 from landscape.model.layer_rules import RULES
-from landscape.record import LAYER_STATISTICS
+from landscape.surface.layers import LAYER_STATISTICS
 
 NEVER = ("gradients", "changes")  # what a point has none of
 OF_POINTS = {name: rule.threshold for name, rule in RULES.items() if rule.target not in NEVER}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.core.validation import OF_RUN
-from landscape.record import Record
+from landscape.surface.record import Record
 
 
 def spec_as_computed(record: Record) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from landscape.core.digests import digest
-from landscape.record import Record, parse, parse_axis, plain
 from landscape.store.layout import LAYOUT, STORED
 from landscape.store.metadata import BadMetadataError
+from landscape.surface.record import Record, parse, parse_axis, plain
 
 Essential = Literal["identity", "digest", "plan", "job"]
 ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # without these a landscape is read, and not gone on with

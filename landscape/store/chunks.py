@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Index
-from landscape.surface import NOT_FINITE, OK
+from landscape.surface.surface import NOT_FINITE, OK
 
 
 @dataclass(frozen=True)

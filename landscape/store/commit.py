@@ -20,7 +20,7 @@ from landscape.store.durable import DurableStore
 from landscape.store.kept import arrays_over_samples
 from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
-from landscape.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
+from landscape.surface.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 
 if TYPE_CHECKING:
     from landscape.model.parameters import State

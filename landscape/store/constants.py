@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscape.record import path_records
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.layout import RUNS, PathPlan, parameter_layout, path_unit, rows_written
+from landscape.surface.paths import path_records
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,6 @@ import zarr
 from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import open_folder
-from landscape.record import Record
 from landscape.store.commit import flush
 from landscape.store.documents import LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
@@ -17,7 +16,8 @@ from landscape.store.metadata import MOST_CHUNK_POINTS
 from landscape.store.moving import finish_move
 from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
 from landscape.store.writing import write_document
-from landscape.surface import MOMENT_PARTS
+from landscape.surface.record import Record
+from landscape.surface.surface import MOMENT_PARTS
 
 
 def create_landscape(

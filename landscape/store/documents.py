@@ -13,7 +13,6 @@ from typing import Any
 
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, LandscapeError, flat, shown
-from landscape.record import Record
 from landscape.store.attributes import missing_essentials
 from landscape.store.described import Described, DescribedArray, Expected, as_expected, landscape_of
 from landscape.store.metadata import (
@@ -23,6 +22,7 @@ from landscape.store.metadata import (
     checked_group,
     parse,
 )
+from landscape.surface.record import Record
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"

@@ -17,7 +17,7 @@ from landscape.store.constants import stored_directions
 from landscape.store.inspection import count_statuses, examine_tiles, indices_of, is_constant, lowest_and_unreadable
 from landscape.store.kept import spoilt_over_samples
 from landscape.store.layout import with_stderr
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED
 
 
 def examine(arrays: LandscapeArrays) -> Examination:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from landscape.core.base import Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, tile_counts
-from landscape.record import Record
 from landscape.store.commit import write_synced
 from landscape.store.documents import FOLDER
 from landscape.store.journal import Move
@@ -20,6 +19,7 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import NewArrays, PathPlan
 from landscape.store.moving import move_landscape
 from landscape.store.naming import staged_name
+from landscape.surface.record import Record
 
 Floats = NDArray[np.float64]
 TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of axes

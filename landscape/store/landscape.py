@@ -15,7 +15,6 @@ from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index, Tile
-from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import is_same, missing_essentials
@@ -30,7 +29,9 @@ from landscape.store.mending import mend_arrays
 from landscape.store.moving import finish_move, write_root
 from landscape.store.surfaces import read_surface
 from landscape.store.writing import write_document
-from landscape.surface import Floats, Surface
+from landscape.surface.record import Record
+from landscape.surface.record_parts import IdentityRecord, JobRecord, PlanRecord
+from landscape.surface.surface import Floats, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,10 +13,11 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from landscape.core.grid import Grid, Index
 from landscape.directions import is_seeded
-from landscape.record import PathRecord, parse_axis, plain
-from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.metadata import StoredArray
-from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
+from landscape.surface.paths import PathRecord
+from landscape.surface.record import parse_axis, plain
+from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
+from landscape.surface.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
 if TYPE_CHECKING:
     from landscape.model.parameters import State

@@ -11,8 +11,10 @@ import numpy as np
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, tile_counts
 from landscape.core.validation import MAX_SIZE
-from landscape.record import LevelRecord
-from landscape.refinement.grids import (
+from landscape.store.documents import LEVELS
+from landscape.store.landscape import LandscapeStore
+from landscape.store.naming import begun_extension
+from landscape.surface.grids import (
     BLOCK,
     Mask,
     as_stretches,
@@ -25,10 +27,8 @@ from landscape.refinement.grids import (
     tile_shape,
     tiles_of_blocks,
 )
-from landscape.store.documents import LEVELS
-from landscape.store.landscape import LandscapeStore
-from landscape.store.naming import begun_extension
-from landscape.surface import QUARANTINED
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.surface import QUARANTINED
 
 FACTORS = (2, 4)
 Box = Sequence[tuple[float, float]]

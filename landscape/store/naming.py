@@ -9,7 +9,6 @@ from landscape.core.files import PARTIAL
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.names import LONGEST_LANDSCAPE_NAME, landscape_name
-from landscape.record import Record
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.journal import Move, read_move
@@ -17,7 +16,8 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import with_stderr
 from landscape.store.moving import finish_move, move_landscape
 from landscape.store.runs import describe, is_free, open_zarr
-from landscape.surface import RISE_STDERR
+from landscape.surface.record import Record
+from landscape.surface.surface import RISE_STDERR
 
 STAGED, EXTENDING = ".staged-", ".extending"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.inspection import STATUSES
-from landscape.surface import NOT_COMPUTED
+from landscape.surface.surface import NOT_COMPUTED
 
 AT_ONCE = 64  # chunks of one array between two of another: so many are in memory
 

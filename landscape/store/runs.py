@@ -12,12 +12,12 @@ from zarr.abc.store import Store
 from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, shown
 from landscape.core.folders import open_folder
-from landscape.record import Record
 from landscape.store.attributes import is_same
 from landscape.store.described import Described
 from landscape.store.documents import FOLDER, LEVELS, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.journal import names_after, place_of, read_move
+from landscape.surface.record import Record
 
 MOST_LANDSCAPES = 100_000
 TRIES = 5  # at reading a run of which another process changes names meanwhile

@@ -10,15 +10,15 @@ import numpy as np
 from landscape.core.errors import LandscapeError, shown
 from landscape.core.grid import Index
 from landscape.core.system import free_host_bytes
-from landscape.problem.derived import derive
-from landscape.record import Record
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import axis_attributes
 from landscape.store.chunks import chunks_where
 from landscape.store.constants import stored_path
 from landscape.store.kept import sample_index, stored_losses
 from landscape.store.layout import NETWORK
-from landscape.surface import NOT_COMPUTED, Axis, ProjectedPath, Surface
+from landscape.surface.derived import derive
+from landscape.surface.record import Record
+from landscape.surface.surface import NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 log = logging.getLogger("landscape")
 

@@ -21,7 +21,7 @@ from landscape.spec import Job
 from landscape.studies.data import StudyData
 from landscape.studies.quantities import mean_rise
 from landscape.studies.settings import choose, folder_of
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.training import Training
 
 Floats = NDArray[np.float64]

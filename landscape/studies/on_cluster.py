@@ -16,7 +16,7 @@ from landscape.recipes.training import seeded
 from landscape.results import open_run
 from landscape.studies.data import StudyData, handwriting
 from landscape.studies.settings import choose, folder_of
-from landscape.surface import OK, Surface
+from landscape.surface.surface import OK, Surface
 
 STUDY = "on-a-cluster"
 NAME = "plane"

@@ -25,7 +25,7 @@ from landscape.studies.networks import Network, Recipe, train
 from landscape.studies.quantities import OverSeeds, in_how_many
 from landscape.studies.settings import choose, folder_of
 from landscape.studies.shown import Table
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 Floats = NDArray[np.float64]
 Options = Mapping[str, Any]

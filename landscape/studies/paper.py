@@ -7,7 +7,7 @@ from typing import Any
 from landscape.studies.pictures import planes
 from landscape.studies.settings import SMALL, size
 from landscape.studies.shown import Picture
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views import browser, figure, find_browser
 
 SCALE = 2.0  # pixels of the picture to those of the layout, as of a dense screen

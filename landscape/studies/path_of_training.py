@@ -17,7 +17,7 @@ from landscape.studies.networks import Network, Recipe, train
 from landscape.studies.quantities import OverSeeds, in_how_many
 from landscape.studies.settings import choose
 from landscape.studies.shown import Table
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 Floats = NDArray[np.float64]
 

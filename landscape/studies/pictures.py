@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.studies.shown import Picture
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.figures.path_looks import COLOURS as PATH_COLOURS
 from landscape.views.prepared.wording import in_fewer_words
 

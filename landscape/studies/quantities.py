@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 Floats = NDArray[np.float64]
 

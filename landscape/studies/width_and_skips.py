@@ -13,7 +13,7 @@ from landscape.studies.networks import Network, Recipe, train
 from landscape.studies.quantities import OverSeeds, hollow_share, in_how_many, low_share, mean_rise
 from landscape.studies.settings import choose
 from landscape.studies.shown import Table
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 
 STUDY = "width-and-skips"
 NEAR, FAR = 0.25, 0.5  # along the lines, in the length of each filter

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, refine, run
 from landscape.checks import keep_checks
-from landscape.record import Check, Checks
+from landscape.surface.record_entries import Check, Checks
 
 CHECKS = Checks(
     points=125,

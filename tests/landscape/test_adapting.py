@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from landscape import Problem, Surface, open_run, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import tile_counts
-from landscape.refinement.grids import blocks_of_tiles, grown, of_stretches, parents_of
-from landscape.refinement.merging import spread
 from landscape.spec import Job
+from landscape.surface.grids import blocks_of_tiles, grown, of_stretches, parents_of
+from landscape.surface.merging import spread
 
 FINEST = np.linspace(-1, 1, 513)
 

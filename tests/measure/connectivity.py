@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.barrier import Barriers, barriers_of
 from landscape.connectivity import Training, match_weights, train_bend
 from landscape.connectivity.bending import point_on
 from landscape.model.parameters import state_of
 from landscape.problem.samples import Rows
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
+from landscape.surface.barriers import Barriers, barriers_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 POINTS = 61

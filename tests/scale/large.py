@@ -18,7 +18,7 @@ import cluster.driver.run  # with all that it imports, which is not what is meas
 from landscape import read_job, run
 from landscape.core.errors import Interrupted
 from landscape.store import LandscapeStore
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 PROBLEM = """
 import torch

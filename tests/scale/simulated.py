@@ -30,9 +30,9 @@ from landscape.core.plan import Plan
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.values import Values
 from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.record import Record
 from landscape.spec import Job
 from landscape.store import Examination
+from landscape.surface.record import Record
 from landscape.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.work import Work
 

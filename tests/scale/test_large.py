@@ -25,7 +25,7 @@ from cluster.status import run_status
 from landscape import read_job
 from landscape.core.grid import Tile
 from landscape.store import LandscapeStore, reading
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 MOST_MEGABYTES = 500
 ROOT = Path(__file__).resolve().parents[2]

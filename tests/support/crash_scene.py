@@ -36,9 +36,9 @@ from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.core.grid import tile_at
 from landscape.model.arithmetic import state_digest
 from landscape.model.snapshots import read_trajectory
-from landscape.record import Record, parse_axis
 from landscape.store import LandscapeStore, commit
-from landscape.surface import NOT_COMPUTED
+from landscape.surface.record import Record, parse_axis
+from landscape.surface.surface import NOT_COMPUTED
 
 EPOCHS = 3
 WILD = 9.0  # the loss above which the problem raises: the far end of `line`

@@ -12,7 +12,7 @@ from pathlib import Path
 import landscape
 from landscape.results import open_run
 from landscape.spec import Job, read_job
-from landscape.surface import OK, Surface
+from landscape.surface.surface import OK, Surface
 
 # Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
 FAST = {

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from landscape.core.plan import Plan
-from landscape.record import ProgressRecord, Provenance, Record
-from landscape.surface import Axis, ProjectedPath, Surface
+from landscape.surface.record import Record
+from landscape.surface.record_parts import ProgressRecord, Provenance
+from landscape.surface.surface import Axis, ProjectedPath, Surface
 
 RANDOM = "random direction (seed {}, filter-normalised, bias and norm ignored)"
 

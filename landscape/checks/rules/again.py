@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.checks.rules.words import check, number, percent
 from landscape.core.grid import Floats
-from landscape.record import Check
+from landscape.surface.record_entries import Check
 
 SHARE_OF_RELIEF = 1e-3  # a figure of 256 colours shows 4e-3
 LOW_SHARE_OF_RELIEF = 1e-2  # of bfloat16 and tf32, whose jitter is 3e-3 of a loss

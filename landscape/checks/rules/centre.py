@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from landscape.checks.rules.words import NotJudged, check, number
 from landscape.core.batch_norm import BatchNorm
-from landscape.record import CHANCE, Check
+from landscape.surface.record import CHANCE
+from landscape.surface.record_entries import Check
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
 OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation

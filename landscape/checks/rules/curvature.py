@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landscape.checks.rules.words import NotJudged, check, number, percent
-from landscape.record import Check
+from landscape.surface.record_entries import Check
 
 SMOOTH, KINKED = 0.01, 0.05  # relative: kinks of ReLU and max-pooling are in differences, and not in derivatives
 # Second differences at a step and at half of it differ by more than this where there are kinks within the step: those

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from landscape.axes import Along
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.core.batch_norm import RECALIBRATE
 from landscape.core.grid import Floats
-from landscape.record import Check, CheckState
+from landscape.surface.axes import Along
+from landscape.surface.record_entries import Check, CheckState
 
 NEAR = 0.3  # of the reach of a path, off the plane
 # Of the height of the path: a tenth is the way between two contour lines of ten; by half of it what was the middle of

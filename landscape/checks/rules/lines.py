@@ -10,7 +10,7 @@ import numpy as np
 
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.core.grid import Floats
-from landscape.record import Check
+from landscape.surface.record_entries import Check
 
 LINES = 8
 # Coefficients of variation. Where k directions of equal curvature make the rise, it varies by √(2/k): a tenth means 200

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from landscape.checks.rules.words import check, percent
-from landscape.record import Check
+from landscape.surface.record_entries import Check
 
 FINE, COARSE = 0.04, 0.2  # of the relief: the grid's own error is then a quarter of it, 1 % and 5 %
 ORDER_OF_LINEAR = 2  # the error of bilinear interpolation goes with h²: halving the step takes three quarters away

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from landscape.axes import SEEN
 from landscape.checks.rules.centre import CLOSE
 from landscape.checks.rules.geometry import ORDER, SMALL_GAP, beside
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.core.batch_norm import RECALIBRATE
-from landscape.record import Check, CheckState
+from landscape.surface.axes import SEEN
+from landscape.surface.record_entries import Check, CheckState
 
 MOST = 0.5  # of the rise at a corner, or of a rise between networks
 STANDARD_ERRORS = 3.0

@@ -10,7 +10,7 @@ from itertools import pairwise
 from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.core.batch_norm import RECALIBRATE
 from landscape.model.history import Stretch
-from landscape.record import Check, CheckState
+from landscape.surface.record_entries import Check, CheckState
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
 # Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:

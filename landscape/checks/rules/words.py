@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from landscape.record import Check, CheckState
+from landscape.surface.record_entries import Check, CheckState
 
 
 class NotJudged(Exception):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.choice.kept import Choice, Record
-from landscape.record import EngineChoice, TrialRecord
+from landscape.surface.record_parts import EngineChoice, TrialRecord
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.browser import Browser
 from landscape.views.exports.files import whole_file
 from landscape.views.exports.format import Format, Request, data_format, figure_stem, observable_stem

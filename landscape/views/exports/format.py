@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.exports.browser import Browser
 from landscape.views.figures.draw import choose_kind, figure_name
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.format import Request, Writer
 from landscape.views.exports.tables import points_of
 from landscape.views.prepared.scale import drawn_values, point_states

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from landscape.core.errors import LandscapeError
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.small import small_svg
 from landscape.views.figures.draw import choose_kind, figure, figure_name
 from landscape.views.figures.theme import config

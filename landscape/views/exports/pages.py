@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.format import Request, Writer
 from landscape.views.figures.draw import figure, figure_name
 from landscape.views.figures.theme import config

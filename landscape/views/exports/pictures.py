@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.browser import browser
 from landscape.views.exports.format import Request, Writer
 from landscape.views.figures.draw import figure

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.figures.colours import CURVES, line_colours, line_shades
 from landscape.views.figures.path import FEW, own_colours
 from landscape.views.figures.path_looks import path_look

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from landscape.record import plain
-from landscape.surface import STATUS_NAMES, ProjectedPath, Surface
+from landscape.surface.record import plain
+from landscape.surface.surface import STATUS_NAMES, ProjectedPath, Surface
 from landscape.views.exports.files import whole_file
 
 

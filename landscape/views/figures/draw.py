@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.figures.categories import draw_categories
 from landscape.views.figures.colours import check_scale, scale_warning
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.prepared.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.plots.plot import PLOTS, plot
 
 

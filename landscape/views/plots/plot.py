@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.figures.colours import check_scale
 from landscape.views.figures.draw import choose_kind
 from landscape.views.plots.curve import plot_curve

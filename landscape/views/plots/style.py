@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.figures.colours import Shades
 from landscape.views.figures.path import FEW, own_colours
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.barrier import STABLE, Barrier
-from landscape.surface import Surface
+from landscape.surface.barriers import STABLE, Barrier
+from landscape.surface.surface import Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.levels import number
 

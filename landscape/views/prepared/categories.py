@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import NOT_FINITE, OK, Surface
+from landscape.surface.surface import NOT_FINITE, OK, Surface
 
 
 def categories_of(surface: Surface, observable: str) -> tuple[str, ...] | None:

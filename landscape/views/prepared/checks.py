@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from landscape.record import MARKS, Checks, CheckState
+from landscape.surface.record_entries import MARKS, Checks, CheckState
 from landscape.views.prepared.wording import whole
 
 SAID: dict[CheckState, str] = {

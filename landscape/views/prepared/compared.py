@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from landscape.record import ComparedRecord
-from landscape.surface import Surface
+from landscape.surface.compared import ComparedRecord
+from landscape.surface.surface import Surface
 from landscape.views.prepared.connection import DrawnWay
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import value_with_error

@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.places import run_labels
-from landscape.surface import Axis, Surface, check_observable
+from landscape.surface.surface import Axis, Surface, check_observable
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, shown
-from landscape.surface import OK, Axis, Surface
+from landscape.surface.surface import OK, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts

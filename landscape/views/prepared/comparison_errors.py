@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.sample_losses import stored_stderr
-from landscape.surface import RISE_STDERR, Surface
+from landscape.surface.sample_losses import stored_stderr
+from landscape.surface.surface import RISE_STDERR, Surface
 from landscape.views.prepared.comparison import same_origin, same_samples
 from landscape.views.prepared.comparison_grid import GridValues, coordinates_agree, resampled
 

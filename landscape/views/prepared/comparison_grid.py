@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, shown
-from landscape.surface import NOT_COMPUTED, OK
+from landscape.surface.surface import NOT_COMPUTED, OK
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.scale import STATES
 

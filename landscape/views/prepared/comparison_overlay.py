@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import OK
+from landscape.surface.surface import OK
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts

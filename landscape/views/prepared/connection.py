@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from landscape.barrier import within_error
-from landscape.record import BarrierRecord, ConnectionRecord, WayRecord
-from landscape.surface import Surface
+from landscape.surface.barriers import within_error
+from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord
+from landscape.surface.surface import Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import percent, value_with_error
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, shown
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import ENTEZARI
 from landscape.views.prepared.history import PLACES

@@ -9,8 +9,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import NOT_COMPUTED, Surface
-from landscape.topology import Basin, PersistencePair, Topology, topology_of
+from landscape.surface.persistence import PersistencePair
+from landscape.surface.surface import NOT_COMPUTED, Surface
+from landscape.surface.topology import Basin, Topology, topology_of
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number

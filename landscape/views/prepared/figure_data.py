@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.problem.derived import bases_of
-from landscape.record import (
+from landscape.surface.convexity import (
     EIG_MAX,
     EIG_MIN,
     EIG_MIN_RESIDUAL,
@@ -21,7 +20,8 @@ from landscape.record import (
     is_negative,
     products_in_float32,
 )
-from landscape.surface import OK, Surface
+from landscape.surface.derived import bases_of
+from landscape.surface.surface import OK, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.categories import categories_of, status_of
 from landscape.views.prepared.comparable import Comparable

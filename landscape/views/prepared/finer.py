@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared.statuses import is_evaluated
 from landscape.views.prepared.wording import whole
 

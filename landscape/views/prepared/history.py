@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.numbers import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.wording import finite
 

@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.model.command import inspect_command
-from landscape.problem.derived import bases_of
-from landscape.record import BREAKING, EIGENVALUES, LayersRecord, Record
-from landscape.surface import RISE_STDERR
+from landscape.surface.convexity import EIGENVALUES
+from landscape.surface.derived import bases_of
+from landscape.surface.layers import BREAKING, LayersRecord
+from landscape.surface.record import Record
+from landscape.surface.surface import RISE_STDERR
 
 
 def mean_in_words(record: Record, observable: str, title: str) -> str:
@@ -17,7 +19,8 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     Args:
         title: the name of the observable in words.
 
-    >>> from landscape.record import ConvexityRecord, TermRecord as Term
+    >>> from landscape.surface.convexity import ConvexityRecord
+    >>> from landscape.surface.record_parts import TermRecord as Term
     >>> terms = {"interior": Term(weight=1.0, samples=700), "boundary": Term(weight=10.0, samples=90)}
     >>> record = Record(num_samples=700, terms=terms)
     >>> mean_in_words(record, "boundary", "boundary"), mean_in_words(record, "loss", "loss")

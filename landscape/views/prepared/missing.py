@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import OK
+from landscape.surface.surface import OK
 from landscape.views.prepared.scale import STATES
 
 Rectangle = tuple[int, int, int, int]  # first row, row after the last, first column, column after the last

@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.curves import curve_places
-from landscape.surface import Surface
+from landscape.surface.curves import curve_places
+from landscape.surface.surface import Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.path import DrawnPath

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from landscape.core.numbers import counted
-from landscape.record import EngineChoice, Provenance, TrialRecord
-from landscape.surface import Axis, ProjectedPath, Surface
+from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
+from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
 from landscape.views.prepared.compared import compared_rows

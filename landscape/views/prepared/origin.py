@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number

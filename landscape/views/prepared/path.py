@@ -11,11 +11,11 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.axes import SEEN
 from landscape.core.batch_norm import RECALIBRATE
 from landscape.core.numbers import counted
-from landscape.record import BATCH_NORM, Check
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface.axes import SEEN
+from landscape.surface.record_entries import BATCH_NORM, Check
+from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.scale import Scale

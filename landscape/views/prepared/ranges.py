@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.record import AxisEnd, FoundAxis, TargetRule
-from landscape.surface import Axis, Surface
+from landscape.surface.ranges import AxisEnd, FoundAxis, TargetRule
+from landscape.surface.surface import Axis, Surface
 from landscape.views.prepared.levels import number
 
 RULES: dict[TargetRule, str] = {

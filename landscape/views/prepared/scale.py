@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, shown
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import checked_count, choose_levels, number
 

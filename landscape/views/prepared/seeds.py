@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.record import Check
-from landscape.surface import Surface
+from landscape.surface.record_entries import Check
+from landscape.surface.surface import Surface
 from landscape.views.prepared.comparable import Comparable
 
 Floats = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 
 def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Axis, Surface
+from landscape.surface.surface import Axis, Surface
 from landscape.views.prepared.wording import resolution
 
 MAX_POINTS = {1: 100_001, 2: 1025, 3: 49}  # per axis, by number of axes: more than a screen shows

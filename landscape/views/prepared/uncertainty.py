@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import RISE_STDERR, Surface
+from landscape.surface.surface import RISE_STDERR, Surface
 from landscape.views.prepared.origin import origin_index
 from landscape.views.prepared.statuses import is_evaluated
 

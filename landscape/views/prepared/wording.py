@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from landscape.barrier import has_point
 from landscape.core.grid import remedy_of_target
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
+from landscape.surface.barriers import has_point
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.means import constant_in_words, mean_in_words
 from landscape.views.prepared.ranges import range_in_words

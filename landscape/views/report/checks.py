@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from landscape.surface import NOT_COMPUTED, Surface
+from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.views.prepared.checks import prepare_checks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared.compared import COLUMNS, bits_table, compared_of, drawn_bits, drawn_steps, ends_of_steps
 from landscape.views.prepared.levels import number
 from landscape.views.report.lines import lines_svg

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.figures.comparison import COMPARISON_KINDS, compare_figures
 from landscape.views.prepared.comparison import Compared
 from landscape.views.prepared.comparison_overlay import share_scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared.connection import COLUMNS, connection_table, drawn_ways
 from landscape.views.report.lines import lines_svg
 from landscape.views.report.markup import rows_table

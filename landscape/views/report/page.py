@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.exports.files import whole_file
 from landscape.views.figures.draw import figure, figure_name
 from landscape.views.figures.history import draw_history

@@ -9,7 +9,7 @@ from typing import Any
 from landscape.core.errors import LandscapeError
 from landscape.core.lock import driver_alive
 from landscape.core.places import run_labels
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared.comparison import numbered
 from landscape.views.prepared.differences import TableItem
 from landscape.views.prepared.history import TrainingRecord, paths_of

@@ -25,7 +25,7 @@ import landscape
 from cluster.commands.entry import main
 from cluster.process.descendants import descendants
 from landscape.results import open_run
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 COMMAND = [sys.executable, "-m", "cluster"]
 

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
 from landscape import open_run, tidying
-from landscape.barrier import barriers_of, path_columns
 from landscape.connectivity import connecting
 from landscape.connectivity.ways import Values1D, way_record
-from landscape.record import ConnectionRecord
-from landscape.surface import Surface
+from landscape.surface.barriers import barriers_of, path_columns
+from landscape.surface.connection import ConnectionRecord
+from landscape.surface.surface import Surface
 from landscape.views.prepared.connection import connection_rows
 from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.prepared.wording import percent

@@ -11,7 +11,7 @@ import cluster
 import landscape
 from landscape.evaluation.choice.questions import Limits
 from landscape.spec import Job, read_job
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

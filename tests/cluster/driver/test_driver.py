@@ -26,7 +26,7 @@ from landscape.reproduction import OtherModel
 from landscape.results import open_run
 from landscape.spec import Job, read_job
 from landscape.store import LandscapeStore
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

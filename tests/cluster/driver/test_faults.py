@@ -9,7 +9,7 @@ from faults import assert_undisturbed, disturbed
 
 import cluster
 import landscape
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):

@@ -17,7 +17,7 @@ from landscape.bench import bench, options_for
 from landscape.problem.user_code import in_folder
 from landscape.results import open_run
 from landscape.spec import read_job
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 # Each part reads a file by a path relative to the job file; `helper` is found relative to the shell.
 PROBLEM = """

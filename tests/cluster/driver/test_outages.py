@@ -29,7 +29,7 @@ from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.results import open_run
 from landscape.spec import Job
-from landscape.surface import OK
+from landscape.surface.surface import OK
 from landscape.tally import Tally
 
 pytestmark = pytest.mark.faults

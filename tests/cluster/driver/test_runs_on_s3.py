@@ -20,7 +20,7 @@ from landscape.core.lock import run_lock
 from landscape.model.arithmetic import state_digest
 from landscape.model.snapshots import read_trajectory
 from landscape.spec import read_job
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 Call = Callable[..., tuple[int, str, str]]
 DEBUG = ((), ("--debug",))

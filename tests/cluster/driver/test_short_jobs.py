@@ -19,7 +19,7 @@ from landscape.core.errors import Interrupted
 from landscape.pipeline import run as run_serially
 from landscape.results import open_run
 from landscape.store import LandscapeStore, landscape_names
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import cluster
 from cluster.process import logs
 from landscape.results import open_run
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 NOISE = """
 import ctypes

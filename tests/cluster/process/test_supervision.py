@@ -27,7 +27,7 @@ from cluster.process.watching import ChildStop, watch
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.results import open_run
 from landscape.spec import Job
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 # With work left until a file is there.
 HELD = """

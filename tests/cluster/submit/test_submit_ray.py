@@ -31,7 +31,7 @@ from cluster.submit.kuberay.options import KubeRayOptions
 from cluster.submit.ray_jobs.log import RAYS_REMARK
 from cluster.submit.submission import make_submission
 from landscape.results import open_run
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 ROOT = Path(__file__).parents[3]
 # With minutes of work left until a file is there.

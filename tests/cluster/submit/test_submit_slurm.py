@@ -18,7 +18,7 @@ from faults import undisturbed
 
 import landscape
 from landscape.results import open_run
-from landscape.surface import OK
+from landscape.surface.surface import OK
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from landscape import Problem, run
 from landscape.checks import check_landscape, checks_text
-from landscape.record import Checks
+from landscape.surface.record_entries import Checks
 
 Make = Callable[[], Problem]
 PLANE = {"name": "a", "size": 13, "range": [-1, 1]}

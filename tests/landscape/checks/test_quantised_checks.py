@@ -7,7 +7,7 @@ from small_models import conv_problem, make_job
 
 from landscape import run
 from landscape.checks import asking, check_landscape, checks_text
-from landscape.record import Check
+from landscape.surface.record_entries import Check
 
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
 

@@ -11,7 +11,7 @@ import pytest
 from landscape.checks.evidence import Evidence
 from landscape.checks.grids import at_centre, resolution_of
 from landscape.checks.rules.resolution import Resolution, resolution
-from landscape.surface import NOT_COMPUTED, OK, Axis, Surface
+from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
 
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -29,7 +29,7 @@ from landscape.checks.rules.values import (
 from landscape.checks.rules.words import NotJudged
 from landscape.model.history import Stretch
 from landscape.problem.guessing import loss_of_guessing
-from landscape.record import Checks
+from landscape.surface.record_entries import Checks
 
 # -- 1 ------------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, open_run, run
-from landscape.axes import Along
 from landscape.checks import check_landscape
 from landscape.checks.rules.geometry import OnPlane, path
 from landscape.checks.rules.statistics import Between, OnPath, Stale, stale
 from landscape.checks.rules.values import Holes, Lowest, Range, holes, lowest, range_of_axes
 from landscape.preparation import prepare
-from landscape.record import Check
+from landscape.surface.axes import Along
+from landscape.surface.record_entries import Check
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.numbers import landscape_rows
 

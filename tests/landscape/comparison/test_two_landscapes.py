@@ -26,9 +26,9 @@ from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import state_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
-from landscape.record import BitsRecord, ComparedRecord, StepsRecord
-from landscape.sample_losses import paired_stderr
-from landscape.surface import Surface
+from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
+from landscape.surface.sample_losses import paired_stderr
+from landscape.surface.surface import Surface
 from landscape.views import compare
 from landscape.views.prepared.compared import compared_rows, drawn_bits, drawn_steps
 

@@ -16,10 +16,10 @@ from landscape.connectivity import Bend, Training, bending, train_bend
 from landscape.connectivity.bending import Along, Progress, train_by
 from landscape.connectivity.weight_files import read_losses, read_progress, remove_progress, write_made, write_progress
 from landscape.core.errors import Interrupted, JobError, LandscapeError
-from landscape.curves import curve_shares
 from landscape.model.parameters import state_of
 from landscape.preparation import prepare
 from landscape.problem.samples import Rows
+from landscape.surface.curves import curve_shares
 
 ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}
 

@@ -16,7 +16,7 @@ from torch import nn
 from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.core.errors import Interrupted
-from landscape.surface import QUARANTINED
+from landscape.surface.surface import QUARANTINED
 from landscape.views import figure
 from landscape.views.prepared.figure_data import prepare_figure
 

@@ -18,9 +18,8 @@ from landscape import Axis, Problem, extend, open_run, run
 from landscape.curvature import lanczos
 from landscape.preparation import preparing
 from landscape.preparation.convexity import convexity_of
-from landscape.record import UNDECIDED, YES, ZERO
-from landscape.record.convexity import ENDS, NO
-from landscape.surface import OK, Surface
+from landscape.surface.convexity import ENDS, NO, UNDECIDED, YES, ZERO
+from landscape.surface.surface import OK, Surface
 from landscape.views import figure
 from landscape.views.figures.colours import colour_scale, colours_at, colours_of
 from landscape.views.prepared.figure_data import prepare_figure

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
 from landscape.calculation import AtPoints, LocalCalculator, setting_of
-from landscape.curves import curve_places
 from landscape.directions.networks import plane_through
 from landscape.model.arithmetic import combine
 from landscape.preparation import path as path_on_axes
 from landscape.preparation import prepare
-from landscape.record import Record
+from landscape.surface.curves import curve_places
+from landscape.surface.record import Record
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import landscape_rows

@@ -12,7 +12,7 @@ from torch import nn
 from landscape import JobError, Problem, run
 from landscape.evaluation.first_look import first_look
 from landscape.preparation import prepare
-from landscape.surface import QUARANTINED
+from landscape.surface.surface import QUARANTINED
 
 CPU = torch.device("cpu")
 SAMPLES = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from landscape import JobError, Problem, open_run, run
 from landscape.core.errors import NotFoundError
 from landscape.inspection import inspect_point, inspection_text, plain_inspection
-from landscape.surface import NOT_FINITE
+from landscape.surface.surface import NOT_FINITE
 
 WIDE = {"name": "wide", "size": [5, 3], "range": [[-40, 40], [-1, 1]]}
 

@@ -34,7 +34,7 @@ from landscape.model.description import ParameterInfo, describe_parameters, in_f
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import match_state, persistent_buffers, state_of
 from landscape.preparation import create_store, prepare
-from landscape.record import Record
+from landscape.surface.record import Record
 
 # -- filter normalisation ------------------------------------------------------------------------------------
 

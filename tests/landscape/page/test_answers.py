@@ -10,7 +10,7 @@ from landscape.checks import keep_checks
 from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.places import open_place
-from landscape.record import Check, Checks
+from landscape.surface.record_entries import Check, Checks
 
 
 def test_the_list_names_the_run_by_an_identifier(client, net, finished):

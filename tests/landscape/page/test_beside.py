@@ -21,7 +21,7 @@ from landscape.page.jobs import free_name
 from landscape.page.places import open_place
 from landscape.page.queries import Query
 from landscape.page.thumbnails import thumbnail
-from landscape.surface import Axis, Surface
+from landscape.surface.surface import Axis, Surface
 
 
 def pixels(answer: dict) -> np.ndarray:

@@ -21,8 +21,8 @@ from landscape.model.parameters import state_of
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
 from landscape.page.places import open_place
-from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays
+from landscape.surface.record import Record
 
 pytestmark = pytest.mark.long
 GUARD = Guard("t")

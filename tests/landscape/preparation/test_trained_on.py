@@ -16,9 +16,9 @@ from landscape.checks.table import CHECKS
 from landscape.model import history
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
-from landscape.record import Record
 from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
+from landscape.surface.record import Record
 from landscape.views.prepared.wording import caption
 
 SPECS = [

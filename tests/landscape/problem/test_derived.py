@@ -9,7 +9,7 @@ from torch import nn
 
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.page.reading import LandscapeReader
-from landscape.problem.derived import FORMULAS, check_derived, derive
+from landscape.surface.derived import FORMULAS, check_derived, derive
 
 
 def squares(model, batch):

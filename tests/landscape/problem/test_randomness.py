@@ -18,8 +18,8 @@ from landscape import JobError, Problem, open_run, run
 from landscape.core.errors import Interrupted
 from landscape.preparation import prepare
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
-from landscape.record import RandomData
 from landscape.store import LandscapeStore
+from landscape.surface.record_parts import RandomData
 
 IMAGES, CLASSES = image_samples(24)
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from landscape import JobError, Problem, run
 from landscape.problem.callback import load_problem
 from landscape.problem.user_code import calling
-from landscape.surface import QUARANTINED
+from landscape.surface.surface import QUARANTINED
 
 RAISING = {
     "an end": ("import sys\nsys.exit(0)", r"called sys\.exit\(0\)", 2),

@@ -26,7 +26,6 @@ from landscape import JobError, LandscapeError, NotFoundError, open_run
 from landscape.core.digests import digest
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
-from landscape.record import Record
 from landscape.store import (
     LandscapeStore,
     NewArrays,
@@ -39,6 +38,7 @@ from landscape.store import (
 )
 from landscape.store.journal import Move, write_move
 from landscape.store.moving import finish_move
+from landscape.surface.record import Record
 
 VALUES = {"a": 1.0, "ab": 2.0, "b": 3.0}
 

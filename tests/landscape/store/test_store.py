@@ -39,8 +39,8 @@ from landscape.core.grid import Grid, axis_coordinates, tile_counts
 from landscape.core.lock import run_lock
 from landscape.model.arithmetic import layout
 from landscape.model.parameters import state_of
-from landscape.record import Record
 from landscape.store import DurableStore, LandscapeStore, NewArrays, commit, status_of
+from landscape.surface.record import Record
 
 MODEL = Quadratic()
 

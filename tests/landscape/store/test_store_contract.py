@@ -39,8 +39,8 @@ from landscape.model.history import read_history
 from landscape.model.parameters import state_of
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory, write_snapshot
-from landscape.record import Record
 from landscape.store import LandscapeStore, NewArrays, commit, landscape_names, open_zarr, survey
+from landscape.surface.record import Record
 
 MODEL = Quadratic()
 

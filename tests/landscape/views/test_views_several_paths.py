@@ -11,11 +11,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.axes import Along
 from landscape.checks.rules import geometry
 from landscape.checks.rules.words import NotJudged
-from landscape.record import PathRecord, path_records
-from landscape.surface import RISE_STDERR, ProjectedPath, Surface
+from landscape.surface.axes import Along
+from landscape.surface.paths import PathRecord, path_records
+from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views import compare, figure
 from landscape.views.exports.export import export
 from landscape.views.exports.small import small_svg

@@ -24,8 +24,8 @@ from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
 from landscape.preparation import prepare
-from landscape.record import plain
 from landscape.store import LandscapeStore
+from landscape.surface.record import plain
 from landscape.views.prepared.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest

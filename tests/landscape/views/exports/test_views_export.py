@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from landscape.core.errors import JobError, LandscapeError
-from landscape.surface import ProjectedPath, Surface
+from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views import FORMATS, Browser, compare, export, export_name
 from landscape.views.exports import browser
 from landscape.views.exports.export import FORMAT_TABLE, files_beside

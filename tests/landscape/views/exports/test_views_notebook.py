@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views import run_bundle, surface_bundle
 from landscape.views.exports import notebook
 from landscape.views.exports.small import small_svg

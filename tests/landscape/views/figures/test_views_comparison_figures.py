@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views import compare
 from landscape.views.figures.comparison import COMPARISON_KINDS, compare_figures
 from landscape.views.figures.layout import legend_rows

@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from landscape.surface import NOT_COMPUTED, Surface
-from landscape.topology import topology_of
+from landscape.surface.surface import NOT_COMPUTED, Surface
+from landscape.surface.topology import topology_of
 from landscape.views import figure
 from landscape.views.figures.paper_layout import entries
 from landscape.views.prepared.extrema import MOST_BARS, MOST_MARKS

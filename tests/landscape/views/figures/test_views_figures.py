@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.surface import NOT_FINITE, ProjectedPath
+from landscape.surface.surface import NOT_FINITE, ProjectedPath
 from landscape.views import KINDS, config, figure, figure_name
 from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
 from landscape.views.figures.curve import band, y_limits

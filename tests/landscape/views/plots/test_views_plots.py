@@ -15,7 +15,7 @@ from mpl_toolkits.mplot3d import proj3d
 from refined_surfaces import refined
 
 from landscape.core.errors import JobError, LandscapeError
-from landscape.surface import ProjectedPath
+from landscape.surface.surface import ProjectedPath
 from landscape.views import plot
 from landscape.views.figures.finer import NAME as EDGES
 from landscape.views.plots.style import rgb

@@ -10,7 +10,7 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.core.places import run_labels
-from landscape.surface import Axis, Surface
+from landscape.surface.surface import Axis, Surface
 from landscape.views.prepared.comparison import (
     Compared,
     check_mode,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views.prepared.figure_data import prepare_figure, suggests_log
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.record import Check, Checks
-from landscape.surface import Surface
+from landscape.surface.record_entries import Check, Checks
+from landscape.surface.surface import Surface
 from landscape.views import plot
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.seeds import NAME, prepare_seeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from types import ModuleType
 
-from landscape.record import Check, Checks
+from landscape.surface.record_entries import Check, Checks
 from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.report.checks import checks_section
 from landscape.views.report.page import render_report

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from landscape.surface import Surface
+from landscape.surface.surface import Surface
 from landscape.views import find_browser, write_report
 from landscape.views.report.comparison import differences_table, groups
 from landscape.views.report.runs import ReportRun, read_runs

@@ -20,8 +20,8 @@ from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
 from landscape.core.progress import Failure
 from landscape.evaluation.choice.questions import Trial
-from landscape.record import plain
-from landscape.topology import topology_of
+from landscape.surface.record import plain
+from landscape.surface.topology import topology_of
 from landscape.views import find_browser, write_report
 from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
 from landscape.views.prepared.extrema import topology_rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
-from landscape.refinement.grids import Mask
+from landscape.surface.grids import Mask
 
 Map = NDArray[np.uint8]
 

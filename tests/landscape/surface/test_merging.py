@@ -7,7 +7,7 @@ import pytest
 
 from landscape import Axis, Surface
 from landscape.core.errors import JobError
-from landscape.refinement.merging import interpolated_from, merge, spread
+from landscape.surface.merging import interpolated_from, merge, spread
 from landscape.views import export
 from landscape.views.figures.pointer import INTERPOLATED
 from landscape.views.prepared.figure_data import prepare_figure

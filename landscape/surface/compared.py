@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from landscape.record.connection import Numbers
-from landscape.record.parts import AnyReal, AnyText, Count, Text, Whole
+from landscape.surface.connection import Numbers
+from landscape.surface.record_parts import AnyReal, AnyText, Count, Text, Whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,36 +19,27 @@ from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
 from landscape.core.progress import Failure
 from landscape.model.arithmetic import layout
-from landscape.record import (
-    BarrierRecord,
-    BitsRecord,
-    Check,
+from landscape.store import LandscapeStore, NewArrays
+from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
+from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord
+from landscape.surface.convexity import ConvexityRecord
+from landscape.surface.layers import LayersRecord
+from landscape.surface.ranges import FoundAxis, FoundRange
+from landscape.surface.record import Record, parse, parse_axis, plain
+from landscape.surface.record_entries import Check, Checks
+from landscape.surface.record_parts import (
     CheckRecord,
-    Checks,
-    ComparedRecord,
-    ConnectionRecord,
-    ConvexityRecord,
     EngineChoice,
-    FoundAxis,
-    FoundRange,
     ImportRecord,
-    LayersRecord,
     OwnModelRecord,
     PrecisionError,
     ProgressRecord,
     Provenance,
     RandomData,
-    Record,
-    StepsRecord,
     TermRecord,
     TrialRecord,
-    WayRecord,
     WorkerRecord,
-    parse,
-    parse_axis,
-    plain,
 )
-from landscape.store import LandscapeStore, NewArrays
 
 IDENTITY = {"origin": "a" * 64, "observables": ["loss"], "num_samples": 7, "samples": "b" * 64, "seed": 3}
 TRIALS = (

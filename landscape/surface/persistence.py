@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.topology.descent import Descent, corner_steps, descend, face_steps
+from landscape.surface.descent import Descent, corner_steps, descend, face_steps
 
 Floats = NDArray[np.float64]
 Index = tuple[int, ...]

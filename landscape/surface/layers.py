@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from landscape.record.parts import Real, Text
+from landscape.surface.record_parts import Real, Text
 
 FIRST_LAYER, FIRST_RULE = "first_layer", "first_rule"
 BREAKING = (FIRST_LAYER, FIRST_RULE)  # observables: the first layer that breaks, and by which rule; 0 where none does

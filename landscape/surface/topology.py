@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import OK, Surface
-from landscape.topology.basins import basins_of
-from landscape.topology.persistence import Index, PersistencePair, maximum_pairs, minimum_pairs
+from landscape.surface.basins import basins_of
+from landscape.surface.persistence import Index, PersistencePair, maximum_pairs, minimum_pairs
+from landscape.surface.surface import OK, Surface
 
 Floats = NDArray[np.float64]
 Place = Mapping[str, float]

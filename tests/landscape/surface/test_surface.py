@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import landscape
-from landscape.surface import ProjectedPath
+from landscape.surface.surface import ProjectedPath
 
 
 def test_the_projected_path_keeps_its_former_public_name() -> None:

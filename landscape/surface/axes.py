@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
-from landscape.record import AxisRecord, PathRecord, parse_axis
+from landscape.surface.paths import PathRecord
+from landscape.surface.record import parse_axis
+from landscape.surface.record_parts import AxisRecord
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot
 CLEARLY = 3.0  # standard errors of the rise: two losses that are further apart differ by more than the noise

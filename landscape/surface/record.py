@@ -15,12 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from landscape.core.progress import Failure
 from landscape.core.quantisation import Quantisation
-from landscape.record.checks import Checks
-from landscape.record.compared import ComparedRecord
-from landscape.record.connection import ConnectionRecord
-from landscape.record.convexity import ConvexityRecord
-from landscape.record.layers import LayersRecord
-from landscape.record.parts import (
+from landscape.surface.compared import ComparedRecord
+from landscape.surface.connection import ConnectionRecord
+from landscape.surface.convexity import ConvexityRecord
+from landscape.surface.layers import LayersRecord
+from landscape.surface.ranges import FoundRange
+from landscape.surface.record_entries import Checks
+from landscape.surface.record_parts import (
     OMITTED,
     AxisRecord,
     CheckRecord,
@@ -44,7 +45,6 @@ from landscape.record.parts import (
     with_others,
     with_whole,
 )
-from landscape.record.ranges import FoundRange
 
 CHANCE = 0.95  # of the loss of guessing: a network that learned nothing comes within a few percent of it
 NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr", "guessing")  # may be null

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from landscape.record.parts import OMITTED, AnyReal, Flag, Text, adapter_of
+from landscape.surface.record_parts import OMITTED, AnyReal, Flag, Text, adapter_of
 
 LONGEST_LABEL = 200  # characters, more than a job may give: a document may say anything
 

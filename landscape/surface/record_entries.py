@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Strict
 
-from landscape.record.parts import AnyText, Count, Flag, Share, Text, each_sound
+from landscape.surface.record_parts import AnyText, Count, Flag, Share, Text, each_sound
 
 CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
 BATCH_NORM = "10"  # the number of the check of its statistics

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from landscape.core.grid import Floats, Index
-from landscape.refinement.grids import (
+from landscape.surface.grids import (
     BLOCK,
     Mask,
     block_counts,
@@ -24,7 +24,7 @@ from landscape.refinement.grids import (
     parents_of,
     tiles_of_blocks,
 )
-from landscape.refinement.merging import spread
+from landscape.surface.merging import spread
 
 MOST_LEVELS = 4  # 16 steps for one: beyond, a block of 8 cells is half a step of the landscape
 # A level is off by about half of what the one above it was off by at a kink, and by a quarter where the loss is smooth.

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from landscape import Axis, Job, Problem, Surface, run
-from landscape.barrier import barrier_over_mean, barriers_of, loss_barrier, path_columns, resampled_errors
 from landscape.core.grid import axis_coordinates
-from landscape.surface import RISE_STDERR
+from landscape.surface.barriers import barrier_over_mean, barriers_of, loss_barrier, path_columns, resampled_errors
+from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, barrier_rows
 from landscape.views.prepared.wording import caption
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from landscape.record.parts import Count, Real
+from landscape.surface.record_parts import Count, Real
 
 # How an axis ends: where the loss has changed by the target, before it is no longer finite, or where nobody looks on.
 AxisEnd = Literal["target", "finite", "farthest"]

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.axes import NOT_COMPUTED as NOT_COMPUTED
-from landscape.axes import NOT_FINITE as NOT_FINITE
-from landscape.axes import OK as OK
-from landscape.axes import QUARANTINED as QUARANTINED
-from landscape.axes import Along as Along
-from landscape.axes import Axis as Axis
-from landscape.axes import ProjectedPath as ProjectedPath
-from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.grid import Floats as Floats
-from landscape.record import Record
-from landscape.refinement.grids import points_left
-from landscape.refinement.merging import merge_all
-from landscape.sample_losses import SampleLosses
+from landscape.surface.axes import NOT_COMPUTED as NOT_COMPUTED
+from landscape.surface.axes import NOT_FINITE as NOT_FINITE
+from landscape.surface.axes import OK as OK
+from landscape.surface.axes import QUARANTINED as QUARANTINED
+from landscape.surface.axes import Along as Along
+from landscape.surface.axes import Axis as Axis
+from landscape.surface.axes import ProjectedPath as ProjectedPath
+from landscape.surface.barriers import Barrier, Barriers, barriers_of, loss_barrier
+from landscape.surface.grids import points_left
+from landscape.surface.merging import merge_all
+from landscape.surface.record import Record
+from landscape.surface.sample_losses import SampleLosses
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -263,7 +263,8 @@ class Surface:
         return float("nan") if barrier is None else barrier.height
 
     def find_barrier(self) -> Barrier | None:
-        """Entezari's barrier of a line, see `landscape.barrier.loss_barrier`; None where there is no such line.
+        """Entezari's barrier of a line, see `landscape.surface.barriers.loss_barrier`; None where there is no such
+        line.
 
         >>> axis = Axis("alpha", np.array([0.0, 0.5, 1.0]))
         >>> line = Surface("line", (axis,), {"loss": np.array([1.0, 3.0, 2.0])}, status=np.ones(3, np.uint8))

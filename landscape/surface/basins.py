@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.topology.descent import descend, face_steps
-from landscape.topology.persistence import Index, PersistencePair, finite_in_order
+from landscape.surface.descent import descend, face_steps
+from landscape.surface.persistence import Index, PersistencePair, finite_in_order
 
 Floats = NDArray[np.float64]
 

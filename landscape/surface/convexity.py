@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, Strict
 
-from landscape.record.parts import Count, Text
+from landscape.surface.record_parts import Count, Text
 
 EIG_MAX, EIG_MIN = "eig_max", "eig_min"
 EIG_MAX_RESIDUAL, EIG_MIN_RESIDUAL = "eig_max_residual", "eig_min_residual"

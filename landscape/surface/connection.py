@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from landscape.curves import Curve
-from landscape.record.parts import AnyReal, AnyText, Count, Object, Real, Text
+from landscape.surface.curves import Curve
+from landscape.surface.record_parts import AnyReal, AnyText, Count, Object, Real, Text
 
 Numbers = tuple[AnyReal, ...]
 
