@@ -20,11 +20,12 @@ from landscape.core.memory import is_out_of_memory
 from landscape.core.numbers import ranges
 from landscape.core.validation import AUTO
 from landscape.curvature import bytes_of_bases, layout_of
-from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
@@ -35,7 +36,6 @@ from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
 from landscape.reproduction import recorded, why_not_compared
-from landscape.spec import Job
 from landscape.store import LandscapeStore, PathPlan
 from landscape.surface.grids import finer_shape
 from landscape.surface.record import plain

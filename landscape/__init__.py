@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from landscape.evaluation.choice.questions import Limits
     from landscape.extending import extend
     from landscape.importing import import_surface
+    from landscape.job.collect import CollectLandscape
+    from landscape.job.directions.eigen import EigenDirection
+    from landscape.job.directions.file import FileDirection
+    from landscape.job.directions.pca import PcaDirection
+    from landscape.job.directions.plane import PlaneDirection
+    from landscape.job.directions.random import RandomDirection
+    from landscape.job.directions.towards import TowardsDirection
+    from landscape.job.job import Job
+    from landscape.job.landscape import Landscape
+    from landscape.job.reading import read_job
     from landscape.listing import list_runs
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
@@ -24,18 +34,6 @@ if TYPE_CHECKING:
     from landscape.refining import refine
     from landscape.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.results import Run, open_run
-    from landscape.spec import (
-        CollectLandscape,
-        EigenDirection,
-        FileDirection,
-        Job,
-        Landscape,
-        PcaDirection,
-        PlaneDirection,
-        RandomDirection,
-        TowardsDirection,
-        read_job,
-    )
     from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
     from landscape.tidying import remove_landscape, rename_landscape
@@ -58,21 +56,19 @@ _HOMES = {
     "refining": ("refine",),
     "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "results": ("Run", "open_run"),
-    "spec": (
-        "CollectLandscape",
-        "EigenDirection",
-        "FileDirection",
-        "Job",
-        "Landscape",
-        "PcaDirection",
-        "PlaneDirection",
-        "RandomDirection",
-        "TowardsDirection",
-        "read_job",
-    ),
+    "job.collect": ("CollectLandscape",),
+    "job.directions.eigen": ("EigenDirection",),
+    "job.directions.file": ("FileDirection",),
+    "job.job": ("Job",),
+    "job.landscape": ("Landscape",),
+    "job.directions.pca": ("PcaDirection",),
+    "job.directions.plane": ("PlaneDirection",),
+    "job.directions.random": ("RandomDirection",),
+    "job.directions.towards": ("TowardsDirection",),
+    "job.reading": ("read_job",),
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
-    "tidying": ("remove_landscape", "rename_landscape"),
     "surface.topology": ("Topology", "topology_of"),
+    "tidying": ("remove_landscape", "rename_landscape"),
     "training": ("Training",),
 }
 

@@ -19,10 +19,10 @@ from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.choice.questions import Limits
+from landscape.job.job import Job
+from landscape.job.refine import Refine
 from landscape.refining import level_job
 from landscape.results import Run
-from landscape.spec import Job
-from landscape.spec.refine import Refine
 from landscape.store import LandscapeStore
 from landscape.surface.grids import (
     Mask,

@@ -15,10 +15,10 @@ from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.kept import bytes_of_losses
 from landscape.problem.user_code import in_folder
-from landscape.spec import Job
 from landscape.store import landscape_names
 
 log = logging.getLogger("landscape")

@@ -14,11 +14,11 @@ from typing import Any
 from landscape.choosing import within_tile_bytes
 from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, shown
+from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.results import Run, open_run
-from landscape.spec import Job
 from landscape.store import LandscapeStore, extension_name, refuse_unwritable, replace_landscape
 from landscape.store.levels_left import why_incomplete
 from landscape.store.moving import finish_move

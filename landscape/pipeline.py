@@ -17,6 +17,7 @@ from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.curvature import serial_solver
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.prepared import kept_samples
@@ -25,7 +26,6 @@ from landscape.problem.user_code import in_folder
 from landscape.ranging import serial_finder
 from landscape.reproduction import NotReproduced, check_reproduction
 from landscape.results import Run
-from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tally import Tally
 from landscape.tasks import (

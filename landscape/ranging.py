@@ -18,7 +18,7 @@ from landscape.calculation import AtPoints, Calculator, Calculators, here, setti
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, as_written
 from landscape.core.progress import stage
-from landscape.directions.eigen import LEAST_RISE
+from landscape.job.directions.eigen import LEAST_RISE
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.ranging import RangeFinder
 from landscape.problem.guessing import guessing_of

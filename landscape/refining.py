@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.results import Run, open_run
-from landscape.spec import Job
 from landscape.store import LandscapeStore, refuse_unwritable
 from landscape.store.levels_left import Box, Finer, levels_left, refinable
 from landscape.store.moving import finish_move

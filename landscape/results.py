@@ -11,11 +11,11 @@ from typing import Any
 
 from landscape.core.errors import LandscapeError, NotFoundError, shown
 from landscape.core.folders import open_folder
+from landscape.job.reading import read_job
 from landscape.model.history import read_history
 from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.run_files import read_info, read_measures
 from landscape.model.snapshots import Trajectory, read_trajectory
-from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface.surface import Surface
 

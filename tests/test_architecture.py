@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "landscape: core; cluster: templates",
     "landscape: model optim surface; cluster: options process",
-    "landscape: directions problem resampling views; cluster: scheduling shipping",
-    "landscape: evaluation spec store",
-    "landscape: collector importing preparation results state tally; cluster: session",
-    "landscape: choosing packing page reproduction tidying training work; cluster: doctor exporting status",
-    "landscape: calculation listing recipes takeover; cluster: submit viewing",
-    "landscape: bench comparison curvature inspection ranging",
+    "landscape: job problem resampling views; cluster: scheduling shipping",
+    "landscape: collector evaluation store; cluster: session",
+    "landscape: importing preparation results state tally training; cluster: doctor",
+    "landscape: choosing packing page recipes reproduction tidying work; cluster: exporting status",
+    "landscape: bench calculation listing takeover; cluster: submit viewing",
+    "landscape: comparison curvature inspection ranging",
     "landscape: checks measures tasks; cluster: planning",
     "landscape: pipeline; cluster: serving workers",
     "landscape: connectivity extending refining",
@@ -173,7 +173,7 @@ def layers() -> dict[str, int]:
 
 
 def room_of(path: Path) -> str:
-    """`landscape/spec`, whether that is a folder or a file."""
+    """`landscape/job`, whether that is a folder or a file."""
     return "/".join(shown(path).removesuffix(".py").split("/")[:2])
 
 

@@ -13,7 +13,8 @@ import yaml
 
 import landscape
 from landscape.core.errors import JobError, flat, masked, one_line, shown
-from landscape.spec import Job, read_job
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 
 ROOT = Path(__file__).parents[1]
 SECRETS = {

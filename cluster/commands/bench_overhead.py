@@ -15,9 +15,10 @@ from landscape.bench.timing import quotient
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.core.validation import MAX_SIZE
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.pipeline import run as run_serially
 from landscape.preparation import prepare
-from landscape.spec import Job, Landscape
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
 MOST_TILES = 256  # where so many are over before a second worker has come, none is coming

@@ -6,7 +6,7 @@ from cluster.process.console import ProgressDisplay
 from cluster.process.streams import diverted, put
 from cluster.status import run_status, status_text
 from landscape.core.errors import DONE, PARTIAL, printable
-from landscape.spec import Job
+from landscape.job.job import Job
 
 
 def compute(

@@ -14,9 +14,9 @@ from landscape.core.errors import DONE, JobError
 
 if TYPE_CHECKING:
     from landscape.calculation import Calculator
+    from landscape.job.job import Job
     from landscape.preparation import PreparedJob, PreparedLandscape
     from landscape.results import Run
-    from landscape.spec import Job
 
 
 @dataclass(frozen=True)

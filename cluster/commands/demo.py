@@ -47,9 +47,9 @@ def run_demo(out: Path, workers: int) -> int:
     from cluster.commands.check import check_all, texts_of
     from cluster.commands.computing import compute
     from cluster.process.console import seconds_text
+    from landscape.job.job import Job
     from landscape.preparation import collected_landscapes
     from landscape.recipes.digits import train
-    from landscape.spec import Job
 
     start = time.monotonic()
     bind(run=str(out.absolute()))

@@ -12,9 +12,9 @@ from cluster.process.console import seconds_text
 from cluster.scheduling.starting import time_in_words
 from landscape.core.grid import as_written
 from landscape.extending import More, extension_job
+from landscape.job.job import Job
 from landscape.preparation.recorded import recorded_plan
 from landscape.results import open_run
-from landscape.spec import Job
 from landscape.store import LandscapeStore
 
 ALL = ""  # the samples of a loss that is no sum of terms

@@ -13,7 +13,7 @@ from cluster.process.streams import diverted
 from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
-    from landscape.spec import Job
+    from landscape.job.job import Job
 
 SAYING = (
     "These numbers describe these weights on these samples. Sharpness does not track generalisation well, sometimes "

@@ -14,7 +14,7 @@ from cluster.process.streams import put
 from landscape.core.errors import printable
 
 if TYPE_CHECKING:
-    from landscape.spec import Job
+    from landscape.job.job import Job
 
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]
 
@@ -41,8 +41,8 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
     Raises:
         JobError: the file holds no job.
     """
+    from landscape.job.reading import read_job
     from landscape.model.packed_file import names_a_file
-    from landscape.spec import read_job
 
     found = read_job(path, **overrides)
     if names_a_file(found.problem):

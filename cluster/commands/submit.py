@@ -41,7 +41,7 @@ def submit(
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
     from cluster.submit.checks import refuse_settings
-    from landscape.spec import read_job
+    from landscape.job.reading import read_job
 
     targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)

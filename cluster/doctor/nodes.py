@@ -28,7 +28,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     import ray
 
     from cluster.session.session import ray_session
-    from landscape.spec import Job
+    from landscape.job.job import Job
 
     start = time.monotonic()
     answer = check_address(address, allow_open=True)

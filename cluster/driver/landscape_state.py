@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from cluster.driver.sent_landscape import SentLandscape
 from landscape.evaluation.plain import OwnLosses
+from landscape.job.job import Job
 from landscape.preparation import PreparedLandscape
 from landscape.preparation.warnings import warn_of_constant
 from landscape.reproduction import (
@@ -22,7 +23,6 @@ from landscape.reproduction import (
     recorded,
     refusal,
 )
-from landscape.spec import Job
 from landscape.tally import ReportingWorker, Tally
 from landscape.tasks import OpenLandscape, start_tally
 from landscape.work import Task

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.workers.protocol import WorkerHandle
 from landscape.core.errors import JobError, shown
-from landscape.spec import Job
+from landscape.job.job import Job
 from landscape.tally import ReportingWorker
 from landscape.tasks import OpenLandscape
 from landscape.work import Task

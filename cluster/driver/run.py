@@ -24,14 +24,14 @@ from landscape.core.lock import run_lock
 from landscape.core.memory import keep_freed_memory
 from landscape.core.progress import PREPARING, Observer, stage
 from landscape.curvature import solver_of
-from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.choice.questions import Limits
+from landscape.job.directions.context import Workers, in_this_process
+from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.ranging import finder_of
 from landscape.results import Run
-from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, open_landscape
 

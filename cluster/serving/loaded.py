@@ -17,12 +17,12 @@ from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.retries import NotRetried
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.asked import asked_of
 from landscape.preparation.recorded_job import recorded_job
 from landscape.problem.user_code import in_folder
 from landscape.reproduction import bear_witness, recorded, refusal
-from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats, GivenUp, try_task
 from landscape.work import work_at

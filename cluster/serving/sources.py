@@ -10,9 +10,10 @@ from pathlib import Path
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 from landscape.preparation.asked import asked_of
 from landscape.results import open_run
-from landscape.spec import Job, read_job
 from landscape.store import LandscapeStore, landscape_names
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -15,8 +15,8 @@ import torch
 from cluster.session.placement import Placement
 from cluster.session.session import ray_session, refuse_dead_ray, signals_kept
 from landscape.core.errors import Interrupted, LandscapeError, one_line, shown
-from landscape.directions.context import Workers
-from landscape.spec import Job
+from landscape.job.directions.context import Workers
+from landscape.job.job import Job
 
 STOP_SECONDS = 0.2  # how often `stop` is asked at least, while nothing else happens
 

@@ -13,7 +13,7 @@ from cluster.shipping.walk import list_folder
 from cluster.submit.work import SentTraining, Work, has_files
 from landscape.core.errors import JobError, shown
 from landscape.core.places import locate
-from landscape.spec import Job
+from landscape.job.job import Job
 
 
 def named_files(job: Work) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster.shipping.listing import SECRET, THE_RUN, Listing
 from cluster.shipping.packed import travelling_folder
 from landscape.core.errors import JobError, flat, shown
-from landscape.spec import Job
+from landscape.job.job import Job
 
 LOOK_SECONDS = 180.0
 STORE_SECONDS = 30  # for an object store to tell what the run holds: one that is not there is asked for minutes

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import LandscapeError, StoreError, message_of, one_line
-from landscape.spec import Job, Landscape
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 
 MOST_OPENED = 100_000
 UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
@@ -162,7 +163,7 @@ def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]
             store may take, after which the process ends.
         tell: is called at the end, and with an object store also before it is asked.
     """
-    from landscape.spec import read_job
+    from landscape.job.reading import read_job
 
     try:
         job = read_job(given["file"], run=given["run"])

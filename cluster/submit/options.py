@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cluster.shipping.listing import Listing
     from cluster.submit.submission import Submission
     from cluster.submit.work import Work
-    from landscape.spec import Job
+    from landscape.job.job import Job
 
 
 @dataclass(frozen=True)

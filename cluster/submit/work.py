@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 from landscape.core.places import locate
 
 if TYPE_CHECKING:
-    from landscape.spec import Job
+    from landscape.job.job import Job
 
 
 @dataclass(frozen=True)

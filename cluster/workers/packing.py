@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from landscape.core.retries import NotRetried
-from landscape.directions import DirectionTensors, SeededDirection, seeded
+from landscape.job.directions.base import DirectionTensors, SeededDirection
+from landscape.job.directions.kinds import seeded
 from landscape.model.arithmetic import direction_digest
 from landscape.model.description import ParameterInfo, in_first_version
 from landscape.model.parameters import State

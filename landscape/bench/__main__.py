@@ -21,7 +21,8 @@ from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job
 from landscape.bench.table import bench_text
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.plan import Precision
-from landscape.spec import Job, read_job
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 
 SYNTHETIC = "weights are random and data synthetic: the speed is real, the landscape means nothing"
 

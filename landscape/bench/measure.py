@@ -27,9 +27,9 @@ from landscape.evaluation.choice.statistics import row_points
 from landscape.evaluation.choice.trials import measure_point, probe_points
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
-from landscape.spec import Job
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64

@@ -30,14 +30,15 @@ from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.memory import host_limit
 from landscape.core.plan import Engine, Precision, in_float32
-from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
-from landscape.directions.base import DirectionTensors
-from landscape.directions.random import RandomDirection
+from landscape.curvature import HessianOperator, bytes_of_bases, lanczos
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.plain import DrawnError, loss_of, rebuilt
 from landscape.evaluation.rounding import WeightRounding
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.random import RandomDirection
 from landscape.model.arithmetic import norm
 from landscape.model.description import describe_parameters, in_first_version
 from landscape.model.parameters import State

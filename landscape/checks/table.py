@@ -15,9 +15,9 @@ from landscape.checks.rules.words import NotJudged
 from landscape.checks.scene import Scene
 from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
 from landscape.core.grid import Floats, Index
-from landscape.directions.random import RandomDirection
+from landscape.job.defaults import with_defaults_of
+from landscape.job.directions.random import RandomDirection
 from landscape.model.command import inspect_command
-from landscape.spec.defaults import with_defaults_of
 from landscape.surface.record_entries import Check
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
 

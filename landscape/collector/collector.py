@@ -31,13 +31,13 @@ from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit
+from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES
 from landscape.model.asked import asked_rules
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number
 from landscape.model.parameters import state_of
 from landscape.model.replacement import finish, remove_leftovers
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import snapshot_files, versions, write_snapshot
-from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
 
 log = logging.getLogger("landscape")
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics

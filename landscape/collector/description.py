@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.job.collect import CollectLandscape
 from landscape.model.history import finite
 from landscape.model.parameters import persistent_buffers
 from landscape.model.run_files import NETWORK, PROBLEM
 from landscape.model.snapshots import versions
-from landscape.spec import CollectLandscape
 
 # The keys in which two starts of one training may differ.
 CHANGING = ("created", "steps_per_epoch", "versions")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError
 from landscape.core.explanation import explain
-from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
+from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
 
 def checked_options(

@@ -30,6 +30,7 @@ from landscape.connectivity.weight_files import (
 from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
+from landscape.job.job import Job
 from landscape.model.arithmetic import state_digest
 from landscape.model.parameters import State
 from landscape.model.snapshots import read_trajectory
@@ -38,7 +39,6 @@ from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
 from landscape.results import Run
-from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.surface.connection import ConnectionRecord
 from landscape.surface.curves import Curve

@@ -7,7 +7,7 @@ from landscape.curvature.lanczos import TOLERANCE, Krylov, Ritz, Step, lanczos
 from landscape.curvature.operator import HessianOperator, Layout, layout_of
 from landscape.curvature.solving import serial_solver, solver_of, spectrum_of
 from landscape.curvature.trace import Trace, filter_weighted_trace, projected, rayleigh, trace
-from landscape.directions.eigen import STEPS, half_width
+from landscape.job.directions.eigen import STEPS, half_width
 from landscape.preparation.solving import bytes_of_bases, refuse_large_bases
 
 __all__ = [

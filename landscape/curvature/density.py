@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import lanczos
-from landscape.directions.eigen import STEPS
+from landscape.job.directions.eigen import STEPS
 
 RUNS = 10
 

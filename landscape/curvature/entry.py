@@ -6,8 +6,8 @@ from landscape.calculation import LocalCalculator, Setting
 from landscape.core.errors import JobError, nearest, shown
 from landscape.curvature.operator import HessianOperator
 from landscape.evaluation.differentiation import RECALIBRATED, Products
+from landscape.job.job import Job
 from landscape.preparation import prepare
-from landscape.spec import Job
 
 
 def hessian_of(job: Job, landscape: str | None = None, method: Products = "autograd") -> HessianOperator:

@@ -16,9 +16,9 @@ from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import TOLERANCE, lanczos
 from landscape.curvature.operator import HessianOperator
 from landscape.curvature.trace import rayleigh
-from landscape.directions.base import DirectionTensors
-from landscape.directions.eigen import STEPS, half_width
 from landscape.evaluation.values import SampleValues
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.eigen import STEPS, half_width
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.

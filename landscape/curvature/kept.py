@@ -22,7 +22,7 @@ from landscape.core.folders import open_folder
 from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import Krylov, Product, Step, lanczos
 from landscape.curvature.operator import HessianOperator
-from landscape.directions.eigen import STEPS
+from landscape.job.directions.eigen import STEPS
 from landscape.preparation.solving import BASES, remove_bases
 from landscape.store import write_error
 

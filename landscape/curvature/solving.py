@@ -17,9 +17,9 @@ from landscape.curvature.errors import sampled_curvature
 from landscape.curvature.kept import KeptSteps, kept_lanczos
 from landscape.curvature.lanczos import Ritz, least_steps
 from landscape.curvature.operator import HessianOperator
-from landscape.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
-from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.evaluation.reduction import terms_of
+from landscape.job.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
+from landscape.job.directions.spectrum import Eigenpair, Spectrum
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
 from landscape.store import write_error

@@ -13,7 +13,8 @@ from landscape.core.digests import digest
 from landscape.core.errors import JobError, shown
 from landscape.core.numbers import ranges
 from landscape.core.places import locate
-from landscape.directions.options import DEFAULT_IGNORE
+from landscape.job.directions.options import DEFAULT_IGNORE
+from landscape.job.job import Job
 from landscape.measures.average import ADAPTIVE_RHO, SIGMA
 from landscape.measures.document import Entry
 from landscape.measures.measuring import ERROR_NOISE, Asked
@@ -26,7 +27,6 @@ from landscape.model.snapshots import Trajectory
 from landscape.preparation import PreparedJob
 from landscape.preparation.recorded_job import Callback, recorded_fields, recorded_folder
 from landscape.preparation.weights import Weights
-from landscape.spec.job import Job
 from landscape.store import LandscapeStore, landscape_names
 
 log = logging.getLogger("landscape")

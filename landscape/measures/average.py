@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.core.statistics import interval_of
-from landscape.directions.random import random_direction
 from landscape.evaluation.values import Values
+from landscape.job.directions.random import random_direction
 from landscape.measures.lines import Base, Draw, Floats, samples_of, stderr_over
 from landscape.measures.rises import Rises, rises_of
 from landscape.measures.rows import Row, row_of

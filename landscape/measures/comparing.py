@@ -12,7 +12,7 @@ import numpy as np
 
 from landscape.core.errors import JobError, shown
 from landscape.core.statistics import Interval, interval_of, t_quantile
-from landscape.directions.eigen import LEAST_RISE
+from landscape.job.directions.eigen import LEAST_RISE
 from landscape.measures.curvature import NAMES, PROBED
 from landscape.measures.lines import Floats
 from landscape.measures.measuring import LOSS, RADIUS

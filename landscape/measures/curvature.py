@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from landscape.core.errors import JobError
-from landscape.curvature import STEPS, HessianOperator, Krylov, lanczos, refuse_large_bases, sampled_curvature, trace
+from landscape.curvature import HessianOperator, Krylov, lanczos, refuse_large_bases, sampled_curvature, trace
 from landscape.curvature.kept import KeptSteps, kept_lanczos
 from landscape.curvature.trace import PROBES
 from landscape.evaluation.reduction import terms_of
+from landscape.job.directions.eigen import STEPS
 from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope

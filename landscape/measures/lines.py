@@ -12,9 +12,9 @@ from torch import Tensor
 
 from landscape.calculation import AtPoints, Calculator, Setting
 from landscape.core.plan import Plan
-from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values
+from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 

@@ -12,6 +12,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, shown
 from landscape.core.lock import driver_alive
 from landscape.curvature.kept import KeptSteps
+from landscape.job.job import Job
 from landscape.measures import document
 from landscape.measures.asking import Origin, at_origin, first_state, has_all, settings_of
 from landscape.measures.document import Entry, Measures
@@ -24,7 +25,6 @@ from landscape.model.arithmetic import state_digest
 from landscape.model.description import describe_parameters
 from landscape.model.snapshots import Trajectory
 from landscape.preparation import PreparedJob, prepare
-from landscape.spec.job import Job
 from landscape.store import refuse_unwritable
 from landscape.tidying import writing
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.statistics import interval_of
-from landscape.directions.eigen import LEAST_RISE
-from landscape.directions.random import random_direction
 from landscape.evaluation.values import Values
+from landscape.job.directions.eigen import LEAST_RISE
+from landscape.job.directions.random import random_direction
 from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
 from landscape.measures.rows import Row, row_of
 from landscape.model.description import ParameterInfo

@@ -11,12 +11,12 @@ from typing import Any
 from landscape.core.folders import split_path
 from landscape.core.places import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.run_files import FOLDER
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.model.weight_files import load_weights
 from landscape.packing.writing import ArchiveWriter
-from landscape.spec import Job
-from landscape.spec.landscape import Landscape
 
 KEPT = ("name", "kind", "label", "observable")  # fields that never name a file or a run
 

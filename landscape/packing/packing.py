@@ -16,6 +16,8 @@ from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.private import private_copy
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 from landscape.model.model import PortableModel
 from landscape.model.packed_file import REMEDY, SUFFIX
 from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS
@@ -41,7 +43,6 @@ from landscape.problem.structure import moved
 from landscape.problem.supervised import Supervised
 from landscape.problem.terms import Terms
 from landscape.problem.user_code import in_folder
-from landscape.spec import Job, read_job
 
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
 METRIC = "metric_"  # begins the names of graphs of metrics

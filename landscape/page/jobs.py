@@ -12,12 +12,12 @@ import yaml
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.names import LONGEST_LANDSCAPE_NAME
 from landscape.core.validation import MAX_SIZE
+from landscape.job.job import Job
+from landscape.job.recorded import spec_as_computed
 from landscape.page.content import View
 from landscape.page.finer import finer_steps
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
-from landscape.spec import Job
-from landscape.spec.recorded import spec_as_computed
 from landscape.surface.surface import Axis
 
 DIGITS = 12  # significant ones of a coordinate

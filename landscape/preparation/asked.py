@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.explanation import explain
+from landscape.job.collect import CollectLandscape
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.run_files import read_info
 from landscape.preparation.alike import with_likes_on_disk
-from landscape.spec.collect import CollectLandscape
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 
 
 @dataclass(frozen=True)

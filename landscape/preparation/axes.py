@@ -9,15 +9,15 @@ import numpy as np
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
-from landscape.directions.base import DirectionSpec, DirectionTensors, Range
-from landscape.directions.plane import cosines
+from landscape.job.defaults import DEFAULTS
+from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
+from landscape.job.directions.directions_plane import cosines
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.arithmetic import direction_digest, norm
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.path import no_path_to_fit
-from landscape.spec.defaults import DEFAULTS
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, PathPlan
 from landscape.surface.record import plain
 from landscape.surface.record_parts import AxisRecord

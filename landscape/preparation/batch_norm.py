@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torch import nn
 
 from landscape.core.batch_norm import RECALIBRATE, STATISTICS
-from landscape.directions.towards import TowardsDirection
+from landscape.job.directions.towards import TowardsDirection
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.provenance import batch_norm_layers
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 from landscape.store import NETWORK
 
 ANEW = f"{RECALIBRATE}, in twice the time"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from landscape.core.plan import Reduction
-from landscape.directions.context import Workers
 from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
+from landscape.job.directions.context import Workers
+from landscape.job.job import Job
 from landscape.preparation.prepared import PreparedJob
 from landscape.preparation.ranging import RangeFinder
 from landscape.preparation.solving import Solver
 from landscape.preparation.weights import Weights
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.spec.job import Job
 from landscape.store import LandscapeStore
 from landscape.surface.record_parts import RandomData
 

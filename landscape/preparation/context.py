@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeVar, cast
 from torch import Tensor
 
 from landscape.core.places import locate
-from landscape.directions.base import DirectionSpec
-from landscape.directions.context import Workers, in_this_process
-from landscape.directions.paths import RunPath, RunSnapshot
-from landscape.directions.spectrum import Spectrum
+from landscape.job.directions.base import DirectionSpec
+from landscape.job.directions.context import Workers, in_this_process
+from landscape.job.directions.paths import RunPath, RunSnapshot
+from landscape.job.directions.spectrum import Spectrum
+from landscape.job.landscape import Landscape
 from landscape.model.description import ParameterInfo
 from landscape.model.parameters import State
 from landscape.model.weight_files import load_weights
@@ -22,7 +23,6 @@ from landscape.preparation.weights import Weights
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.spec.landscape import Landscape
 
 T = TypeVar("T")
 SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum` of one origin
@@ -30,7 +30,7 @@ SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum
 
 @dataclass(frozen=True)
 class LandscapeContext:
-    """The `landscape.directions.Context` of one landscape; there its members are described.
+    """The `landscape.job.directions.context.Context` of one landscape; there its members are described.
 
     Attributes:
         spec: the landscape, under the defaults that held when it was begun.

@@ -12,18 +12,18 @@ import torch
 from landscape.core.devices import device_here
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.differentiation import RECALIBRATED, Differentiation, Products
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.job.convexity import Convexity
+from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.model.description import trainable_matrices
 from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
-from landscape.spec.convexity import Convexity
 from landscape.store import LandscapeStore
 from landscape.surface.convexity import EIGENVALUES, RATIO, ConvexityRecord
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from landscape.core.digests import digest
 from landscape.core.plan import Plan
-from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.landscape import Landscape
 from landscape.preparation.axes import cosines_of
 from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
@@ -17,7 +18,6 @@ from landscape.problem.guessing import guessing_of
 from landscape.problem.observables import Observe
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
-from landscape.spec.landscape import Landscape
 from landscape.surface.record import Record
 from landscape.surface.record_parts import TermRecord
 

@@ -15,12 +15,12 @@ from landscape.core.errors import JobError, shown
 from landscape.core.grid import as_written
 from landscape.core.numbers import ranges
 from landscape.core.validation import AUTO
-from landscape.directions.kinds import KINDS
+from landscape.job.directions.kinds import KINDS
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.snapshots import read_trajectory
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
 
 FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}

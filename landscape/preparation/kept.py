@@ -7,8 +7,8 @@ from landscape.core.grid import Grid
 from landscape.core.memory import KEPT_BYTES, kept_limit
 from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
+from landscape.job.job import Job
 from landscape.problem.observables import Observe
-from landscape.spec.job import Job
 from landscape.store import LandscapeStore
 from landscape.surface.sample_losses import SampleLosses
 

@@ -12,10 +12,10 @@ from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.layers import layers_at
+from landscape.job.layers import Layers
 from landscape.model.parameters import State
 from landscape.preparation.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
-from landscape.spec.layers import Layers
 from landscape.store import LandscapeStore
 from landscape.surface.layers import BREAKING, LayersRecord
 

@@ -10,11 +10,11 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Plan, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import FirstLook, first_look
+from landscape.job.job import Job
 from landscape.model.parameters import State, holds_bfloat16
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.spec.job import Job
 from landscape.surface.derived import check_derived
 
 FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look

@@ -8,15 +8,15 @@ import numpy as np
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.directions.base import DirectionTensors
-from landscape.directions.components import PrincipalComponents, gram_of_centred, refuse_diverged
-from landscape.directions.networks import PlaneDirection
-from landscape.directions.paths import RunPath
-from landscape.directions.pca import PcaDirection
-from landscape.directions.plane import gram_matrix, project
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.directions_plane import gram_matrix, project
+from landscape.job.directions.paths import RunPath
+from landscape.job.directions.pca import PcaDirection
+from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.tensors import PrincipalComponents, gram_of_centred, refuse_diverged
+from landscape.job.landscape import Landscape
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
-from landscape.spec.landscape import Landscape
 from landscape.store import MIXED, NETWORK, LandscapeStore, PathPlan
 from landscape.surface.paths import PathRecord
 

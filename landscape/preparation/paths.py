@@ -12,15 +12,15 @@ from landscape.core.folders import open_folder
 from landscape.core.numbers import ranges
 from landscape.core.places import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
-from landscape.directions.paths import RunPath, RunSnapshot
+from landscape.job.directions.paths import RunPath, RunSnapshot
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
+from landscape.job.paths import LONGEST_LABEL
 from landscape.model.packed_file import part_of
 from landscape.model.parameters import State
 from landscape.model.run_files import read_network
 from landscape.model.snapshots import Trajectory
 from landscape.preparation.weights import Weights
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
-from landscape.spec.paths import LONGEST_LABEL
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may have one or not
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
-from landscape.directions.base import DirectionTensors
-from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.questions import Tuned
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.job.job import Job
 from landscape.model.parameters import State
 from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.spec.job import Job
 from landscape.store import PathPlan
 from landscape.surface.grids import new_points_per_tile, of_stretches
 from landscape.surface.record import Record

@@ -19,9 +19,12 @@ from landscape.core.arguments import refuse_too_far
 from landscape.core.devices import device_here
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, Reduction
-from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.rounding import rounded_weights
+from landscape.job.defaults import DEFAULTS, with_defaults_of
+from landscape.job.directions.context import Workers, in_this_process
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.description import describe_parameters, in_first_version
 from landscape.model.packed_snapshots import trajectory_of
 from landscape.model.parameters import immobile, refuse_not_finite
@@ -57,9 +60,6 @@ from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.spec.defaults import DEFAULTS, with_defaults_of
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
 from landscape.surface.convexity import RATIO

@@ -12,9 +12,9 @@ from landscape.core.quantisation import Quantisation
 from landscape.evaluation.activations import rounded_layers
 from landscape.evaluation.engines.table import refuse_unrounded
 from landscape.evaluation.rounding import rounded_weights
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.preparation.prepared import PreparedLandscape
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 
 
 def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation | None:

@@ -10,11 +10,11 @@ import numpy as np
 
 from landscape.core.grid import AXIS_NAMES, Grid
 from landscape.core.plan import Plan
-from landscape.directions.base import DirectionTensors, Range
+from landscape.job.directions.base import DirectionTensors, Range
+from landscape.job.landscape import Landscape
 from landscape.model.arithmetic import norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
 from landscape.surface.ranges import FoundRange
 from landscape.surface.record import Record

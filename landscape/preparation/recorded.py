@@ -10,8 +10,8 @@ from landscape.core.batch_norm import BatchNorm
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.places import locate
 from landscape.core.plan import Plan, Precision, Reduction, default_plan
+from landscape.job.job import Job, names_a_run
 from landscape.preparation.identity import refusal
-from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 
 

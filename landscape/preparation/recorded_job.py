@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import JobError, shown
-from landscape.spec.job import Job
-from landscape.spec.recorded import spec_as_computed
+from landscape.job.job import Job
+from landscape.job.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 
 Callback = str | Callable[[], Any]

@@ -17,10 +17,10 @@ from landscape.core.grid import Grid
 from landscape.core.memory import CURVATURE_BYTES, curvature_limit
 from landscape.core.plan import Plan
 from landscape.core.validation import LEAST_STEPS
-from landscape.directions.base import DirectionTensors
-from landscape.directions.eigen import STEPS
-from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.evaluation.differentiation import RECALIBRATED
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.spectrum import Eigenpair, Spectrum
 from landscape.model.arithmetic import norm
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import State
@@ -38,7 +38,7 @@ class Solver(Protocol):
     def __call__(
         self, prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
     ) -> Spectrum:
-        """The eigenpairs of these ranks at the landscape's origin, see `landscape.directions.context.Context`.
+        """The eigenpairs of these ranks at the landscape's origin, see `landscape.job.directions.context.Context`.
 
         Args:
             prepared: the job, with this landscape alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Index
 from landscape.core.validation import AUTO
-from landscape.directions import EigenDirection
+from landscape.job.directions.eigen import EigenDirection
 from landscape.model.arithmetic import layout
 from landscape.model.description import describe_parameters
 from landscape.preparation.identity import changes

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from landscape.core.devices import cores
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 from landscape.model.command import inspect_command
 from landscape.model.parameters import State
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
-from landscape.spec.job import Job
-from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, has_constant_loss
 from landscape.surface.record import Record
 

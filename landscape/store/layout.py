@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from landscape.core.grid import Grid, Index
-from landscape.directions import is_seeded
+from landscape.job.directions.kinds import is_seeded
 from landscape.store.metadata import StoredArray
 from landscape.surface.paths import PathRecord
 from landscape.surface.record import parse_axis, plain

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.directions.components import random_walk_variance
+from landscape.job.directions.tensors import random_walk_variance
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.studies.data import StudyData, handwriting, photographs

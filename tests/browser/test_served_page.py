@@ -11,9 +11,9 @@ from playwright.sync_api import Browser
 from served import serving as serving_points
 
 from landscape.choosing import make_evaluator
+from landscape.job.reading import read_job
 from landscape.pipeline import run
 from landscape.preparation import prepare
-from landscape.spec import read_job
 
 pytestmark = [pytest.mark.serve, pytest.mark.timeout(300)]
 

@@ -15,7 +15,8 @@ import yaml
 from safetensors.torch import save_file
 from warm_workers import warm_workers
 
-from landscape.spec import Job, read_job
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
 # happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log. What a

@@ -11,10 +11,10 @@ from onnx.reference import ReferenceEvaluator
 
 from landscape import Job, open_run, run
 from landscape.core.errors import JobError
+from landscape.job.reading import read_job
 from landscape.model.description import describe_parameters
 from landscape.packing import pack
 from landscape.problem.callback import load_problem
-from landscape.spec import read_job
 
 pytestmark = pytest.mark.frameworks
 CLASSES, SAMPLES = 4, 24

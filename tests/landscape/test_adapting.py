@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from landscape import Problem, Surface, open_run, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import tile_counts
-from landscape.spec import Job
+from landscape.job.job import Job
 from landscape.surface.grids import blocks_of_tiles, grown, of_stretches, parents_of
 from landscape.surface.merging import spread
 

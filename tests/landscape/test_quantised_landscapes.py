@@ -14,12 +14,12 @@ from landscape import JobError, Problem, extend, open_run, run
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
+from landscape.job.job import Job
 from landscape.measures.asking import job_of_file, job_of_run
 from landscape.model.description import describe_parameters
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import state_of
 from landscape.preparation import prepare
-from landscape.spec import Job
 from landscape.views.prepared.wording import caption
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}

@@ -19,9 +19,9 @@ from cluster.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, pipeline, run
 from landscape.calculation import LocalCalculator
 from landscape.core.errors import Interrupted, JobError
+from landscape.job.job import Job
 from landscape.preparation import prepare
 from landscape.ranging import distance_of, found_range, number_of, search, serial_finder, target_of
-from landscape.spec import Job
 from landscape.views.prepared.wording import caption
 
 TARGET = 0.1  # where the loss at the origin is 0

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, refine, rename_landscape, run
 from landscape.core.errors import Interrupted, JobError, NotFoundError
+from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
 from landscape.results import Run
-from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.store.levels_left import Finer
 

@@ -20,8 +20,8 @@ from landscape import Problem, open_run, read_job, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
-from landscape.directions.random import random_direction
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.directions.random import random_direction
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of
 from landscape.reproduction import Witness, check_point

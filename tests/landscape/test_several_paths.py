@@ -26,10 +26,10 @@ from torch import nn
 from landscape import JobError, Problem, extend, open_run, refine, run
 from landscape.checks import check_landscape
 from landscape.core.errors import Interrupted, LandscapeError
-from landscape.directions.components import RandomWalks, principal_components, random_walk_variance
+from landscape.job.directions.tensors import RandomWalks, principal_components, random_walk_variance
+from landscape.job.landscape import Landscape
 from landscape.preparation import prepare
 from landscape.problem.network import network_options
-from landscape.spec import Landscape
 
 COUNTS = {"sgd": (6, 0.1), "thor": (4, 0.2)}
 PLANE = {"name": "both", "paths": ["../sgd", {"run": "../thor", "label": "THOR"}], "size": [5, 4]}

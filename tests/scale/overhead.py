@@ -24,8 +24,8 @@ from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.evaluation.choice.questions import Freedom, Measure
+from landscape.job.job import Job
 from landscape.preparation import prepare
-from landscape.spec import Job
 from landscape.tasks import commit, create_landscape
 from landscape.work import Work, make_work
 

@@ -29,8 +29,8 @@ from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, til
 from landscape.core.plan import Plan
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.values import Values
+from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.spec import Job
 from landscape.store import Examination
 from landscape.surface.record import Record
 from landscape.tasks import OpenLandscape, Outcome, missing_tasks

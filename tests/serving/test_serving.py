@@ -26,10 +26,10 @@ from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
 from cluster.serving.stub import LandscapeStub
 from landscape.choosing import make_evaluator
 from landscape.core.services import services_of
+from landscape.job.reading import read_job
 from landscape.pipeline import run
 from landscape.preparation import prepare
 from landscape.results import open_run
-from landscape.spec import read_job
 
 pytestmark = pytest.mark.serve
 

@@ -14,7 +14,7 @@ from cluster.commands.bench_overhead import TooFewTiles, Watch, bench_report, ov
 from cluster.commands.bench_startup import first_tile, startup, write_job
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 from landscape.store import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}

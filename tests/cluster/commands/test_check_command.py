@@ -13,7 +13,7 @@ import pytest
 from landscape import open_run, run, tidying
 from landscape.checks import checks_text
 from landscape.core.lock import run_lock
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 
 
 @pytest.fixture

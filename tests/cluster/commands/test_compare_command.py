@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from landscape import open_run, run
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 from landscape.views import write_report
 from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.report.compared import compared_section

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from landscape import open_run, run
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from cluster.status import run_status, status_text
 from landscape import open_run, run
 from landscape.core.errors import BAD_USAGE, DONE, NOT_FOUND
+from landscape.job.reading import read_job
 from landscape.model.layer_rules import RULES
-from landscape.spec import read_job
 
 
 @pytest.fixture

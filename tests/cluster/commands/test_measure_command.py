@@ -9,9 +9,9 @@ import torch
 
 from landscape import run
 from landscape.curvature.kept import KeptSteps
+from landscape.job.reading import read_job
 from landscape.measures import measuring
 from landscape.model.snapshots import write_snapshot
-from landscape.spec import read_job
 
 
 def snapshots(folder: Path, numbers: range) -> None:

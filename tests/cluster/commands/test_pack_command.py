@@ -12,7 +12,7 @@ from packed_scene import small_file
 
 import cluster
 from landscape import open_run, run
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 
 PROBLEM = """
 import torch

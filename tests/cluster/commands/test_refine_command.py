@@ -10,7 +10,7 @@ import pytest
 
 from cluster.planning import plan_job, plan_text
 from landscape import open_run, run
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 import cluster
 import landscape
 from landscape.evaluation.choice.questions import Limits
-from landscape.spec import Job, read_job
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 from landscape.surface.surface import OK
 
 pytestmark = pytest.mark.usefixtures("local_ray")

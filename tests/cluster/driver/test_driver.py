@@ -20,11 +20,12 @@ from cluster.workers.crew import RayCrew
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.core.errors import Interrupted, JobError
-from landscape.directions import FileDirection
+from landscape.job.directions.file import FileDirection
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
 from landscape.reproduction import OtherModel
 from landscape.results import open_run
-from landscape.spec import Job, read_job
 from landscape.store import LandscapeStore
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 

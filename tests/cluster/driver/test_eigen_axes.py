@@ -9,7 +9,7 @@ import pytest
 import cluster
 import landscape
 from landscape.core.errors import Interrupted
-from landscape.spec import Job
+from landscape.job.job import Job
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

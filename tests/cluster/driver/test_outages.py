@@ -27,8 +27,8 @@ from cluster.status import run_status
 from cluster.workers.crew import RayCrew
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
+from landscape.job.job import Job
 from landscape.results import open_run
-from landscape.spec import Job
 from landscape.surface.surface import OK
 from landscape.tally import Tally
 

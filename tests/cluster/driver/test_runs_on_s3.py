@@ -17,9 +17,9 @@ import cluster
 import landscape
 from cluster.commands.entry import main
 from landscape.core.lock import run_lock
+from landscape.job.reading import read_job
 from landscape.model.arithmetic import state_digest
 from landscape.model.snapshots import read_trajectory
-from landscape.spec import read_job
 from landscape.surface.surface import OK
 
 Call = Callable[..., tuple[int, str, str]]

@@ -24,8 +24,8 @@ from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
 from landscape.core.http import Guard
+from landscape.job.reading import read_job
 from landscape.pipeline import run as run_serially
-from landscape.spec import read_job
 
 PROBLEM = """
 from dataclasses import replace

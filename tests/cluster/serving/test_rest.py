@@ -21,9 +21,9 @@ from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
 from landscape.choosing import make_evaluator
 from landscape.core.errors import NotFoundError
+from landscape.job.reading import read_job
 from landscape.preparation import prepare
 from landscape.results import open_run
-from landscape.spec import read_job
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
 RAW = "application/octet-stream"

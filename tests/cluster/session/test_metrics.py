@@ -29,7 +29,7 @@ ray.init(
     _metrics_export_port=port, _system_config={{"metrics_report_interval_ms": 500}}, object_store_memory=100_000_000,
 )
 import cluster
-from landscape.spec import read_job
+from landscape.job.reading import read_job
 
 cluster.run(read_job({job!r}), workers=2)
 wanted, found, end = set({names!r}), {{}}, time.monotonic() + 100

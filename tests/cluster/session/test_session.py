@@ -16,8 +16,8 @@ import warm_workers
 from cluster.session.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
 from cluster.session.upload import upload
 from landscape.core.errors import JobError
+from landscape.job.job import Job
 from landscape.results import open_run
-from landscape.spec import Job
 
 PLAIN = {"run": "r", "problem": "a:b"}
 
@@ -139,7 +139,7 @@ def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder
         nodes.add_node(num_cpus=2, num_gpus=2)
         nodes.wait_for_nodes()
         import cluster
-        from landscape.spec import read_job
+        from landscape.job.reading import read_job
         cluster.run(read_job({str(job.folder / "job.yaml")!r}, device="auto"), address=nodes.address)
         nodes.shutdown()
         print("{{}}")
@@ -167,7 +167,7 @@ def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
         import os, torch
         torch.cuda.device_count = lambda: 4   # a machine with four GPUs, as far as the session can tell
         import cluster
-        from landscape.spec import read_job
+        from landscape.job.reading import read_job
         cluster.run(read_job({str(job.folder / "job.yaml")!r}))
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
         print("{{}}")

@@ -16,7 +16,8 @@ from cluster.submit.checks import folder_listing
 from cluster.submit.look import compare, look
 from cluster.submit.look_child import Opened, foreign, prepare_job
 from landscape.core.errors import JobError
-from landscape.spec import Job, read_job
+from landscape.job.job import Job
+from landscape.job.reading import read_job
 
 BODY = """
 import torch

@@ -13,13 +13,13 @@ import landscape
 from cluster.workers import packing
 from cluster.workers.packing import OtherDirection, SeededTensors, pack_directions, unpack_direction
 from landscape.core.errors import JobError
-from landscape.directions import DirectionTensors
-from landscape.directions.options import Normalise
-from landscape.directions.random import random_direction
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.options import Normalise
+from landscape.job.directions.random import RandomDirection, random_direction
+from landscape.job.job import Job
 from landscape.model.arithmetic import direction_digest
 from landscape.model.description import describe_parameters, in_first_version
 from landscape.model.parameters import state_of
-from landscape.spec import Job, RandomDirection
 
 
 def model() -> nn.Module:
@@ -80,7 +80,7 @@ def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch
         seen.append(torch.get_num_threads())
         return random_direction(*given)
 
-    monkeypatch.setattr("landscape.directions.random.random_direction", counting)
+    monkeypatch.setattr("landscape.job.directions.random.random_direction", counting)
     before = torch.get_num_threads()
     unpack_direction(
         SeededTensors(seeded.spec, seeded.digest, before + 3), state_of(model()), describe_parameters(model())

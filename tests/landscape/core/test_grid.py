@@ -26,8 +26,8 @@ from landscape.core.grid import (
     tile_at,
     tile_counts,
 )
+from landscape.job.defaults import with_defaults_of
 from landscape.preparation.axes import axis_ranges, fit_range, make_coordinates
-from landscape.spec import with_defaults_of
 from landscape.store import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)

@@ -25,7 +25,7 @@ from landscape.curvature import (
     trace,
 )
 from landscape.curvature.operator import MOST_STRETCHES, stretches_of
-from landscape.directions.random import random_direction
+from landscape.job.directions.random import random_direction
 from landscape.model.description import describe_parameters
 from landscape.model.filters import filter_view
 from landscape.model.parameters import state_of

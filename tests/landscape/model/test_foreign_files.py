@@ -11,10 +11,10 @@ import torch
 from packed_scene import members_of, of_one_operation, small_file, with_json, written
 
 from landscape import JobError, NotFoundError
+from landscape.job.reading import read_job
 from landscape.model.model import PortableModel
 from landscape.model.packed_model import PortableFile
 from landscape.problem.callback import load_problem
-from landscape.spec import read_job
 
 GRAPH = "graphs/0.json"
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape import Job, JobError, Problem, run
-from landscape.directions import DirectionTensors
-from landscape.directions.options import DEFAULT_IGNORE, Normalise
-from landscape.directions.random import random_direction
-from landscape.directions.scaling import normalise_direction
+from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.options import DEFAULT_IGNORE, Normalise
+from landscape.job.directions.random import random_direction
+from landscape.job.directions.scaling import normalise_direction
 from landscape.model.arithmetic import (
     combine,
     difference,

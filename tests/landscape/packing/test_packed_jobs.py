@@ -9,11 +9,11 @@ import torch
 from packed_scene import PLANE, packed, small_file, small_problem
 
 from landscape import Job, JobError, Problem, run
+from landscape.job.reading import read_job
 from landscape.packing import pack
 from landscape.preparation import prepare
 from landscape.problem.callback import load_problem
 from landscape.problem.selection import select_samples
-from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 

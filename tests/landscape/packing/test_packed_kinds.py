@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from landscape import Job, JobError, Problem, run
+from landscape.job.reading import read_job
 from landscape.model.description import describe_parameters
 from landscape.model.model import PortableModel
 from landscape.packing import pack
 from landscape.preparation import prepare
 from landscape.problem.callback import load_problem
 from landscape.problem.supervised import Supervised
-from landscape.spec import read_job
 
 
 class Language(nn.Module):

@@ -9,10 +9,10 @@ from packed_scene import PLANE, members_of, new_folder, small_file, small_proble
 from safetensors.torch import save_file
 
 from landscape import Job, JobError, open_run, run
+from landscape.job.reading import read_job
 from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.packing import pack
 from landscape.preparation import prepare
-from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 LANDSCAPES = [

@@ -12,7 +12,7 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.directions.towards import towards_direction
+from landscape.job.directions.towards import towards_direction
 from landscape.preparation import prepare
 from landscape.problem.batches import not_finite
 

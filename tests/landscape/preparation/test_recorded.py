@@ -9,8 +9,8 @@ from pooled import pooled_problem
 from small_models import make_job, plan_on_disk
 
 from landscape import JobError, LandscapeError, run
+from landscape.job.reading import read_job
 from landscape.preparation.recorded import borrowed_plan, recorded_plan
-from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 ENGINE = "eager+channels_last+folded"

@@ -13,10 +13,10 @@ from landscape import JobError, open_run, run
 from landscape.checks.evidence import Evidence
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
+from landscape.job.recorded import spec_as_computed
 from landscape.model import history
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
-from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 from landscape.surface.record import Record
 from landscape.views.prepared.wording import caption

@@ -11,11 +11,11 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.planning import plan_job, plan_text
 from landscape import Problem, run
+from landscape.job.landscape import Landscape
 from landscape.model.packed_snapshots import trajectory_of
 from landscape.preparation import prepare
 from landscape.preparation.warnings import origin_warnings
 from landscape.preparation.weights import Weights
-from landscape.spec.landscape import Landscape
 
 SPEC = {"name": "mine", "size": 3}
 

@@ -20,11 +20,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 from landscape import JobError, Problem, run
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
+from landscape.job.job import Job
 from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.observables import check_observed
-from landscape.spec import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 

@@ -8,10 +8,10 @@ import pytest
 
 from landscape import NotFoundError, open_run, run
 from landscape.core.errors import JobError
+from landscape.job.reading import read_job
 from landscape.problem.network import knowing
 from landscape.recipes import cifar10
 from landscape.recipes.data_place import DataPlace
-from landscape.spec import read_job
 
 PLACE = DataPlace("the folder with numbers", "LANDSCAPE_NUMBERS")
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from landscape.core.errors import JobError
 from landscape.core.folders import open_folder
+from landscape.job.reading import read_job
 from landscape.model.arithmetic import state_digest
 from landscape.model.history import log_end, read_history
 from landscape.model.run_files import read_info
@@ -23,7 +24,6 @@ from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_opt
 from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import SettingsOf, fit, training_of
-from landscape.spec import read_job
 from landscape.training import Training
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -25,17 +25,17 @@ from landscape.core.validation import (
     refuse_coinciding,
     snapshots_or_paths,
 )
-from landscape.directions.kinds import KINDS, Direction
-from landscape.directions.networks import PlaneDirection
-from landscape.directions.options import DEFAULT_IGNORE
-from landscape.directions.pca import PcaDirection
-from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
-from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
-from landscape.spec.layers import LAYERS_SCHEMA, Layers, asked_layers
-from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths
-from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
-from landscape.spec.refine import Refine
-from landscape.spec.refusals import refuse_auto, refuse_equal, refuse_without_paths
+from landscape.job.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
+from landscape.job.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
+from landscape.job.directions.kinds import KINDS, Direction
+from landscape.job.directions.options import DEFAULT_IGNORE
+from landscape.job.directions.pca import PcaDirection
+from landscape.job.directions.plane import PlaneDirection
+from landscape.job.landscape_options import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
+from landscape.job.layers import LAYERS_SCHEMA, Layers, asked_layers
+from landscape.job.paths import PATHS_SCHEMA, PathOfRun, listed_paths
+from landscape.job.refine import Refine
+from landscape.job.refusals import refuse_auto, refuse_equal, refuse_without_paths
 from landscape.surface.curves import Curve
 
 NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from landscape.core.errors import JobError
 from landscape.core.numbers import counted
 from landscape.core.validation import Count, SnapshotsOrPaths
-from landscape.directions.base import DirectionSpec, Range
-from landscape.directions.paths import paths_in_words
+from landscape.job.directions.base import DirectionSpec, Range
+from landscape.job.directions.paths import paths_in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.components import PrincipalComponents
-    from landscape.directions.context import Context
-    from landscape.directions.paths import RunSnapshot
+    from landscape.job.directions.context import Context
+    from landscape.job.directions.paths import RunSnapshot
+    from landscape.job.directions.tensors import PrincipalComponents
 
 FEWEST_SNAPSHOTS = 3
 
@@ -86,7 +86,7 @@ class PcaDirection(DirectionSpec):
 
     def components_of(self, context: Context) -> PrincipalComponents:
         """One PCA for all axes of the same snapshots, with as many components as they need."""
-        from landscape.directions.components import principal_components
+        from landscape.job.directions.tensors import principal_components
 
         axes = [axis for axis in context.axes if isinstance(axis, PcaDirection) and axis.trajectory == self.trajectory]
         count = max(axis.component for axis in axes)

@@ -13,30 +13,27 @@ import torch
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
 from landscape.core.grid import AXIS_NAMES
-from landscape.directions import (
-    KINDS,
-    DirectionSpec,
-    FileDirection,
-    PcaDirection,
-    PlaneDirection,
-    RandomDirection,
-    TowardsDirection,
-)
-from landscape.directions.kinds import is_seeded, seeded
+from landscape.job.directions.base import DirectionSpec
+from landscape.job.directions.file import FileDirection
+from landscape.job.directions.kinds import KINDS, is_seeded, seeded
+from landscape.job.directions.pca import PcaDirection
+from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.random import RandomDirection
+from landscape.job.directions.towards import TowardsDirection
+from landscape.job.landscape import Landscape
 from landscape.model.description import describe_parameters
 from landscape.model.snapshots import read_trajectory
 from landscape.preparation import prepare
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import as_samples
-from landscape.spec import Landscape
 
 BASIS = '''
 """A unit vector along one element of one parameter."""
 
 from typing import Literal
 
-from landscape.directions import DirectionSpec
+from landscape.job.directions.base import DirectionSpec
 
 
 class BasisDirection(DirectionSpec):
@@ -63,7 +60,7 @@ class BasisDirection(DirectionSpec):
 SCRIPT = """
 import json, sys
 
-import landscape.directions.kinds as kinds
+import landscape.job.directions.kinds as kinds
 from basis import BasisDirection
 
 kinds.KINDS = (*kinds.KINDS, BasisDirection)  # the line in the table
@@ -217,16 +214,16 @@ def test_a_kind_may_ask_for_weights_files_problem_samples_and_workers(tmp_path):
 
 
 def test_what_axes_share_is_computed_once(tmp_path, monkeypatch):
-    from landscape.directions import components
+    from landscape.job.directions import tensors
 
     problem, calls = quadratic_problem(), []
     write_trajectory(tmp_path / "run", wandering(problem.model, 5))
-    compute = components.principal_components
+    compute = tensors.principal_components
 
     def counting(states, names, count, *others):
         calls.append(count)
         return compute(states, names, count, *others)
 
-    monkeypatch.setattr(components, "principal_components", counting)
+    monkeypatch.setattr(tensors, "principal_components", counting)
     prepare(make_job(tmp_path / "run", lambda: problem, [{"name": "space", "trajectory": "all", "axes": 3, "size": 3}]))
     assert calls == [3]

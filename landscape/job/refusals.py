@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from landscape.directions.kinds import Direction
-from landscape.directions.pca import PcaDirection
-from landscape.spec.paths import PathOfRun, refuse_twice
+from landscape.job.directions.kinds import Direction
+from landscape.job.directions.pca import PcaDirection
+from landscape.job.paths import PathOfRun, refuse_twice
 
 
 def refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import field_validator
 
 from landscape.core.errors import JobError, shown
-from landscape.directions.base import DirectionSpec
-from landscape.directions.options import Ignored, Normalise, scaling_label
+from landscape.job.directions.base import DirectionSpec
+from landscape.job.directions.options import Ignored, Normalise, scaling_label
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.context import Context
+    from landscape.job.directions.context import Context
     from landscape.model.description import ParameterInfo
     from landscape.model.parameters import State
 
@@ -82,7 +82,7 @@ def supplied_direction(
         JobError: the file does not fit the model, or its direction is zero or not finite.
     """
     _refuse_unfitting(tensors, origin, infos, what)
-    from landscape.directions.scaling import normalise_direction
+    from landscape.job.directions.scaling import normalise_direction
 
     moved = [info for info in infos if info.role not in ignore and origin[info.name].is_floating_point()]
     direction = normalise_direction({info.name: tensors[info.name] for info in moved}, origin, moved, normalise)

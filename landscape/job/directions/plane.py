@@ -11,14 +11,14 @@ import numpy as np
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Floats
 from landscape.core.validation import Reference
-from landscape.directions.base import DirectionSpec, Range
-from landscape.directions.towards import step_towards
+from landscape.job.directions.base import DirectionSpec, Range
+from landscape.job.directions.towards import step_towards
 from landscape.surface.curves import Curve
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.context import Context
+    from landscape.job.directions.context import Context
     from landscape.model.parameters import State
 
 

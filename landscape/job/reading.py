@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from landscape.core.errors import JobError, NotFoundError, message_of, shown
 from landscape.core.places import locate
+from landscape.job.job import Job
+from landscape.job.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.model.packed_file import names_a_file
 from landscape.model.run_files import read_problem
-from landscape.spec.job import Job
-from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
 
 if TYPE_CHECKING:
     from landscape.model.packed_model import PortableFile

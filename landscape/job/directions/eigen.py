@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from landscape.core.validation import Seed, Steps
-from landscape.directions.base import DirectionSpec, Range
+from landscape.job.directions.base import DirectionSpec, Range
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.context import Context
-    from landscape.directions.spectrum import Eigenpair, Spectrum
+    from landscape.job.directions.context import Context
+    from landscape.job.directions.spectrum import Eigenpair, Spectrum
 
 # A rise of at least so much is what an axis should show: a loss near zero would make it infinitely narrow.
 LEAST_RISE = 0.1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from landscape.core.validation import RangesOrAuto
-from landscape.directions.base import DirectionSpec, Range
-from landscape.spec.landscape import Landscape
+from landscape.job.directions.base import DirectionSpec, Range
+from landscape.job.landscape import Landscape
 
 DEFAULTS = 2  # the version of what a landscape means that leaves fields out
 SIZE_IN_VERSION_1 = 40

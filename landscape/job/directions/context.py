@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from landscape.directions.paths import RunPath, RunSnapshot
-    from landscape.directions.spectrum import Spectrum
+    from landscape.job.directions.paths import RunPath, RunSnapshot
+    from landscape.job.directions.spectrum import Spectrum
     from landscape.model.description import ParameterInfo
     from landscape.model.parameters import State
 

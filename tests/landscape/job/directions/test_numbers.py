@@ -8,8 +8,8 @@ from small_models import conv_problem, make_job, raw_directions
 from torch import nn
 
 from landscape import JobError, run
-from landscape.directions import RandomDirection, seeded
-from landscape.directions.random import random_direction
+from landscape.job.directions.kinds import seeded
+from landscape.job.directions.random import RandomDirection, random_direction
 from landscape.model.arithmetic import direction_digest
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of

@@ -8,7 +8,7 @@ from typing import Any
 from landscape.core.errors import shown
 from landscape.core.frozen import Frozen
 from landscape.core.validation import Count
-from landscape.directions.eigen import STEPS
+from landscape.job.directions.eigen import STEPS
 
 DEFAULT_SIZE = 11  # points per axis: each costs some hundreds of forward passes
 DEFAULT_SAMPLES = 256

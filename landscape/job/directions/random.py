@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from landscape.directions.base import SeededDirection
-from landscape.directions.options import DEFAULT_IGNORE, TENSOR_BY_TENSOR, Ignored, Normalise, Numbers, scaling_label
+from landscape.job.directions.base import SeededDirection
+from landscape.job.directions.options import (
+    DEFAULT_IGNORE,
+    TENSOR_BY_TENSOR,
+    Ignored,
+    Normalise,
+    Numbers,
+    scaling_label,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.context import Context
+    from landscape.job.directions.context import Context
     from landscape.model.description import ParameterInfo
     from landscape.model.parameters import State
 
@@ -95,7 +102,7 @@ def random_direction(
     """
     import torch
 
-    from landscape.directions.scaling import normalise_direction, refuse_immobile
+    from landscape.job.directions.scaling import normalise_direction, refuse_immobile
 
     moved = [info for info in infos if info.trainable and info.role not in ignore]
     refuse_immobile(moved, infos, ignore)

@@ -23,15 +23,15 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
-from landscape.directions.components import principal_components, random_walk_variance
-from landscape.directions.file import supplied_direction
-from landscape.directions.plane import cosines, project
-from landscape.directions.random import random_direction
-from landscape.directions.towards import towards_direction
+from landscape.job.defaults import DEFAULTS
+from landscape.job.directions.directions_plane import cosines, project
+from landscape.job.directions.file import supplied_direction
+from landscape.job.directions.random import random_direction
+from landscape.job.directions.tensors import principal_components, random_walk_variance
+from landscape.job.directions.towards import towards_direction
 from landscape.model.arithmetic import combine
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of
-from landscape.spec import DEFAULTS
 
 NAMES = ("matrix", "vector", "scalar")
 

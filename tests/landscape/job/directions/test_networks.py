@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
 from landscape.calculation import AtPoints, LocalCalculator, setting_of
-from landscape.directions.networks import plane_through
+from landscape.job.directions.plane import plane_through
 from landscape.model.arithmetic import combine
 from landscape.preparation import path as path_on_axes
 from landscape.preparation import prepare

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, coordinates_through_zero_and_one
 from landscape.core.validation import Reference
-from landscape.directions.base import DirectionSpec, Range
+from landscape.job.directions.base import DirectionSpec, Range
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.directions.context import Context
+    from landscape.job.directions.context import Context
     from landscape.model.parameters import State
 
 

@@ -8,7 +8,7 @@ from typing import assert_never
 from torch import Tensor
 
 from landscape.core.errors import JobError
-from landscape.directions.options import Normalise
+from landscape.job.directions.options import Normalise
 from landscape.model.arithmetic import norm
 from landscape.model.description import ParameterInfo
 from landscape.model.filters import EPSILON, scale_to_filters

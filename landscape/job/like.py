@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from landscape.spec.landscape import Landscape
+from landscape.job.landscape import Landscape
 
 # Fields that a landscape does not take from the one that it is like.
 OWN = ("name", "quantise", "refine", "convexity", "layers")

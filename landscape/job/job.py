@@ -20,12 +20,12 @@ from landscape.core.grid import AXIS_NAMES
 from landscape.core.places import locate
 from landscape.core.plan import Engine, Precision
 from landscape.core.validation import Count, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
-from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
-from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
-from landscape.spec.landscape import Landscape
-from landscape.spec.like import with_likes
-from landscape.spec.problem_reference import problem_reference
-from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
+from landscape.job.collect import DEFAULT_SAMPLES, CollectLandscape
+from landscape.job.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
+from landscape.job.landscape import Landscape
+from landscape.job.landscape_options import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
+from landscape.job.like import with_likes
+from landscape.job.problem_reference import problem_reference
 from landscape.surface.record_parts import LevelRecord
 
 

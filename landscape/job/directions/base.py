@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.core.grid import Floats
-    from landscape.directions.context import Context
+    from landscape.job.directions.context import Context
     from landscape.model.description import ParameterInfo
     from landscape.model.parameters import State
 
