@@ -309,7 +309,7 @@ def test_importing_landscape_loads_no_heavy_library():
 
 def test_preparing_values_loads_no_plotly():
     modules = [path.stem for path in sources("landscape/views/prepared") if path.name not in FACES]
-    names = "prepare_figure, FigureData, prepare, Grid"
+    names = "prepare_figure, FigureData"
     code = f"from landscape.views import {names}\nfrom landscape.views.prepared import {', '.join(modules)}"
     assert not loaded_after(code) & HEAVY
 

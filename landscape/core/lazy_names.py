@@ -5,31 +5,26 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 
-def import_on_use(
-    package: str, homes: Mapping[str, Iterable[str]], former: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[str], Any]:
+def import_on_use(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """The `__getattr__` of a package (PEP 562), which imports a public name when it is first asked for.
 
     Args:
         package: the package, its `__name__`.
         homes: modules of the package, by their names within it, with the public names that each defines.
-        former: names of earlier versions, with the names that replaced them.
 
     Returns:
-        A function that takes a name and returns its value. It raises AttributeError for a name that is in neither
-        mapping. A name that was imported is kept in the package, which does not ask for it again.
+        A function that takes a name and returns its value. It raises AttributeError for a name that is not public. A
+        name that was imported is kept in the package, which does not ask for it again.
     """
     modules = {name: f"{package}.{home}" for home, names in homes.items() for name in names}
 
     def import_name(name: str) -> Any:
-        present = former.get(name, name)
-        if present not in modules:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(modules[present]), present)
+        value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -37,7 +37,6 @@ _HOMES = {
     "prepared.figure_data": ("FigureData", "prepare_figure", "FigureData", "prepare_figure"),
     "report.page": ("write_report",),
 }
-_FORMER = {"Grid": "FigureData", "prepare": "prepare_figure"}  # names of version 0.1.0
 
 __all__ = [
     "COLOUR_SCALES",
@@ -66,7 +65,7 @@ __all__ = [
 ]
 
 
-__getattr__ = import_on_use(__name__, _HOMES, _FORMER)
+__getattr__ = import_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -628,11 +628,10 @@ def test_a_colour_scale_is_added_by_one_line_of_the_table(make: ModuleType, monk
     assert colour_scale("ice") != colour_scale("viridis")
 
 
-def test_names_of_the_version_before_still_serve() -> None:
-    from landscape.views import COLOUR_SCALES, Grid, prepare
+def test_kinds_and_colour_scales_are_those_of_the_documentation() -> None:
+    from landscape.views import COLOUR_SCALES
 
-    assert (Grid, prepare) == (FigureData, prepare_figure)
-    before = {1: ("curve",), 2: PLANES, 3: ("slices", "volume")}
-    assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == before
+    plain = {1: ("curve",), 2: PLANES, 3: ("slices", "volume")}
+    assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == plain
     assert {kinds[-1] for kinds in KINDS.values()} == {"barcode"}
     assert {"cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu"} <= set(COLOUR_SCALES)
