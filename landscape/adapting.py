@@ -37,7 +37,7 @@ from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import MOST_LEVELS, Values, Wanted, next_blocks
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
 from landscape.surface.topology import topology_of
-from landscape.views.prepared.figure_data import suggests_log
+from landscape.views.prepare.figure import suggests_log
 
 log = logging.getLogger("landscape")
 

@@ -31,7 +31,7 @@ class Run(Mapping[str, Surface]):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """What a notebook shows of this run: its landscapes with small pictures, and text."""
-        from landscape.views import run_bundle
+        from landscape.views.notebook import run_bundle
 
         return run_bundle(self)
 

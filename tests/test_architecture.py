@@ -37,7 +37,6 @@ LAYERS = [
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
 INNER = {
-    "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
         "activations arithmetic batching checksum containers counts differentiable factors flat kept_graphs moments "
         "rounding second_derivatives values",
@@ -98,8 +97,8 @@ ALLOWED = {
     },
     "grpc": {"cluster/serving/", "cluster/session/attach.py"},
     "onnx2torch": {"landscape/problem/onnx_models.py"},
-    "plotly": {"landscape/views/figures/", "landscape/views/exports/", "landscape/views/report/"},
-    "kaleido": {"landscape/views/exports/"},
+    "plotly": {"landscape/views/draw/", "landscape/views/"},
+    "kaleido": {"landscape/views/"},
     "zarr": {"landscape/store/"},
     "obstore": {"landscape/core/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
@@ -107,8 +106,8 @@ ALLOWED = {
     "h5py": {"landscape/importing/"},
     "scipy": {"landscape/connectivity/"},
     "xarray": {"landscape/surface/surface.py"},
-    "meshio": {"landscape/views/exports/"},
-    "matplotlib": {"landscape/studies/pictures.py", "landscape/views/plots/"},
+    "meshio": {"landscape/views/"},
+    "matplotlib": {"landscape/studies/pictures.py", "landscape/views/"},
     **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
@@ -268,9 +267,9 @@ def lies_in(path: Path, place: str) -> bool:
 
 
 def test_figures_are_drawn_from_prepared_values():
-    naming = {path.name for path in sources("landscape/views/figures") if "import Surface" in path.read_text()}
-    assert naming == {"draw.py"}, "prepare in views/prepared what a drawing shows"
-    used = {module for path in sources("landscape/views/figures") for module in imports(path)}
+    naming = {path.name for path in sources("landscape/views/draw") if "import Surface" in path.read_text()}
+    assert naming == {"figure.py"}, "prepare in views/prepare what a drawing shows"
+    used = {module for path in sources("landscape/views/draw") for module in imports(path)}
     rooms = {room_of_module(module) for module in used} - {None}
     assert rooms == {"landscape/views", "landscape/core", "landscape/surface"}
 
@@ -308,9 +307,9 @@ def test_importing_landscape_loads_no_heavy_library():
 
 
 def test_preparing_values_loads_no_plotly():
-    modules = [path.stem for path in sources("landscape/views/prepared") if path.name not in FACES]
+    modules = [path.stem for path in sources("landscape/views/prepare") if path.name not in FACES]
     names = "prepare_figure, FigureData"
-    code = f"from landscape.views import {names}\nfrom landscape.views.prepared import {', '.join(modules)}"
+    code = f"from landscape.views import {names}\nfrom landscape.views.prepare import {', '.join(modules)}"
     assert not loaded_after(code) & HEAVY
 
 

@@ -79,7 +79,7 @@ def compare(
     from landscape.comparison.keeping import keep as keep_found
     from landscape.comparison.pictures import FORMATS, write_pictures
     from landscape.comparison.telling import document, lines_of
-    from landscape.views.exports.drawn import check_formats
+    from landscape.views.drawn import check_formats
 
     if to is not None and out is None:
         raise JobError("to: goes with --out, the folder of the pictures; name one")
@@ -124,7 +124,7 @@ def _whole(name: str, value: int | None, usual: int, most: int | None = None) ->
 def _compare_measures(first: str, second: str, given: Mapping[str, object], json: bool) -> None:
     from landscape.measures.comparing import compare as compare_targets
     from landscape.measures.targets import targets_of
-    from landscape.views.prepared.measures import comparison_lines
+    from landscape.views.prepare.measures import comparison_lines
 
     odd = next((name for name, value in given.items() if value is not None), None)
     if odd is not None:

@@ -53,7 +53,7 @@ def measure(
     from landscape.measures.measuring import Asked
     from landscape.measures.recording import record
     from landscape.model.snapshots import read_trajectory
-    from landscape.views.prepared.measures import lines_of
+    from landscape.views.prepare.measures import lines_of
 
     with diverted():
         job = _job(run, callback)

@@ -72,7 +72,7 @@ def _zarr() -> Iterator[CheckResult]:
 
 
 def _browser() -> Iterator[CheckResult]:
-    from landscape.views.exports.browser import find_browser
+    from landscape.views.export_files import find_browser
 
     try:
         found = version("kaleido")

@@ -32,7 +32,7 @@ from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.surface.sample_losses import stored_stderr
 from landscape.surface.surface import NOT_COMPUTED
-from landscape.views.prepared.numbers import duration
+from landscape.views.prepare.tables import duration
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
 HERE = here()

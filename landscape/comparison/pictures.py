@@ -9,15 +9,15 @@ from typing import Any
 from landscape.comparison.comparing import Comparison
 from landscape.comparison.steps import CHANGES, PATCH_CHANGES
 from landscape.comparison.telling import tables_of
-from landscape.views import compare
-from landscape.views.exports.drawn import FORMATS as DRAWN
-from landscape.views.exports.drawn import check_formats, write_drawn
-from landscape.views.exports.files import whole_file
-from landscape.views.exports.tables import write_columns
-from landscape.views.figures.rounding import draw_bits, draw_steps
-from landscape.views.figures.rounding_patch import draw_patch, draw_terraces
-from landscape.views.prepared.comparison import item_labels
-from landscape.views.prepared.rounding import prepare_bits, prepare_patch, prepare_steps
+from landscape.views.data_files import write_columns
+from landscape.views.draw.comparison import compare
+from landscape.views.draw.quantisation import draw_patch, draw_terraces
+from landscape.views.draw.rounding import draw_bits, draw_steps
+from landscape.views.drawn import FORMATS as DRAWN
+from landscape.views.drawn import check_formats, write_drawn
+from landscape.views.files import whole_file
+from landscape.views.prepare.comparison import item_labels
+from landscape.views.prepare.quantisation import prepare_bits, prepare_patch, prepare_steps
 
 TABLE = "csv"
 FORMATS = (*DRAWN, TABLE)

@@ -11,7 +11,7 @@ import numpy as np
 from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.comparison.steps import Patch, Steps
-from landscape.views.prepared.levels import number
+from landscape.views.prepare.levels import number
 
 SAYING = (
     "the difference is the second less the first; ± is two standard errors (2 s.e.), of pairs over the same samples"

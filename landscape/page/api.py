@@ -31,7 +31,7 @@ from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
 from landscape.state import cause_of
 from landscape.surface.surface import check_observable
-from landscape.views.figures.colours import COLOUR_SCALES
+from landscape.views.draw.style import COLOUR_SCALES
 
 T = TypeVar("T")
 Answering = Callable[[Query], Awaitable[Answer | Response]]

@@ -89,7 +89,7 @@ def asset_table() -> Mapping[str, Traversable]:
     folder = files("landscape.page").joinpath("static")
     table = {file.name: file for file in folder.iterdir() if file.is_file() and _suffix(file.name) in TYPES}
     table[PLOTLY] = files("plotly").joinpath("package_data").joinpath("plotly.min.js")
-    table["fit.js"] = files("landscape.views").joinpath("figures").joinpath("fit.js")
+    table["fit.js"] = files("landscape.views").joinpath("static").joinpath("fit.js")
     return table
 
 

@@ -17,11 +17,11 @@ from landscape.page.runs import RunReader
 from landscape.results import Run
 from landscape.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
-from landscape.views.figures.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
-from landscape.views.figures.kinds import KIND_TABLE, kinds_of
-from landscape.views.prepared.comparison import MODES, item_labels
-from landscape.views.prepared.differences import TableItem, WholeGrid, tabulate
-from landscape.views.prepared.wording import resolution
+from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
+from landscape.views.draw.kinds import KIND_TABLE, kinds_of
+from landscape.views.prepare.comparison import MODES, item_labels
+from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
+from landscape.views.prepare.words import resolution
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from landscape.state import finite
 from landscape.store import LandscapeStore, read_axes
 from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
-from landscape.views.prepared.wording import observable_title
+from landscape.views.prepare.words import observable_title
 
 ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own
 

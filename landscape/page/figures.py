@@ -15,13 +15,13 @@ from landscape.page.runs import RunReader
 from landscape.page.tiles import encoded
 from landscape.state import finite, state_of_counts
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
-from landscape.views.figures.draw import choose_kind, figure_name
-from landscape.views.figures.kinds import KIND_TABLE
-from landscape.views.figures.layout import Style
-from landscape.views.figures.theme import PATH_COLOUR
-from landscape.views.prepared.figure_data import FigureData, prepare_figure
-from landscape.views.prepared.statuses import count_statuses
-from landscape.views.prepared.wording import resolution, state_text, state_words
+from landscape.views.draw.figure import choose_kind, figure_name
+from landscape.views.draw.kinds import KIND_TABLE
+from landscape.views.draw.layout import Style
+from landscape.views.draw.theme import PATH_COLOUR
+from landscape.views.prepare.figure import FigureData, prepare_figure
+from landscape.views.prepare.statuses import count_statuses
+from landscape.views.prepare.words import resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before
 

@@ -35,7 +35,7 @@ from landscape.state import (
 )
 from landscape.store import LandscapeStore
 from landscape.surface.refinement import MOST_LEVELS
-from landscape.views.prepared.wording import mapping
+from landscape.views.prepare.words import mapping
 
 log = logging.getLogger("landscape.page")
 

@@ -12,8 +12,8 @@ from landscape.page.figures import prepared
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.surface.surface import RISE_STDERR
-from landscape.views.figures.draw import figure_name
-from landscape.views.prepared.figure_data import FigureData
+from landscape.views.draw.figure import figure_name
+from landscape.views.prepare.figure import FigureData
 
 
 def csv_answer(run: RunReader, query: FigureQuery) -> Answer:

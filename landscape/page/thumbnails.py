@@ -10,8 +10,8 @@ import numpy as np
 from landscape.page.answers import Answer, pack_json
 from landscape.page.runs import RunReader
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, Surface, check_observable
-from landscape.views.prepared.figure_data import suggests_log
-from landscape.views.prepared.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepare.figure import suggests_log
+from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
 
 MOST_PIXELS = 65  # along each side; odd, as the grids of refined landscapes
 HIGHEST = 250

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.page.content import Block
-from landscape.views.figures.pointer import pointer_columns
-from landscape.views.figures.theme import typed
-from landscape.views.prepared.scale import drawn_values, point_states
+from landscape.views.draw.pointer import pointer_columns
+from landscape.views.draw.theme import typed
+from landscape.views.prepare.scale import drawn_values, point_states
 
 
 def tile_facts(block: Block, log: bool) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from landscape.page.queries import Query
 from landscape.page.runs import RunReader
 from landscape.results import Run
 from landscape.surface.surface import ProjectedPath
-from landscape.views.figures.history import draw_history
-from landscape.views.prepared.history import UNITS, TrainingRecord, prepare_histories
-from landscape.views.prepared.wording import file_name
+from landscape.views.draw.history import draw_history
+from landscape.views.prepare.history import UNITS, TrainingRecord, prepare_histories
+from landscape.views.prepare.words import file_name
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from landscape.studies.pictures import planes
 from landscape.studies.settings import SMALL, size
 from landscape.studies.shown import Picture
 from landscape.surface.surface import Surface
-from landscape.views import browser, figure, find_browser
+from landscape.views.draw.figure import figure
+from landscape.views.export_files import browser, find_browser
 
 SCALE = 2.0  # pixels of the picture to those of the layout, as of a dense screen
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from landscape.studies.shown import Picture
 from landscape.surface.surface import Surface
-from landscape.views.figures.path_looks import COLOURS as PATH_COLOURS
-from landscape.views.prepared.wording import in_fewer_words
+from landscape.views.draw.path_looks import COLOURS as PATH_COLOURS
+from landscape.views.prepare.words import in_fewer_words
 
 Floats = NDArray[np.float64]
 

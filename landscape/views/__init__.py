@@ -10,32 +10,30 @@ from typing import TYPE_CHECKING
 from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
-    from landscape.views.exports.browser import Browser, browser, find_browser
-    from landscape.views.exports.export import FORMATS, export, export_name
-    from landscape.views.exports.notebook import run_bundle, surface_bundle
-    from landscape.views.figures.colours import COLOUR_SCALES
-    from landscape.views.figures.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
-    from landscape.views.figures.draw import figure, figure_name
-    from landscape.views.figures.kinds import KINDS
-    from landscape.views.figures.theme import config
-    from landscape.views.plots.plot import plot
-    from landscape.views.prepared.figure_data import FigureData, prepare_figure
-    from landscape.views.prepared.figure_data import FigureData as Grid
-    from landscape.views.prepared.figure_data import prepare_figure as prepare
-    from landscape.views.report.page import write_report
+    from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
+    from landscape.views.draw.figure import figure, figure_name
+    from landscape.views.draw.kinds import KINDS
+    from landscape.views.draw.style import COLOUR_SCALES
+    from landscape.views.draw.theme import config
+    from landscape.views.export import FORMATS, export, export_name
+    from landscape.views.export_files import Browser, browser, find_browser
+    from landscape.views.notebook import run_bundle, surface_bundle
+    from landscape.views.plot import plot
+    from landscape.views.prepare.figure import FigureData, prepare_figure
+    from landscape.views.report import write_report
 
 _HOMES = {
-    "exports.browser": ("Browser", "browser", "find_browser"),
-    "exports.export": ("FORMATS", "export", "export_name"),
-    "exports.notebook": ("run_bundle", "surface_bundle"),
-    "figures.colours": ("COLOUR_SCALES",),
-    "figures.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
-    "figures.draw": ("figure", "figure_name"),
-    "figures.kinds": ("KINDS",),
-    "figures.theme": ("config",),
-    "plots.plot": ("plot",),
-    "prepared.figure_data": ("FigureData", "prepare_figure", "FigureData", "prepare_figure"),
-    "report.page": ("write_report",),
+    "export_files": ("Browser", "browser", "find_browser"),
+    "export": ("FORMATS", "export", "export_name"),
+    "notebook": ("run_bundle", "surface_bundle"),
+    "draw.style": ("COLOUR_SCALES",),
+    "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
+    "draw.figure": ("figure", "figure_name"),
+    "draw.kinds": ("KINDS",),
+    "draw.theme": ("config",),
+    "plot": ("plot",),
+    "prepare.figure": ("FigureData", "prepare_figure", "FigureData", "prepare_figure"),
+    "report": ("write_report",),
 }
 
 __all__ = [
@@ -46,7 +44,6 @@ __all__ = [
     "Browser",
     "ComparedFigure",
     "FigureData",
-    "Grid",
     "browser",
     "compare",
     "compare_figures",
@@ -57,7 +54,6 @@ __all__ = [
     "figure_name",
     "find_browser",
     "plot",
-    "prepare",
     "prepare_figure",
     "run_bundle",
     "surface_bundle",

@@ -39,7 +39,7 @@ from landscape.core.errors import Interrupted
 from landscape.core.grid import SHORTEST_TILE_SECONDS
 from landscape.core.lock import run_lock
 from landscape.store import LandscapeStore
-from landscape.views import write_report
+from landscape.views.report import write_report
 
 FLAGS = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
 DRAWN = ".figure .plot[data-drawn]"

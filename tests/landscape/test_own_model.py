@@ -26,7 +26,7 @@ from landscape.evaluation.plain import Pair
 from landscape.evaluation.private import private_copy
 from landscape.reproduction import OtherModel
 from landscape.store import LandscapeStore
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 PLANE = {"name": "plane", "size": 3, "range": [-0.5, 0.5]}
 

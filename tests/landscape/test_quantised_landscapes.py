@@ -20,7 +20,7 @@ from landscape.model.description import describe_parameters
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import state_of
 from landscape.preparation import prepare
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
 SMALL = {"name": "small", "like": "float", "quantise": {"bits": 3}}

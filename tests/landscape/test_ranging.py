@@ -22,7 +22,7 @@ from landscape.core.errors import Interrupted, JobError
 from landscape.job.job import Job
 from landscape.preparation import prepare
 from landscape.ranging import distance_of, found_range, number_of, search, serial_finder, target_of
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 TARGET = 0.1  # where the loss at the origin is 0
 NO_NUMBERS = "range: must be given in numbers, not auto, as the loss "

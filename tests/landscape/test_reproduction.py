@@ -328,7 +328,7 @@ def test_every_bit_of_a_witness_is_kept_and_compared():
 
 @pytest.mark.long
 def test_the_origin_and_the_error_of_the_rise_are_shown(tmp_path):
-    from landscape.views.prepared.numbers import observable_rows
+    from landscape.views.prepare.tables import observable_rows
 
     problem = conv_problem(count=30)
     line = {"name": "l", "directions": [{"kind": "random", "seed": 1}], "size": 8, "range": [-0.1, 0.1]}

@@ -102,7 +102,7 @@ def commits(out: Path) -> None:
 
 
 def draw(crews: list[dict[str, Any]], lengths: list[dict[str, Any]], path: Path) -> None:
-    from landscape.views.exports.browser import browser
+    from landscape.views.export_files import browser
 
     figure = go.Figure()
     for found, name, key in ((crews, "against workers", "workers"), (lengths, "against tiles, 1,000 workers", "tiles")):

@@ -24,10 +24,10 @@ from landscape.connectivity.ways import Values1D, way_record
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.connection import ConnectionRecord
 from landscape.surface.surface import Surface
-from landscape.views.prepared.connection import connection_rows
-from landscape.views.prepared.numbers import landscape_rows
-from landscape.views.prepared.wording import percent
-from landscape.views.report.page import render_report
+from landscape.views.prepare.connection import connection_rows
+from landscape.views.prepare.tables import landscape_rows
+from landscape.views.prepare.words import percent
+from landscape.views.report import render_report
 
 Called = Callable[..., tuple[int, str, str]]
 

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import fields
 
 from cluster.commands.figure_options import FigureOptions
-from landscape.views import figure
+from landscape.views.draw.figure import figure
 
 
 def test_no_option_that_was_not_given_reaches_the_figure():

@@ -21,7 +21,7 @@ from landscape.model.history import log_end
 from landscape.model.launch import DONE, Launch, write_launch
 from landscape.model.training_state import training_state
 from landscape.results import open_run
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 FUNCTION = """
 import sys

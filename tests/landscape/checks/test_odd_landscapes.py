@@ -16,7 +16,7 @@ from landscape import Problem, import_surface, open_run, run
 from landscape.checks import check_landscape, checks_text, keep_checks
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store import LandscapeStore, landscape_names
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 OLD = Path(__file__).resolve().parents[2] / "legacy/runs-0.1.0.tar.gz"
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}

@@ -21,8 +21,8 @@ from landscape.checks.rules.values import Holes, Lowest, Range, holes, lowest, r
 from landscape.preparation import prepare
 from landscape.surface.axes import Along
 from landscape.surface.record_entries import Check
-from landscape.views.prepared.figure_data import prepare_figure
-from landscape.views.prepared.numbers import landscape_rows
+from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.tables import landscape_rows
 
 State = dict[str, Tensor]
 SAMPLES = 600

@@ -29,8 +29,8 @@ from landscape.preparation.recorded_job import recorded_job
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.sample_losses import paired_stderr
 from landscape.surface.surface import Surface
-from landscape.views import compare
-from landscape.views.prepared.compared import compared_rows, drawn_bits, drawn_steps
+from landscape.views.draw.comparison import compare
+from landscape.views.prepare.compared import compared_rows, drawn_bits, drawn_steps
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
 SMALL = {"name": "small", "like": "float", "quantise": {"bits": 3}}

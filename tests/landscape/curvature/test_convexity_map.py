@@ -17,8 +17,8 @@ from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.core.errors import Interrupted
 from landscape.surface.surface import QUARANTINED
-from landscape.views import figure
-from landscape.views.prepared.figure_data import prepare_figure
+from landscape.views.draw.figure import figure
+from landscape.views.prepare.figure import prepare_figure
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 MAP = {"name": "map", "convexity": True, "size": [4, 3], "range": [[-1, 0.5], [-0.5, 1]]}

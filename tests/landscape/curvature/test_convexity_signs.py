@@ -20,10 +20,10 @@ from landscape.preparation import preparing
 from landscape.preparation.convexity import convexity_of
 from landscape.surface.convexity import ENDS, NO, UNDECIDED, YES, ZERO
 from landscape.surface.surface import OK, Surface
-from landscape.views import figure
-from landscape.views.figures.colours import colour_scale, colours_at, colours_of
-from landscape.views.prepared.figure_data import prepare_figure
-from landscape.views.prepared.scale import NO_SIGN, UNRESOLVED
+from landscape.views.draw.figure import figure
+from landscape.views.draw.style import colour_scale, colours_at, colours_of
+from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.scale import NO_SIGN, UNRESOLVED
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 # What the rounding of float32 moves a smallest eigenvalue by, as measured: of the largest one, and of itself.

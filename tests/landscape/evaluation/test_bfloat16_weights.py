@@ -26,7 +26,7 @@ from landscape.evaluation.moving import MovingWeights
 from landscape.job.directions.random import random_direction
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of
-from landscape.views.prepared.wording import precision_text
+from landscape.views.prepare.words import precision_text
 
 HALF_STEP = 2.0**-8  # of a number: the most that rounding it to bfloat16 changes
 PLAN = Plan(8, 1, "cpu", "bfloat16", bfloat16_weights=True)

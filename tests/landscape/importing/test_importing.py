@@ -33,7 +33,7 @@ from landscape.page.describing import run_description
 from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.places import FoundRun
 from landscape.page.runs import RunReader
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
 

@@ -16,7 +16,7 @@ from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.core.errors import Interrupted
 from landscape.inspection import inspect_point
-from landscape.views import figure
+from landscape.views.draw.figure import figure
 
 MAP = {"name": "map", "layers": {"statistics": ["abs_mean", "zeros"]}, "size": [5, 4], "range": [[-40, 40], [-40, 2]]}
 

@@ -17,7 +17,7 @@ from landscape.measures.document import Entry
 from landscape.measures.rows import Row
 from landscape.measures.statistics import of_errors, resampled, resampled_apart, welch
 from landscape.measures.targets import targets_of
-from landscape.views.prepared.measures import comparison_lines
+from landscape.views.prepare.measures import comparison_lines
 
 LINES, SAMPLES = 16, 64
 SETTINGS = {"samples": "abc", "num_samples": SAMPLES, "precision": "float32", "batch_norm": "eval", "batch_size": 8,

@@ -17,8 +17,8 @@ from landscape import Job, Problem, import_surface, open_run, run
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore, has_constant_loss
 from landscape.tasks import create_landscape
-from landscape.views import prepare_figure
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.words import caption
 
 SAID = "the loss is the same, to the last bit, at all points: "
 

@@ -19,7 +19,7 @@ from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.store import LandscapeStore
 from landscape.surface.record import Record
-from landscape.views.prepared.wording import caption
+from landscape.views.prepare.words import caption
 
 SPECS = [
     {"name": "own", "trajectory": "all"},

@@ -8,9 +8,9 @@ import pytest
 from landscape import Axis, Surface
 from landscape.core.errors import JobError
 from landscape.surface.merging import interpolated_from, merge, spread
-from landscape.views import export
-from landscape.views.figures.pointer import INTERPOLATED
-from landscape.views.prepared.figure_data import prepare_figure
+from landscape.views.draw.pointer import INTERPOLATED
+from landscape.views.export import export
+from landscape.views.prepare.figure import prepare_figure
 
 HELD = np.zeros((9, 9), bool)
 HELD[:4] = True

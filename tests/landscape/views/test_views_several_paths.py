@@ -16,13 +16,14 @@ from landscape.checks.rules.words import NotJudged
 from landscape.surface.axes import Along
 from landscape.surface.paths import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
-from landscape.views import compare, figure
-from landscape.views.exports.export import export
-from landscape.views.exports.small import small_svg
-from landscape.views.figures.path_looks import COLOURS, path_look
-from landscape.views.prepared.figure_data import prepare_figure
-from landscape.views.prepared.history import prepare_history
-from landscape.views.prepared.numbers import landscape_rows
+from landscape.views.draw.comparison import compare
+from landscape.views.draw.figure import figure
+from landscape.views.draw.path_looks import COLOURS, path_look
+from landscape.views.export import export
+from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.history import prepare_history
+from landscape.views.prepare.tables import landscape_rows
+from landscape.views.small import small_svg
 
 SGD = PathRecord(label="sgd", run="runs/sgd", unit="epoch", own=True, shown=0.8, shown_of_walk=0.6)
 THOR = PathRecord(label="THOR <2>", run="runs/thor", unit="step", shown=0.3, shown_of_walk=0.5)

@@ -26,7 +26,7 @@ from landscape.evaluation.engines import pooling
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 from landscape.surface.record import plain
-from landscape.views.prepared.wording import precision_text
+from landscape.views.prepare.words import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
 SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # not enough for a compiler

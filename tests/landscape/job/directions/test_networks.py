@@ -17,9 +17,9 @@ from landscape.preparation import path as path_on_axes
 from landscape.preparation import prepare
 from landscape.surface.curves import curve_places
 from landscape.surface.record import Record
-from landscape.views.prepared.figure_data import prepare_figure
-from landscape.views.prepared.levels import number
-from landscape.views.prepared.numbers import landscape_rows
+from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.tables import landscape_rows
 
 SAMPLES = 40
 

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 import pytest
 
 from landscape.surface.surface import Surface
-from landscape.views import run_bundle, surface_bundle
-from landscape.views.exports import notebook
-from landscape.views.exports.small import small_svg
+from landscape.views import notebook
+from landscape.views.notebook import run_bundle, surface_bundle
+from landscape.views.small import small_svg
 
 PROTOCOL = "_repr_mimebundle_"  # of IPython: what a notebook asks every value for
 PLOTLY = "application/vnd.plotly.v1+json"

@@ -16,10 +16,10 @@ from refined_surfaces import refined
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath
-from landscape.views import plot
-from landscape.views.figures.finer import NAME as EDGES
-from landscape.views.plots.style import rgb
-from landscape.views.prepared.figure_data import prepare_figure
+from landscape.views.draw.finer import NAME as EDGES
+from landscape.views.matplotlib import rgb
+from landscape.views.plot import plot
+from landscape.views.prepare.figure import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")
 

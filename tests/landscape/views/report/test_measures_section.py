@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from landscape.page.describing import measure_columns
-from landscape.views.prepared.measures import lines_of, measure_curves, measure_numbers, table_csv
-from landscape.views.report.measured import measures_section
-from landscape.views.report.page import render_report
-from landscape.views.report.runs import ReportRun
+from landscape.views.prepare.measures import lines_of, measure_curves, measure_numbers, table_csv
+from landscape.views.report import render_report
+from landscape.views.report_bundle import ReportRun
+from landscape.views.report_sections import measures_section
 
 ROWS = {
     "loss": {"value": 0.5, "stderr": 0.01},

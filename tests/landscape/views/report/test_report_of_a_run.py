@@ -13,7 +13,7 @@ from torch import nn
 
 from landscape import Problem, run
 from landscape.store import LandscapeStore
-from landscape.views import write_report
+from landscape.views.report import write_report
 
 
 class Line(nn.Module):

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from landscape.surface.surface import Surface
-from landscape.views import find_browser, write_report
-from landscape.views.report.comparison import differences_table, groups
-from landscape.views.report.runs import ReportRun, read_runs
+from landscape.views.comparison import differences_table, groups
+from landscape.views.export_files import find_browser
+from landscape.views.report import write_report
+from landscape.views.report_bundle import ReportRun, read_runs
 
 
 class Run(dict[str, Surface]):
@@ -110,7 +111,7 @@ def test_its_tables_say_what_differs(page: Path) -> None:
 
 
 def test_a_table_is_escaped() -> None:
-    from landscape.views.prepared.differences import TableItem, tabulate
+    from landscape.views.prepare.differences import TableItem, tabulate
 
     table = differences_table(tabulate([TableItem("<a>", info={"<k>": "<v>"}), TableItem("b")]))
     assert "&lt;a&gt;" in table

@@ -22,14 +22,14 @@ from landscape.core.progress import Failure
 from landscape.evaluation.choice.questions import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
-from landscape.views import find_browser, write_report
-from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
-from landscape.views.prepared.extrema import topology_rows
-from landscape.views.prepared.history import Interval, name_rows, prepare_history
-from landscape.views.prepared.levels import number
-from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
-from landscape.views.prepared.wording import caption, state_text
-from landscape.views.report.page import render_report
+from landscape.views.export_files import find_browser
+from landscape.views.prepare.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
+from landscape.views.prepare.extrema import topology_rows
+from landscape.views.prepare.history import Interval, name_rows, prepare_history
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepare.words import caption, state_text
+from landscape.views.report import render_report, write_report
 from landscape.work import Task
 
 NASTY = "</script><script>alert(1)</script>"

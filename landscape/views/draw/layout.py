@@ -1,0 +1,270 @@
+"""The frame around a drawing, the same for every kind: margins in pixels, title, caption, legend, colour bar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from landscape.views.draw.theme import INK, TEMPLATES
+from landscape.views.prepare.figure import FigureData
+from landscape.views.prepare.levels import EvenLevels
+from landscape.views.prepare.missing import why_empty
+from landscape.views.prepare.scale import Scale
+from landscape.views.prepare.words import in_fewer_words, wrap
+
+TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
+LINE = 1.3  # from one line of words to the next, in sizes of their font
+MIN_WIDTH = 560
+HYPHEN = re.compile(r"(?<![^\s(\[±])-(?=\.?\d)")  # that begins a number; those within names stay
+NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to draw: those options of `figure` that leave the data as they are."""
+
+    colour_scale: str | None = None
+    theme: str = "light"
+    path_colour: str = "#d6336c"
+    path_width: float = 2.5
+    title: bool = True
+    caption: bool = True
+    animate: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Sizes in pixels: the plot area (width, height), the margins (left, right, top, bottom), and the parts below it.
+
+    `legend_at` and `caption_at` are how far under the plot area the legend and the caption begin.
+    """
+
+    plot: tuple[float, float]
+    margins: tuple[float, float, float, float]
+    legend_at: float
+    caption_at: float
+    caption: tuple[str, ...]
+
+    @property
+    def width(self) -> float:
+        """The width of the whole figure, in pixels."""
+        return self.plot[0] + self.margins[0] + self.margins[1]
+
+    @property
+    def height(self) -> float:
+        """The height of the whole figure, in pixels; legend and caption lie in its lower margin."""
+        return self.plot[1] + self.margins[2] + self.margins[3]
+
+
+def text(plain: str) -> str:
+    """Plain text for plotly, which reads a subset of HTML."""
+    return escape(plain, quote=False)
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """The parts of a caption in one line, with the minus sign that axes have.
+
+    >>> sentence(["Lowest at alpha -0.5 (-1 to 1)", "Origin: resnet-20"])
+    'Lowest at alpha −0.5 (−1 to 1). Origin: resnet-20.'
+    """
+    return HYPHEN.sub("\u2212", ". ".join(parts) + ".")
+
+
+def wrapped(plain: str, width: float, font: float = 13) -> str:
+    """Plain text as plotly lines that fit `width` pixels."""
+    return "<br>".join(text(line) for line in wrap(plain, width, font))
+
+
+def one_line(plain: str, width: float, font: float = 13) -> str:
+    """A title for plotly in one line of `width` pixels: in fewer words, then cut off, where it is too long."""
+    return text(in_fewer_words(plain, max(8, int(width / (0.55 * font)))))
+
+
+def make_frame(
+    data: FigureData,
+    style: Style,
+    plot: tuple[float, float],
+    *,
+    left: float = 70,
+    right: float = 95,
+    below: float = 0,
+    legend: Sequence[str] = (),
+) -> Frame:
+    """Place title, axis, legend and caption around a plot area of given size.
+
+    Args:
+        plot: width and height of the plot area, in pixels.
+        left, right: the margins, in pixels; both grow where the figure would be too narrow for its caption.
+        below: pixels that the axis takes under the plot area.
+        legend: the names of the legend's entries.
+    """
+    spare = max(0.0, MIN_WIDTH - (plot[0] + left + right))
+    left, right = left + spare / 2, right + spare / 2
+    width = plot[0] + left + right
+    rows = legend_rows(legend, plot[0])
+    lines = wrap(sentence(data.caption), width - 50, CAPTION_FONT) if style.caption else []
+    legend_at = below + 10
+    caption_at = legend_at + rows * 22 + (8 if rows else 0)
+    bottom = caption_at + len(lines) * (CAPTION_FONT + 4) + (14 if lines else 4)
+    more = len(wrap(data.title, width - 40, TITLE_FONT)) - 1  # lines of the title beyond the first
+    top = (TITLE_PX + more * LINE * TITLE_FONT if style.title else 26) + (30 if style.animate else 0)
+    return Frame(plot, (left, right, top, bottom), legend_at, caption_at, tuple(lines))
+
+
+def legend_rows(names: Sequence[str], width: float) -> int:
+    """Rows that plotly's horizontal legend takes: one, or columns as wide as the widest entry."""
+    if not names:
+        return 0
+    widths = [len(name) * 5.4 + 48 for name in names]
+    return 1 if sum(widths) <= width else -(-len(names) // max(1, int(width / max(widths))))
+
+
+def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
+    """The layout that all kinds start from."""
+    left, right, top, bottom = frame.margins
+    layout: dict[str, Any] = {
+        "template": TEMPLATES[style.theme],
+        "width": round(frame.width),
+        "height": round(frame.height),
+        "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -frame.legend_at / frame.plot[1],
+            "yanchor": "top",
+            "itemsizing": "constant",
+        },
+        "modebar": {"remove": NEEDLESS_BUTTONS},
+        "hovermode": "closest",
+        "annotations": [*caption_annotations(frame), *empty_annotations(data, frame)],
+    }
+    if style.title:
+        layout["title"] = {"text": wrapped(data.title, frame.width - 40, TITLE_FONT), "y": 1 - 24 / frame.height}
+    return layout
+
+
+def empty_annotations(data: FigureData, frame: Frame) -> list[dict[str, Any]]:
+    """A sentence in the middle of the plot where nothing can be drawn there."""
+    sentence = why_empty(data.states)
+    if not sentence:
+        return []
+    return [
+        {
+            "text": wrapped(sentence, 0.8 * frame.plot[0], 13),
+            "xref": "paper",
+            "yref": "paper",
+            "x": 0.5,
+            "y": 0.7,
+            "showarrow": False,
+            "font": {"size": 13, "color": INK["light"]},  # dark on light on any paper, as a page may change the theme
+            "bgcolor": "rgba(255,255,255,0.9)",
+            "borderpad": 6,
+            "name": "empty",
+        }
+    ]
+
+
+def caption_annotations(frame: Frame) -> list[dict[str, Any]]:
+    """The caption as an annotation under everything else, from the figure's left edge."""
+    if not frame.caption:
+        return []
+    return [
+        {
+            "text": "<br>".join(text(line) for line in frame.caption),
+            "xref": "paper",
+            "yref": "paper",
+            "x": 0,
+            "y": 0,
+            "xshift": -frame.margins[0] + 24,
+            "yshift": -frame.caption_at,
+            "xanchor": "left",
+            "yanchor": "top",
+            "align": "left",
+            "showarrow": False,
+            "font": {"size": CAPTION_FONT},
+            "opacity": 0.85,
+            "name": "caption",
+        }
+    ]
+
+
+def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) -> dict[str, Any]:
+    """The colour bar with real values at its ticks, whatever the scale.
+
+    Args:
+        length: of the bar, in pixels.
+        even: the units of a trace whose levels are spaced evenly, where those are not the drawn ones.
+    """
+    ticks, texts = spread_ticks(data.scale, length)
+    return {
+        "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+        "thickness": 14,
+        "len": length,
+        "lenmode": "pixels",
+        "y": 0.5,
+        "x": 1.02,
+        "xanchor": "left",
+        "outlinewidth": 0,
+        "ticks": "outside",
+        "ticklen": 3,
+        "tickfont": {"size": 11},
+        "tickmode": "array",
+        "tickvals": ticks if even is None else even.values(np.array(ticks)).tolist(),
+        "ticktext": texts,
+    }
+
+
+def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str, Any]:
+    """A colour bar without anything to see, from which plotly takes the texts of lines that carry their values."""
+    ticks = even.values(np.array(data.scale.ticks[which]))
+    return {
+        "tickmode": "array",
+        "tickvals": ticks.tolist(),
+        "ticktext": list(data.scale.texts[which]),
+        "showticklabels": False,
+        "ticks": "",
+        "thickness": 0,
+        "outlinewidth": 0,
+        "bgcolor": "rgba(0,0,0,0)",
+        "len": 1,
+        "x": 3,  # beyond the figure: even a bar of no size leaves a speck
+        "lenmode": "pixels",
+    }
+
+
+def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list[float], list[str]]:
+    """The scale's ticks, as many of them as stand at least `spacing` pixels apart, and their texts."""
+    most = max(1, int(length / spacing))
+    keep = slice(None, None, -(-len(scale.ticks) // most))
+    return list(scale.ticks[keep]), list(scale.texts[keep])
+
+
+def with_levels(data: FigureData) -> FigureData:
+    """The same with the number of contour lines in its caption, for drawings that have such lines.
+
+    Fewer than those of the scale are drawn where the values do not fill it, such as on a scale shared with others.
+    """
+    note, ticks, drawn = data.scale.levels_note, np.asarray(data.scale.ticks), data.drawn[np.isfinite(data.drawn)]
+    if why_empty(data.states):
+        return data
+    if drawn.size and drawn.min() < drawn.max():
+        there = int(((ticks > drawn.min()) & (ticks < drawn.max())).sum())
+        note = note if there == len(ticks) else f"{there or 'none'} of the scale's {note}"
+    return replace(data, caption=(*data.caption, note[:1].upper() + note[1:]))
+
+
+def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:
+    """The figure of these traces and this layout.
+
+    Args:
+        meta: what the report's script needs to fit the figure to the page.
+    """
+    layout["meta"] = meta | {"caption": sentence(data.caption)}
+    return go.Figure(list(traces), layout)

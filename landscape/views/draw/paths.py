@@ -1,0 +1,308 @@
+"""Trajectories on top of a drawing: lines, snapshots, starts, last snapshots, step numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from landscape.views.draw.layout import Style, text
+from landscape.views.draw.path_looks import KEY, PathLook, are_told_apart, path_look
+from landscape.views.draw.style import Shades
+from landscape.views.draw.theme import PAPER, PATH_HALO, themed
+from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels_of_all
+
+Floats = NDArray[np.float64]
+
+STAR = 19  # pixels of the star at the last snapshot
+SPARSE, DENSE, FEW = 10, 7, 25  # pixels of the other snapshots: of up to `FEW`, and of more
+POINTS_OF_THREAD = 3  # both ends, and one that is not drawn, which parts it from the next
+SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
+LIFT = 0.02  # of the height: enough for the path not to sink into the surface
+
+
+def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
+    """The legend entries that the paths bring."""
+    if are_told_apart(paths):
+        return [*(text(path.name) for path in paths), START, LAST]
+    return [name for path in paths for name in (path.name, path.start_name, path.end_name)]
+
+
+def role(path: DrawnPath, word: str) -> dict[str, Any]:
+    """The meta of a trace: what it is and, of several paths, of which; a page leaves their colours as they are."""
+    return {"role": word, **({"path": path.number} if path.run else {})}
+
+
+def own_colours(path: DrawnPath, shades: Shades) -> list[str]:
+    """The colour that the drawing has for the own loss of each snapshot; white where that is not known."""
+    known = np.isfinite(path.own)
+    colours = iter(shades(path.own[known]) if known.any() else ())
+    return [next(colours) if each else PATH_HALO for each in known]
+
+
+def flat_paths(
+    paths: Sequence[DrawnPath], style: Style, shades: Mapping[str, Shades] | None = None
+) -> list[go.Scatter]:
+    """The paths on a plane (the first two axes).
+
+    Args:
+        shades: the colours of the plane, per theme, which fill the snapshots. Without them, which is over a curve, all
+            is in the colour of the path, and thin dotted lines connect the points.
+    """
+    fills = [_fills(path, style, shades) for path in paths]
+    traces = [
+        trace for path, fill in zip(paths, fills, strict=True) for trace in _flat_line(path, style, fill, bool(shades))
+    ]
+    for path, fill in zip(paths, fills, strict=True):
+        traces += [_start(path, style, fill), _end(path, style, fill)]
+    return [*traces, *(_flat_keys(style) if are_told_apart(paths) else ())]
+
+
+Fills = dict[str, list[str]]  # the colour of each snapshot, per theme
+
+
+def _fills(path: DrawnPath, style: Style, shades: Mapping[str, Shades] | None) -> Fills | None:
+    return None if shades is None else {theme: own_colours(path, each) for theme, each in shades.items()}
+
+
+def _filled(marker: dict[str, Any], fills: Fills | None, which: slice, style: Style, meta: dict[str, Any]) -> Any:
+    """The options of a trace with these markers, filled for the theme, and for the other one where that differs."""
+    if fills is None:
+        return {"marker": marker, "meta": meta}
+    options = {theme: {"marker": {"color": colours[which]}} for theme, colours in fills.items()}
+    marker = marker | options[style.theme]["marker"]
+    differ = options["light"] != options["dark"]
+    return {"marker": marker, "meta": meta | ({"themed": options} if differ else {})}
+
+
+def _flat_line(path: DrawnPath, style: Style, fills: Fills | None, joined: bool) -> list[go.Scatter]:
+    x, y, look = path.places[0], path.places[1], path_look(path.number, style.path_colour)
+    hover = {"hovertext": list(path.hover), "hoverinfo": "text"}
+    line: dict[str, Any] = {"color": look.colour, "width": style.path_width, "dash": look.dash}
+    halo = {"color": PATH_HALO, "width": style.path_width + 3}
+    dense, marks = len(x) > FEW, []
+    size, edge = (DENSE if dense else SPARSE), {"color": look.colour, "width": 1.2 if dense else 1.8}
+    quiet: dict[str, Any] = {"opacity": 0.85, "hoverinfo": "skip", "showlegend": False, "meta": role(path, "path")}
+    if joined:
+        inner = max(0, len(x) - 2)
+        sizes = [_start_size(path) + 3, *[size + 4] * inner, STAR + 6][: len(x)]
+        symbols = ["circle", *[look.symbol] * inner, "star"][-len(x) :]
+        white = {"color": PATH_HALO, "size": sizes, "symbol": symbols, "line": {"width": 0}}
+        marks = [go.Scatter(x=x, y=y, mode="markers", marker=white, **quiet)]
+    else:
+        line, halo = line | {"width": 1, "dash": "dot"}, halo | {"width": 0}
+        size, edge = (6 if look.symbol == "circle" else 7), {"color": PATH_HALO, "width": 1}
+    dots = {"size": size, "symbol": look.symbol, "color": look.colour, "line": edge}
+    options = _filled(dots, fills, slice(None), style, role(path, "path"))
+    return [
+        go.Scatter(x=x, y=y, mode="lines", line=halo, **quiet),
+        *marks,
+        go.Scatter(x=x, y=y, mode="lines+markers", line=line, name=text(path.name), **options, **hover),
+    ]
+
+
+def _start_size(path: DrawnPath) -> int:
+    """Of several, the inner ones can be seen where they start at the same place."""
+    return 15 - 2 * min(path.number, 3)
+
+
+def _start(path: DrawnPath, style: Style, fills: Fills | None) -> go.Scatter:
+    edge = {"color": path_look(path.number, style.path_colour).colour, "width": 2.8}
+    marker = {"symbol": "circle", "size": _start_size(path), "color": PATH_HALO, "line": edge}
+    return _flat_mark(path, slice(0, 1), path.start_name, marker, style, fills)
+
+
+def _end(path: DrawnPath, style: Style, fills: Fills | None) -> go.Scatter:
+    colour = path_look(path.number, style.path_colour).colour
+    edge = {"color": PATH_HALO, "width": 1.2} if fills is None else {"color": colour, "width": 2}
+    marker = {"symbol": "star", "size": STAR, "color": colour, "line": edge}
+    return _flat_mark(path, slice(-1, None), path.end_name, marker, style, fills)
+
+
+def _flat_mark(
+    path: DrawnPath, which: slice, name: str, marker: dict[str, Any], style: Style, fills: Fills | None
+) -> go.Scatter:
+    """One snapshot, marked; with a legend entry of its own where there is one path alone."""
+    return go.Scatter(
+        x=path.places[0][which],
+        y=path.places[1][which],
+        name=name,
+        hovertext=list(path.hover[which]),
+        mode="markers",
+        hoverinfo="text",
+        showlegend=not path.run,
+        **_filled(marker, fills, which, style, role(path, "end")),
+    )
+
+
+def _flat_keys(style: Style) -> list[go.Scatter]:
+    """The legend entries that the starts and the ends of several paths share."""
+    empty: dict[str, Any] = {"x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip", "showlegend": True}
+    return [go.Scatter(name=name, **empty, **looks) for name, looks in _keys(style, ("circle", 10), ("star", 13))]
+
+
+def _space_keys(style: Style) -> list[go.Scatter3d]:
+    empty: dict[str, Any] = {"x": [None], "y": [None], "z": [None], "mode": "markers", "hoverinfo": "skip"}
+    return [
+        go.Scatter3d(name=name, **empty, **looks) for name, looks in _keys(style, ("circle-open", 7), ("diamond", 6))
+    ]
+
+
+def _keys(style: Style, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
+    """The names of both entries, and their marks in a grey that no path has."""
+    entries = []
+    for (symbol, size), name in zip(symbols, (START, LAST), strict=True):
+        rings = {"line": {"color": KEY, "width": 2}} if name == START else {}
+        options: dict[str, Any] = {
+            theme: {
+                "marker": {
+                    "symbol": symbol,
+                    "size": size,
+                    "color": PAPER[theme] if symbol == "circle" else KEY,
+                    **rings,
+                }
+            }
+            for theme in PAPER
+        }
+        entries.append((name, themed(options, style.theme, role="path key")))
+    return entries
+
+
+def flat_labels(paths: Sequence[DrawnPath]) -> list[dict[str, Any]]:
+    """The numbers beside the snapshots as annotations, on a light ground so that they read on any colour."""
+    return [
+        {
+            "x": float(path.places[0][label.index]),
+            "y": float(path.places[1][label.index]),
+            "text": f"<b>{text(label.text)}</b>",
+            "xshift": round(17 * math.cos(label.angle)),
+            "yshift": round(15 * math.sin(label.angle)),
+            "showarrow": False,
+            "font": {"size": 11, "color": "#1c2530"},
+            "bgcolor": "rgba(255,255,255,0.78)",
+            "borderpad": 1,
+            "name": "step",
+        }
+        for path in paths
+        for label in path.labels
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class PathInSpace:
+    """The path with the heights of its n snapshots, and the points [m, 3] of the line that joins their projections.
+
+    `foot` are the heights of the surface below or above the snapshots, to which threads lead; None where the path is
+    drawn among three axes.
+    """
+
+    path: DrawnPath
+    height: Floats
+    line: Floats
+    foot: Floats | None = None
+
+
+def threads(overlay: PathInSpace, colour: str, width: float, **more: Any) -> list[go.Scatter3d]:
+    """Straight lines from the snapshots down, or up, to the surface; none where the path is drawn among three axes."""
+    if overlay.foot is None:
+        return []
+    x, y = (np.repeat(place, POINTS_OF_THREAD) for place in overlay.path.places[:2])
+    z = np.stack([overlay.height, overlay.foot, np.full(len(overlay.height), np.nan)], axis=1).ravel()
+    line = {"line": {"color": colour, "width": width}, "mode": "lines", "connectgaps": False}
+    return [go.Scatter3d(x=x, y=y, z=z, hoverinfo="skip", showlegend=False, **line, **more)]
+
+
+def space_path(overlay: PathInSpace, style: Style, shades: Shades) -> list[go.Scatter3d]:
+    """The path in space: its snapshots, filled with the colour of their own loss, their threads, and the line.
+
+    Empty where the height of no snapshot is known.
+    """
+    path, height, line = overlay.path, overlay.height, overlay.line
+    if not np.isfinite(height).any():
+        return []
+    look = path_look(path.number, style.path_colour)
+    joined = go.Scatter3d(
+        x=line[:, 0],
+        y=line[:, 1],
+        z=line[:, 2],
+        mode="lines",
+        line={"color": look.colour, "width": style.path_width * 2.4, "dash": look.dash},
+        hoverinfo="skip",
+        showlegend=False,
+        connectgaps=False,
+        meta=role(path, "path"),
+    )
+    fills = own_colours(path, shades)
+    spots = {"x": path.places[0], "y": path.places[1], "z": height, "mode": "markers", "meta": role(path, "path")}
+    dense = len(height) > FEW
+    # A mark's own edge is a hair's breadth wide in space: a larger mark below it is the edge.
+    edges = {"size": 5.5 if dense else 8, "symbol": look.space_symbol, "color": look.colour, "line": {"width": 0}}
+    marks = {
+        "size": 4 if dense else 5,
+        "symbol": look.space_symbol,
+        "color": fills,
+        "line": {"color": look.colour, "width": 2},
+    }
+    each = role(path, "path") | {"each": POINTS_OF_THREAD}
+    return [
+        joined,
+        *threads(overlay, look.colour, style.path_width * (0.6 if dense else 1.4), meta=each),
+        go.Scatter3d(marker=edges, hoverinfo="skip", showlegend=False, **spots),
+        go.Scatter3d(marker=marks, hovertext=list(path.hover), hoverinfo="text", name=text(path.name), **spots),
+        *_space_ends(path, look, height, fills),
+    ]
+
+
+def space_keys(paths: Sequence[DrawnPath], style: Style) -> list[go.Scatter3d]:
+    """The legend entries that starts and ends share where several runs are told apart; else none."""
+    return _space_keys(style) if are_told_apart(paths) else []
+
+
+def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence[str]) -> list[go.Scatter3d]:
+    """The first and the last snapshot in space, as far as their heights are known."""
+    traces = []
+    for index, symbol, size, name in ((0, "circle", 7, path.start_name), (-1, "diamond", 6, path.end_name)):
+        if np.isfinite(height[index]):
+            place = [index % len(height)]
+            spot = {"x": path.places[0][place], "y": path.places[1][place], "z": height[place], "mode": "markers"}
+            below = {"symbol": symbol, "size": size + 4, "color": look.colour, "line": {"width": 0}}
+            marker = {
+                "symbol": symbol,
+                "size": size,
+                "color": [fills[index]],
+                "line": {"color": look.colour, "width": 3},
+            }
+            hover = {"hovertext": [path.hover[index]], "hoverinfo": "text", "showlegend": not path.run}
+            meta = {"meta": role(path, "end")}
+            traces.append(go.Scatter3d(marker=below, hoverinfo="skip", showlegend=False, **meta, **spot))
+            traces.append(go.Scatter3d(marker=marker, name=name, **meta, **spot, **hover))
+    return traces
+
+
+def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    """The numbers above the snapshots in space; they stay readable where the surface hides the point."""
+    places = [np.stack(path.places[:2], axis=1) for path in paths]
+    span = np.ptp(np.concatenate(places), axis=0).max() if places else 0.0
+    flat = [each / (span or 1.0) / 2 for each in places]  # paths take about half of the picture
+    texts = [[str(number) for number in path.numbers] for path in paths]
+    return [
+        {
+            "x": float(path.places[0][label.index]),
+            "y": float(path.places[1][label.index]),
+            "z": float(height[label.index]),
+            "text": f"<b>{text(label.text)}</b>",
+            "yshift": 15,
+            "showarrow": False,
+            "font": {"size": 11, "color": "#1c2530"},
+            "bgcolor": "rgba(255,255,255,0.78)",
+            "borderpad": 1,
+        }
+        for path, height, labels in zip(paths, heights, place_labels_of_all(flat, texts, SPACE_DISTANCE), strict=True)
+        for label in labels
+        if np.isfinite(height[label.index])
+    ]

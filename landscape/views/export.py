@@ -1,0 +1,130 @@
+"""`export`: a surface as a file, as picture or as data. Every file appears whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from landscape.core.errors import JobError, nearest, shown
+from landscape.surface.surface import Surface
+from landscape.views.data_files import path_file, write_csv, write_npz, write_path_csv
+from landscape.views.draw.figure import kind_for
+from landscape.views.export_files import Browser
+from landscape.views.files import whole_file
+from landscape.views.format import Format, Request, data_format, figure_stem, observable_stem
+from landscape.views.meshes import check_stl_axes, render_stl, write_vtk
+from landscape.views.pages import render_html
+from landscape.views.pictures import render_picture
+
+# A format is a line here and a file that renders it; the help of `landscape export` lists the names as well.
+FORMAT_TABLE = {
+    "html": Format(render_html),
+    "png": Format(partial(render_picture, "png"), pictures=True),
+    "svg": Format(partial(render_picture, "svg"), pictures=True),
+    "pdf": Format(partial(render_picture, "pdf"), pictures=True),
+    "csv": data_format(write_csv, write_path=write_path_csv),
+    "npz": data_format(write_npz),
+    "vtk": data_format(write_vtk),
+    "stl": Format(render_stl, observable_stem),
+}
+FORMATS = tuple(FORMAT_TABLE)
+
+
+def export(
+    surface: Surface,
+    format: str,
+    path: str | Path,
+    *,
+    kind: str | None = None,
+    observable: str = "loss",
+    log: bool | None = None,
+    scale: float | None = None,
+    in_browser: Browser | None = None,
+    **options: Any,
+) -> Path:
+    """Write `surface` to `path` as html, png, svg, pdf, csv, npz, vtk or stl.
+
+    With csv its trajectory goes to a table of its own, NAME+path.csv.
+
+    Args:
+        kind, observable, log, options: what to draw, as for `figure`; stl uses observable and log; csv, npz and
+            vtk hold everything anyway.
+        scale: pixels of a PNG per pixel of the figure; default 2, and 300 to the inch where the figure has a width. SVG
+            and PDF have the figure's own size.
+        in_browser: from `browser()`, to draw many pictures with one; without it each call starts its own.
+
+    Returns:
+        The path that was written.
+
+    Raises:
+        JobError: an unknown format, kind, observable or option.
+        LandscapeError: the file cannot be written, or there is no browser to draw with.
+    """
+    chosen, target, surface = choose_format(format), Path(path), surface.merged()
+    write = chosen.render(
+        surface, Request(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
+    )
+    with whole_file(target) as temporary:
+        write(temporary)
+    if chosen.write_path is not None and surface.path is not None:
+        with whole_file(path_file(target)) as temporary:
+            chosen.write_path(surface.path, temporary)
+    return target
+
+
+def _usual_scale(format: str, options: Mapping[str, Any]) -> float:
+    """Pixels of a PNG per pixel of the figure: for print 300 to the inch, of which a figure has 96."""
+    if format != "png":
+        return 1.0  # of SVG and PDF it would change the size on paper
+    return 300 / 96 if options.get("width") or options.get("preset") else 2.0
+
+
+def choose_format(format: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        JobError: there is none; the message lists those that there are.
+    """
+    if format not in [*FORMAT_TABLE]:
+        raise JobError(f"format: unknown {shown(format)}; {nearest(str(format), FORMAT_TABLE)}")
+    return FORMAT_TABLE[format]
+
+
+def check_axes(name: str, axes: int, format: str, kind: str | None = None) -> None:
+    """Refuse a format or a kind that is for landscapes with another number of axes than `name` has.
+
+    Raises:
+        JobError: an unknown format or kind, or one that is not for `axes` axes.
+    """
+    if choose_format(format).stem is figure_stem:
+        kind_for(name, axes, kind)
+    elif format == "stl":
+        check_stl_axes(name, axes)
+
+
+def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path, ...]:
+    """What `export` writes beside `path`: a table of points has no room for the trajectory, which gets its own."""
+    chosen = FORMAT_TABLE.get(format)
+    has_file = chosen is not None and chosen.write_path is not None and surface.path is not None
+    return (path_file(Path(path)),) if has_file else ()
+
+
+def export_name(
+    surface: Surface, format: str, kind: str | None = None, observable: str = "loss", log: bool | None = None
+) -> str:
+    """The usual file name, as `landscape export` gives it.
+
+    Raises:
+        JobError: an unknown format or kind, or a kind for another number of axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from landscape import Axis
+        >>> axis = Axis("alpha", np.linspace(-1, 1, 5))
+        >>> surface = Surface("line", (axis,), {"loss": axis.coordinates**2}, status=np.ones(5, np.uint8))
+        >>> export_name(surface, "png", log=True), export_name(surface, "csv")
+        ('line-curve-log.png', 'line.csv')
+    """
+    return f"{choose_format(format).stem(surface, Request(kind, observable, log))}.{format}"

@@ -1,1 +1,0 @@
-"""A surface as a file: pictures, tables and meshes."""

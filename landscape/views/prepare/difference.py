@@ -1,0 +1,252 @@
+"""The difference of two landscapes, point by point, with its standard error, on a scale centred on no difference.
+
+On a linear scale it is B − A, and on a logarithmic one the ratio B / A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.core.errors import JobError, shown
+from landscape.surface.surface import OK, Axis, Surface
+from landscape.views.prepare import words
+from landscape.views.prepare.comparable import Comparable
+from landscape.views.prepare.comparison import Compared, check_mode, contrasts
+from landscape.views.prepare.comparison_errors import IN_WORDS, error_of, moved_to
+from landscape.views.prepare.comparison_grid import ROUNDING, GridValues, common_grid, coordinates_agree, worse
+from landscape.views.prepare.figure import AxisView, FigureData
+from landscape.views.prepare.finer import shared_text
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.origin import Origin
+from landscape.views.prepare.paths import DrawnPath, prepare_paths
+from landscape.views.prepare.scale import Scale, choose_scale, point_states
+from landscape.views.prepare.thinning import MAX_POINTS, thinned
+from landscape.views.prepare.uncertainty import standard_error
+
+Floats = NDArray[np.float64]
+
+MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no room
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceData(Comparable):
+    """What a figure of the difference of `labels[1]` from `labels[0]` shows.
+
+    `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard
+    error of these, of the kind `error_kind`, see `comparison_errors`; "" where it is not known. `within` are the points
+    at which the two differ by at most two standard errors. `paths` are the trajectories of both where they have one.
+    """
+
+    field: FigureData
+    labels: tuple[str, str]
+    error_kind: str
+    within: NDArray[np.bool_]
+    paths: tuple[tuple[DrawnPath, ...], tuple[DrawnPath, ...]]
+    is_resampled: bool
+
+
+def prepare_difference(
+    first: Compared,
+    other: Compared,
+    observable: str = "loss",
+    *,
+    log: bool = False,
+    levels: int | None = None,
+    limit: float | None = None,
+    max_points: int | None = None,
+) -> DifferenceData:
+    """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
+
+    The standard error is paired where both landscapes have the same samples: from the losses of the samples where both
+    keep them, else by a bound where they have the same origin, rounded alike, and the errors of their rises are known:
+    then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Elsewhere it is √(se_A² + se_B²),
+    which is right for independent samples.
+
+    Args:
+        log: the ratio in place of the difference.
+        levels: the number of contour lines; default about 12.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+
+    Raises:
+        JobError: the landscapes have other numbers of axes, no such observable, or no range in common.
+    """
+    check_mode("difference", (first, other), observable)
+    one, two = (thinned(item.surface, max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
+    grid, agree = _grid(one, two, (first.label, other.label))
+    sides = tuple(_on_grid(surface, observable, log, grid) for surface in (one, two))
+    states = worse(sides[0].states, sides[1].states)
+    values = np.where(states == OK, _difference(sides[0], sides[1], log), np.nan)
+    error, kind = error_of(one, two, observable, (sides[0], sides[1]), log, grid)
+    field = _field(first, other, observable, one, grid, log)
+    drawn = _log_ratio(sides[0], sides[1]) if log else values
+    limit = _limit_without_difference(drawn, error, log) if limit is None else limit
+    between = _interpolated((one, two), grid)
+    field = replace(field, values=values, drawn=drawn, error=error, states=states, interpolated=between)
+    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
+    paths = (prepare_paths(one, observable, log), prepare_paths(two, observable, log))
+    within = _within(values, error, log) & (states == OK)
+    data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)
+    return replace(data, field=replace(field, caption=tuple(_caption(data, (first, other), observable))))
+
+
+def _grid(one: Surface, other: Surface, labels: tuple[str, str]) -> tuple[list[Floats], bool]:
+    """The coordinates of the difference along each axis, and whether they are those of both landscapes."""
+    first, second = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
+    if coordinates_agree(first, second):
+        return first, True
+    return common_grid(first, second, [axis.name for axis in one.axes], labels), False
+
+
+def _field(
+    first: Compared, other: Compared, observable: str, one: Surface, grid: list[Floats], log: bool
+) -> FigureData:
+    """The words and the axes of the difference, as yet without values."""
+    name, relation = words.observable_title(observable), "over" if log else "less"
+    axes = zip(one.axes, grid, strict=True)
+    inside = all(points[0] <= 0 <= points[-1] for points in grid)
+    empty = np.full(tuple(len(points) for points in reversed(grid)), np.nan)
+    return FigureData(
+        name=f"{other.label} {relation} {first.label}",
+        observable=f"{name} ratio" if log else f"Δ {name}",
+        title=f"{words.capitalised(name)} of {other.label} {relation} {first.label}",
+        caption=(),
+        axes=tuple(_axis(axis, points) for axis, points in axes),
+        values=empty,
+        drawn=empty,
+        error=None,
+        states=np.zeros(empty.shape, np.uint8),
+        scale=choose_scale(empty, log),
+        paths=(),
+        origin=Origin(_at_origin(first, other, observable, log), "<b>origin</b> of both") if inside else None,
+    )
+
+
+def _known_origin(field: FigureData) -> Origin | None:
+    """The origin of one axis at the height of the curve, where the losses there were not evaluated."""
+    if field.origin is None or math.isfinite(field.origin.height) or len(field.axes) > 1:
+        return field.origin
+    return replace(field.origin, height=float(np.interp(0.0, field.axes[0].coordinates, field.drawn)))
+
+
+def _at_origin(first: Compared, other: Compared, observable: str, log: bool) -> float:
+    """The drawn difference of the losses at the origin; NaN where one is not known, and for other observables."""
+    a, b = first.surface.origin_loss, other.surface.origin_loss
+    if observable != "loss" or (log and not min(a, b) > 0):
+        return math.nan
+    return math.log10(b / a) if log else b - a
+
+
+def _axis(axis: Axis, points: Floats) -> AxisView:
+    return AxisView(axis.name, words.short_axis_title(axis), points, words.axis_title(axis))
+
+
+def _on_grid(surface: Surface, observable: str, log: bool, grid: Sequence[Floats]) -> GridValues:
+    values = np.asarray(surface[observable], np.float64)
+    given = GridValues(values, standard_error(surface, observable), point_states(values, surface.status, log))
+    return moved_to(given, surface, grid)
+
+
+def _interpolated(pair: tuple[Surface, Surface], grid: Sequence[Floats]) -> NDArray[np.uint8] | None:
+    """As `Surface.interpolated` of the finer one at each point; None where all values of both were evaluated."""
+    found = np.zeros(tuple(len(points) for points in reversed(grid)))
+    for surface in pair:
+        if surface.interpolated is not None:
+            levels = GridValues(surface.interpolated.astype(np.float64), None, np.full_like(surface.status, OK))
+            found = np.maximum(found, np.ceil(moved_to(levels, surface, grid).values))
+    return found.astype(np.uint8) if found.any() else None
+
+
+def _difference(one: GridValues, other: GridValues, log: bool) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return other.values / one.values if log else other.values - one.values
+
+
+def _log_ratio(one: GridValues, other: GridValues) -> Floats:
+    """log10 of the ratio, also where the ratio itself is beyond what a float can hold; NaN where a side is missing."""
+    known = (one.states == OK) & (other.states == OK)
+    return np.log10(np.where(known, other.values, np.nan)) - np.log10(np.where(known, one.values, np.nan))
+
+
+def _within(values: Floats, error: Floats | None, log: bool) -> NDArray[np.bool_]:
+    if error is None:
+        return np.zeros(values.shape, bool)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(values - 1.0 if log else values) <= 2 * error)
+
+
+def _limit_without_difference(drawn: Floats, error: Floats | None, log: bool) -> float | None:
+    """The end of the scale where nothing differs: two standard errors, else 1; None where something does."""
+    if (drawn[np.isfinite(drawn)] != 0).any():
+        return None
+    known = np.empty(0) if error is None else error[np.isfinite(error) & (error > 0)]
+    return (2 * float(np.median(known)) if known.size else 1.0) + (1.0 if log else 0.0)
+
+
+def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: float | None = None) -> Scale:
+    """A scale as far below no difference as above it, with the same contour lines on either side.
+
+    Args:
+        drawn: differences, or log10 of ratios where `log`.
+        levels: the number of contour lines; default about 12.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+
+    Raises:
+        JobError: levels or limit is impossible.
+    """
+    if limit is not None and not (math.isfinite(limit) and limit > (1 if log else 0)):
+        rule = "a ratio above 1" if log else "a difference above 0"
+        raise JobError(f"limit: must be {rule}, not {shown(limit)}")
+    end = None if limit is None else math.log10(limit) if log else limit
+    # Sizes of either kind begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
+    high = min(choose_scale(np.abs(drawn), False, 0.0, end).high, MOST_DECADES if log else math.inf)
+    reach = high * (1 + ROUNDING)  # else the furthest point may count as beyond the end
+    low, top = (10.0**-reach, 10.0**reach) if log else (-reach, reach)
+    return replace(choose_scale(drawn, log, low, top, levels), low=-high, high=high)
+
+
+def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: str) -> list[str]:
+    """What a reader must know to judge the difference: sentences without full stops."""
+    field, (first, other) = data.field, data.labels
+    relation = "over" if field.scale.log else "less"
+    name = words.observable_title(observable)
+    size = " × ".join(str(len(axis.coordinates)) for axis in field.axes) + " points" + shared_text(field.interpolated)
+    facts = [f"{name} of {other} {relation} that of {first}", size, *_resampling_note(data), *_error_notes(data)]
+    facts += [*contrasts(pair), *field.scale.notes]
+    facts += [axis.meaning for axis in field.axes if axis.meaning != axis.title]
+    states = [(item.label, words.state_text(item.surface)) for item in pair]
+    unfinished = [f"{label}: {state}" for label, state in states if state != "complete"]
+    return [*map(words.capitalised, facts), *unfinished]
+
+
+def _resampling_note(data: DifferenceData) -> list[str]:
+    if not data.is_resampled:
+        return []
+    ranges = ", ".join(
+        f"{axis.name} {number(float(axis.coordinates[0]), 3)} to {number(float(axis.coordinates[-1]), 3)}"
+        for axis in data.field.axes
+    )
+    return [f"the grids differ: resampled linearly onto the coarser one within the common range, {ranges}"]
+
+
+def _error_notes(data: DifferenceData) -> list[str]:
+    field, drawn = data.field, data.field.drawn[np.isfinite(data.field.drawn)]
+    if drawn.size and not drawn.any():
+        return ["the values are equal at every point"]
+    if field.error is None:
+        return ["standard error not known"]
+    there = (field.states == OK) & (True if field.interpolated is None else field.interpolated == 0)
+    known = field.error[np.isfinite(field.error) & there]
+    if not known.size:
+        return ["standard error not known"]
+    how = IN_WORDS[data.error_kind]
+    middle = number(float(np.median(known)), 2)
+    count, total = int((data.within & there).sum()), int(there.sum())
+    return [
+        f"standard error {how}, median {middle}",
+        f"within two standard errors of no difference at {words.whole(count)} of {words.whole(total)} points",
+    ]

@@ -1,0 +1,254 @@
+"""The table of what differs between landscapes: their jobs, the trainings of their runs, final metrics, and numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, shown
+from landscape.surface.surface import Surface
+from landscape.views.prepare import words
+from landscape.views.prepare.barriers import ENTEZARI
+from landscape.views.prepare.history import PLACES
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.measures import measure_numbers
+from landscape.views.prepare.origin import origin_index
+from landscape.views.prepare.statuses import is_evaluated, point_counts
+from landscape.views.prepare.tables import duration
+from landscape.views.prepare.uncertainty import standard_error, where_evaluated
+
+MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: keys, levels, characters of a value
+LONGEST_LIST = 12  # elements of a list that stand in one cell
+
+
+@dataclass(frozen=True)
+class WholeGrid:
+    """What is known of all points of a landscape of which a surface holds some only.
+
+    Args:
+        sizes: points along each axis.
+        computed: how many points were evaluated.
+        lowest: the lowest value; None where it is not known.
+        asked: how many points are to be evaluated; None for all of them.
+    """
+
+    sizes: tuple[int, ...]
+    computed: int
+    lowest: float | None
+    asked: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TableItem:
+    """One column of the table: a landscape, or a run alone, with what is known of the run.
+
+    Args:
+        label: the head of the column.
+        surface: the landscape; None where there is none.
+        whole: what is known of all its points, where the surface holds some of them only.
+        info: what was trained, as `run.json` holds it.
+        history: what the training recorded, one mapping per step or epoch.
+        measures: what `measures.json` of the run holds.
+    """
+
+    label: str
+    surface: Surface | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    whole: WholeGrid | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: per column a text, None where nothing is recorded, and a number for sorting or None."""
+
+    name: str
+    values: tuple[str | None, ...]
+    numbers: tuple[float | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether not all columns are equal; a value that is not recorded differs from one that is."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines of one subject."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class DifferencesTable:
+    """The table: the heads of its columns, and its lines in sections; sections without a line are left out."""
+
+    columns: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+    def differing(self) -> DifferencesTable:
+        """The same without the lines in which all columns are equal."""
+        return self._where(True)
+
+    def equal(self) -> DifferencesTable:
+        """Only the lines in which all columns are equal."""
+        return self._where(False)
+
+    def _where(self, differs: bool) -> DifferencesTable:
+        sections = [
+            Section(one.title, tuple(row for row in one.rows if row.differs == differs)) for one in self.sections
+        ]
+        return DifferencesTable(self.columns, tuple(one for one in sections if one.rows))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as a text, and as a number where it is one."""
+
+    text: str
+    number: float | None = None
+
+
+def tabulate(items: Sequence[TableItem], observable: str = "loss") -> DifferencesTable:
+    """What the jobs, the trainings and the numbers of the items are, line by line.
+
+    Names are dotted keys of the documents, such as 'landscape.size' or 'hyperparameters.momentum'.
+    """
+    sections = [
+        _section("Numbers", [_numbers(item, observable) for item in items]),
+        _section("Measures", [_documented(measure_numbers(item.measures)) for item in items]),
+        _section("Final metrics", [_final_metrics(item.history) for item in items]),
+        _section("Training", [_documented(item.info) for item in items]),
+        _section("Job", [_documented(_job(item.surface)) for item in items]),
+    ]
+    return DifferencesTable(tuple(item.label for item in items), tuple(one for one in sections if one.rows))
+
+
+def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:
+    """The lines of one section, in the order in which their names first occur."""
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = []
+    for name in names:
+        cells = [column.get(name) for column in columns]
+        texts = tuple(None if cell is None else cell.text for cell in cells)
+        rows.append(Row(name, texts, tuple(None if cell is None else cell.number for cell in cells)))
+    return Section(title, tuple(rows))
+
+
+def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
+    """The numbers by which landscapes are compared; what is not known is left out."""
+    surface = item.surface
+    if surface is None:
+        return {}
+    name = words.observable_title(observable)
+    values = np.asarray(surface.observables.get(observable, np.empty(0)), np.float64)
+    finite = values[np.isfinite(values)]
+    cells: dict[str, Cell] = {}
+    if finite.size:
+        low, high, spread = float(finite.min()), float(finite.max()), np.percentile(finite, [5, 95])
+        low = item.whole.lowest if item.whole is not None and item.whole.lowest is not None else low
+        cells[f"lowest {name}"] = _number(low)
+        cells[f"highest {name}"] = _number(high)
+        cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]))
+    cells |= _at_origin(surface, observable, name, values)
+    error = where_evaluated(surface, standard_error(surface, observable))
+    if error is not None and np.isfinite(error).any():
+        cells[f"standard error of the {name}, median"] = _number(float(np.median(error[np.isfinite(error)])), 3)
+    if words.barrier_text(surface):
+        barrier = surface.find_barrier()
+        height = None if barrier is None else barrier.height
+        cells[ENTEZARI] = Cell(words.barrier_text(surface), height)
+    whole = item.whole or WholeGrid(
+        tuple(len(axis.coordinates) for axis in surface.axes), int(is_evaluated(surface).sum()), None,
+        sum(point_counts(surface)),
+    )  # fmt: skip
+    size = math.prod(whole.sizes)
+    cells["points"] = Cell(" × ".join(map(str, whole.sizes)), float(size))
+    if surface.interpolated is not None:
+        cells["points evaluated"] = Cell(words.whole(whole.computed), float(whole.computed))
+    done = whole.computed / (whole.asked or size)
+    cells["done"] = Cell(words.percent(done), done)
+    seconds = words.finite(surface.record.progress.seconds)
+    if seconds is not None:
+        cells["time"] = Cell(duration(seconds), seconds)
+    return cells
+
+
+def _at_origin(surface: Surface, observable: str, name: str, values: np.ndarray) -> dict[str, Cell]:
+    value = surface.origin_loss if observable == "loss" else math.nan
+    error = surface.origin_loss_stderr if math.isfinite(value) else math.nan
+    place = origin_index(surface)
+    if not math.isfinite(value) and place is not None and values.size:
+        value = float(values[place])
+    return {f"{name} at the origin": Cell(words.value_with_error(value, error), value)} if math.isfinite(value) else {}
+
+
+def _number(value: float, digits: int = 5) -> Cell:
+    return Cell(number(value, digits), value)
+
+
+def _final_metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
+    """The last recorded value of every column, the loss first, and how long the training was."""
+    last: dict[str, float] = {}
+    for row in history:
+        last |= {str(key): known for key, value in row.items() if (known := words.finite(value)) is not None}
+    places = [name for name in PLACES if name in last]
+    names = sorted(set(last).difference(PLACES), key=lambda name: (name != "loss", name == "learning_rate", name))
+    cells = {_shortened(name): _number(last[name]) for name in names[:MOST_KEYS]}
+    return cells | {f"last {name}": _number(last[name], 12) for name in places}
+
+
+def _job(surface: Surface | None) -> Mapping[str, Any]:
+    """The job, with its one landscape in place of the list of landscapes."""
+    job = None if surface is None else surface.record.job
+    if job is None:
+        return {}
+    whole = {key: value for key, value in job.whole.items() if key != "landscapes"}
+    listed = job.whole.get("landscapes")
+    landscape = listed[0] if isinstance(listed, Sequence) and not isinstance(listed, str) and listed else listed
+    return whole | ({"landscape": landscape} if landscape else {})
+
+
+def _documented(document: Mapping[str, Any]) -> dict[str, Cell]:
+    """The values of a JSON document by their dotted keys; of a large document the first ones."""
+    return dict(itertools.islice(_leaves(document, "", DEEPEST), MOST_KEYS))
+
+
+def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, Cell]]:
+    parts: Iterator[tuple[str, Any]] | None = None
+    if isinstance(value, Mapping):
+        parts = ((str(key), part) for key, part in value.items())
+    elif isinstance(value, (list, tuple)) and any(isinstance(part, (Mapping, list, tuple)) for part in value):
+        parts = ((str(k + 1), part) for k, part in enumerate(value))
+    if parts is None or depth == 0:
+        yield _shortened(name), _cell(value)
+        return
+    for key, part in parts:
+        yield from _leaves(part, f"{name}.{key}" if name else key, depth - 1)
+
+
+def _shortened(name: str) -> str:
+    return capped(flat(name), LONGEST)
+
+
+def _cell(value: Any) -> Cell:
+    """A value of a document: numbers as numbers, everything else as a short text without passwords and keys."""
+    if isinstance(value, bool) or value is None:
+        return Cell({True: "yes", False: "no", None: "none"}[value])
+    if isinstance(value, int):
+        return Cell(flat(shown(value), LONGEST), float(value) if value.bit_length() <= LONGEST_NUMBER else None)
+    if isinstance(value, float):
+        return _number(value, 6) if math.isfinite(value) else Cell("not finite")
+    if isinstance(value, (list, tuple)):
+        texts = ", ".join(_cell(part).text for part in value[:LONGEST_LIST])
+        return Cell(f"[{capped(texts, LONGEST)}{', …' if len(value) > LONGEST_LIST else ''}]")
+    if isinstance(value, Mapping):
+        return Cell("…")
+    return Cell(flat(masked(str(value)[: 20 * LONGEST]), LONGEST))

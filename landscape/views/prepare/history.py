@@ -1,0 +1,301 @@
+"""The training history as a figure shows it: what was recorded over training, and which stretches landscapes cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.numbers import MOST_STRETCHES, progressions
+from landscape.model.layer_rules import others_in_words
+from landscape.surface.surface import ProjectedPath, Surface
+from landscape.views.prepare.comparable import Comparable
+from landscape.views.prepare.words import finite
+
+Floats = NDArray[np.float64]
+
+MOST_POINTS = 3000
+MOST_MARKS, MOST_TEXTS = 200, 8
+UNITS = ("step", "epoch")
+PLACES = (*UNITS, "epoch_end", "seconds")  # what a row says of its place in training, and not what was measured there
+PACE = "samples_per_second"  # of the machine, and not of the training: it has no panel
+
+
+@dataclass(frozen=True, eq=False)
+class Series(Comparable):
+    """One recorded quantity `y` over the steps or epochs `x` of training, of the run with number `run`."""
+
+    name: str
+    x: Floats
+    y: Floats
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stretch of training that one landscape's path covers, in each of the runs with the numbers `runs`.
+
+    A path with gaps covers several.
+    """
+
+    name: str
+    start: float
+    stop: float
+    runs: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Rules that fired in the training of the run with number `run`, at a place `x`: one line of `texts` each.
+
+    `line` has the step, the first of them, and the others in fewer words.
+    """
+
+    x: float
+    texts: tuple[str, ...]
+    run: int = 0
+    line: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryData(Comparable):
+    """What the history figure shows; `unit` is what x counts, "step" or "epoch".
+
+    `series` are in the order of the panels, those of one quantity in the order of the runs. `runs` are the runs'
+    names in the legend. `log` asks for a logarithmic axis of the losses. `notes` are sentences without full stops on
+    what is left out. `marks` are where rules that watched the training fired.
+    """
+
+    unit: str
+    series: tuple[Series, ...]
+    intervals: tuple[Interval, ...]
+    runs: tuple[str, ...] = ("",)
+    log: bool = False
+    notes: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The recorded quantities, one per panel, from above."""
+        return tuple(dict.fromkeys(one.name for one in self.series))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRecord:
+    """What one run recorded while it was trained.
+
+    Args:
+        label: the name of the run in the legend.
+        rows: one mapping per step or epoch (`history.jsonl`).
+        paths: the projected paths of the run's landscapes, by name; their stretches are shaded.
+        steps_per_epoch: turns steps into epochs and back; where it is no number, each row's own epoch serves.
+    """
+
+    label: str
+    rows: Sequence[Mapping[str, Any]]
+    paths: Mapping[str, ProjectedPath]
+    steps_per_epoch: Any = None
+
+
+def prepare_history(
+    rows: Sequence[Mapping[str, Any]],
+    surfaces: Sequence[Surface] = (),
+    steps_per_epoch: Any = None,
+    *,
+    unit: str | None = None,
+    log: bool = False,
+) -> HistoryData | None:
+    """The recorded quantities of one run; see `prepare_histories`.
+
+    Args:
+        rows: what the training recorded, one mapping per step or epoch (`history.jsonl`).
+        surfaces: landscapes whose paths are shaded.
+        steps_per_epoch: turns steps into epochs and back; where it is no number, each row's own epoch serves.
+
+    Raises:
+        JobError: there is no such unit.
+    """
+    record = TrainingRecord("", rows, paths_of(surfaces), steps_per_epoch)
+    return prepare_histories([record], unit=unit, log=log)
+
+
+def prepare_histories(
+    records: Sequence[TrainingRecord], *, unit: str | None = None, log: bool = False
+) -> HistoryData | None:
+    """What one or several runs recorded: every quantity, the loss first and the learning rate last.
+
+    Args:
+        unit: what the axis counts, "step" or "epoch"; default epochs where every path counts them or a run has no
+            steps, and else steps.
+        log: a logarithmic axis for the losses.
+
+    Returns:
+        None where nothing was recorded.
+
+    Raises:
+        JobError: there is no such unit.
+    """
+    if unit is not None and unit not in UNITS:
+        raise JobError(f"unit: unknown {shown(unit)}; {nearest(str(unit), UNITS)}")
+    unit = unit or _usual_unit(records)
+    series = [
+        one
+        for number, record in enumerate(records)
+        for name in _columns(record)
+        for one in _series(record, name, unit, number)
+    ]
+    if not series:
+        return None
+    order = sorted({one.name for one in series}, key=lambda name: (name != "loss", name == "learning_rate", name))
+    series.sort(key=lambda one: (order.index(one.name), one.run))
+    return HistoryData(
+        unit=unit,
+        series=tuple(series),
+        intervals=tuple(_intervals(records, unit)),
+        runs=tuple(record.label for record in records),
+        log=log,
+        notes=tuple(_notes(records, {one.run for one in series}, unit)),
+        marks=tuple(mark for number, record in enumerate(records) for mark in _marks(record, unit, number)),
+    )
+
+
+def paths_of(surfaces: Sequence[Surface]) -> dict[str, ProjectedPath]:
+    """The paths of the run itself that have a snapshot, by the names of their landscapes."""
+    own = {surface.name: surface.path.of_own_run for surface in surfaces if surface.path is not None}
+    return {name: path for name, path in own.items() if path is not None and len(path.step)}
+
+
+def is_loss(name: str) -> bool:
+    """Whether a recorded quantity is a loss, by the words of its name.
+
+    >>> is_loss("loss"), is_loss("validation_loss"), is_loss("accuracy")
+    (True, True, False)
+    """
+    return "loss" in name.lower().replace("/", "_").replace("-", "_").split("_")
+
+
+def _usual_unit(records: Sequence[TrainingRecord]) -> str:
+    units = {path.unit for record in records for path in record.paths.values()}
+    recorded = [record for record in records if record.rows]
+    return "epoch" if units == {"epoch"} or not all(_has(record.rows, "step") for record in recorded) else "step"
+
+
+def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(finite(row.get(key)) is not None for row in rows)
+
+
+def _columns(record: TrainingRecord) -> list[str]:
+    names = {str(key) for row in record.rows for key, value in row.items() if finite(value) is not None}
+    return sorted(names.difference(PLACES, (PACE,)))
+
+
+def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[Series]:
+    """The series of one column in a list; none where no value of it has a place on the axis."""
+    per_epoch = _steps_per_epoch(record)
+    points = []
+    for row in record.rows:
+        value, x = finite(row.get(name)), _place(row, unit, per_epoch)
+        if x is not None and value is not None:
+            points.append((x, value))
+    array = np.array(points, np.float64).reshape(-1, 2)
+    kept = array[spread_with_extremes(array[:, 1], MOST_POINTS)]
+    return [Series(name, kept[:, 0], kept[:, 1], number)] if points else []
+
+
+def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
+    """Where rules fired, at most `MOST_MARKS` places; those of the beginning, as what follows comes of it."""
+    per_epoch, marks = _steps_per_epoch(record), list[Mark]()
+    for row in record.rows:
+        watched, x = row.get("watch"), _place(row, unit, per_epoch)
+        if not isinstance(watched, list) or x is None:
+            continue
+        fired = [(f"{each.get('layer')}", f"{each.get('rule')}") for each in watched if isinstance(each, Mapping)]
+        texts = [f"{layer}: {rule}" for layer, rule in fired]
+        if texts and len(marks) < MOST_MARKS:
+            place = next((f"{key} {row[key]:.12g}" for key in UNITS if finite(row.get(key)) is not None), "")
+            line = f"{place}: {texts[0]}{others_in_words(fired[1:])}"
+            marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number, line))
+    return marks
+
+
+def spread_with_extremes(values: Floats, most: int) -> NDArray[np.intp]:
+    """At most `most` of the places [n], in order, such that a line through them has the peaks of the whole line.
+
+    The first and the last place are kept, and of each of equal stretches between them the lowest and the highest.
+
+    >>> spread_with_extremes(np.array([0.0, 1.0, 9.0, 1.0, -5.0, 1.0, 1.0, 2.0]), 6).tolist()
+    [0, 1, 2, 4, 5, 7]
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    stretches = np.array_split(np.arange(1, len(values) - 1), max(1, (most - 2) // 2))
+    ends = [0, len(values) - 1]
+    extremes = [int(part[k]) for part in stretches for k in (values[part].argmin(), values[part].argmax())]
+    return np.unique(np.array([*ends, *extremes], np.intp))
+
+
+def _steps_per_epoch(record: TrainingRecord) -> float | None:
+    number = finite(record.steps_per_epoch)
+    return number if number is not None and number > 0 else None
+
+
+def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float | None:
+    """Where a row stands on the axis: at its step, or at its epoch, a fraction of one where that can be told."""
+    step, epoch = finite(row.get("step")), finite(row.get("epoch"))
+    if unit == "step":
+        return step
+    return step / per_epoch if per_epoch and step is not None else epoch
+
+
+def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[Interval]:
+    """The stretches of all paths that can be counted in `unit`, without gaps; equal ones of several runs are one."""
+    runs: dict[tuple[str, float, float], list[int]] = {}
+    for number, record in enumerate(records):
+        for name, path in record.paths.items():
+            factor = _factor(path.unit, unit, _steps_per_epoch(record))
+            if factor is not None and len(path.step):
+                for start, stop in _covered(path.step.tolist()):
+                    runs.setdefault((name, start * factor, stop * factor), []).append(number)
+    return [Interval(*stretch, runs=tuple(numbers)) for stretch, numbers in runs.items()]
+
+
+def _covered(steps: list[int]) -> list[tuple[int, int]]:
+    """The ends of the stretches of equal steps; of snapshots that keep no pace the ends of the whole."""
+    parts = progressions(steps)
+    return [(part[0], part[-1]) for part in (parts if len(parts) <= MOST_STRETCHES else [steps])]
+
+
+def _factor(counted: str, unit: str, per_epoch: float | None) -> float | None:
+    """What turns a count of `counted` into one of `unit`; None where that is not known."""
+    if counted == unit:
+        return 1.0
+    if per_epoch is None:
+        return None
+    return per_epoch if unit == "step" else 1 / per_epoch
+
+
+def _notes(records: Sequence[TrainingRecord], drawn: set[int], unit: str) -> list[str]:
+    notes = []
+    for number, record in enumerate(records):
+        if number not in drawn and len(records) > 1:
+            reason = f"has no {unit} by which to place its history" if record.rows else "recorded no history"
+            notes.append(f"{record.label} {reason}")
+    return notes
+
+
+def name_rows(intervals: Sequence[Interval], low: float, high: float) -> list[int]:
+    """The row, 0 the lowest, for each interval's name above a figure from `low` to `high`: no two names overlap."""
+    span = (high - low) or 1.0
+    ends: list[float] = []
+    rows = []
+    for interval in intervals:
+        half = (len(interval.name) * 6.5 + 10) / 2 / 360 * span  # 360 px: the plot on a narrow page
+        middle = (interval.start + interval.stop) / 2
+        row = next((k for k, end in enumerate(ends) if middle - half >= end), len(ends))
+        ends[row : row + 1] = [middle + half]
+        rows.append(row)
+    return rows

@@ -1,0 +1,340 @@
+"""Trajectories as they are drawn: places, labels that do not overlap, and what the pointer shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.core.batch_norm import RECALIBRATE
+from landscape.core.numbers import counted
+from landscape.surface.axes import SEEN
+from landscape.surface.record_entries import BATCH_NORM, Check
+from landscape.surface.surface import ProjectedPath, Surface
+from landscape.views.prepare.comparable import Comparable
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import Scale
+from landscape.views.prepare.words import has_fixed_statistics, mixes_networks
+
+Floats = NDArray[np.float64]
+
+VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
+LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
+START, LAST = "start", "last snapshot"
+
+
+@dataclass(frozen=True)
+class Label:
+    """The number beside one snapshot; `angle` points away from the path, in radians, y upwards."""
+
+    index: int
+    text: str
+    angle: float
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnPath(Comparable):
+    """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
+
+    `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
+    drawn units, and NaN where it is not known or has no logarithm, and `below` the same as it is. `loss` is the loss at
+    the snapshots themselves, which lie off the plane, infinite where it is not finite, and `own` the same in drawn
+    units, NaN as `height` is;
+    `apart` is how far both losses are from each other, as `Along.ranked`, and 0 for other observables. `run` is what
+    the run is called, empty where it is that of the landscape; `number` is the place among the paths of several runs,
+    from 0, and `shown` the share of its own variance on the axes, if known.
+    """
+
+    unit: str
+    numbers: tuple[int, ...]
+    places: tuple[Floats, ...]
+    height: Floats
+    below: Floats
+    loss: Floats
+    own: Floats
+    apart: Floats
+    hover: tuple[str, ...]
+    labels: tuple[Label, ...]
+    run: str = ""
+    number: int = 0
+    shown: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The legend entry of the line, such as 'trajectory', or 'sgd (epochs 0 to 20)' where runs are told apart."""
+        return f"{self.run} ({self.stretch})" if self.run else "trajectory"
+
+    @property
+    def stretch(self) -> str:
+        """Which snapshots it leads through: 'epochs 0 to 20', or 'epochs 0-3, 9-12'."""
+        return counted(self.unit, self.numbers)
+
+    @property
+    def end_name(self) -> str:
+        """The legend entry of the last snapshot, such as 'last snapshot (epoch 20)'."""
+        return LAST if self.run else f"{LAST} ({self.unit} {self.numbers[-1]})"
+
+    @property
+    def start_name(self) -> str:
+        """The legend entry of the first snapshot, such as 'start (epoch 0)'."""
+        return START if self.run else f"{START} ({self.unit} {self.numbers[0]})"
+
+
+def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPath, ...]:
+    """The paths of `surface` as a figure of `observable` shows them.
+
+    Returns:
+        One for each run whose path is drawn; none where there is no path, or one has no place on one of the axes.
+    """
+    paths = [path for path in surface.paths if len(path.step)]
+    names = [axis.name for axis in surface.axes]
+    places = [_places(path, names) for path in paths]
+    if not paths or any(not each for each in places):
+        return ()
+    longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
+    flat = [_flat(each) / longest for each in places]
+    labels = place_labels_of_all(flat, [[str(int(step)) for step in path.step] for path in paths])
+    return tuple(
+        DrawnPath(
+            unit=path.unit,
+            numbers=tuple(int(step) for step in path.step),
+            places=places[k],
+            height=_drawn(path.projected_loss, observable, log),
+            below=path.losses[1],
+            loss=path.losses[0],
+            own=_drawn(path.loss, observable, log),
+            apart=surface.along(path).ranked if observable == "loss" else np.zeros(len(path.step)),
+            hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
+            labels=tuple(labels[k]),
+            run=path.label,
+            number=k,
+            shown=path.runs[0].shown if path.runs else None,
+        )
+        for k, path in enumerate(paths)
+    )
+
+
+def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
+    """The coordinates, an array per axis; none where one is not known."""
+    if not all(name in path.coordinates for name in names):
+        return ()
+    places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
+    return places if all(np.isfinite(place).all() for place in places) else ()
+
+
+def _flat(places: tuple[Floats, ...]) -> Floats:
+    """The coordinates on the first two axes, [n, 2]; 0 on a second one that there is not."""
+    return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
+
+
+def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
+    """How much of the paths of several runs the axes show, and how far their losses are from those of the axes.
+
+    Then where the loss on them is not known, and what batch norm has to do with it, which is said of lines between
+    networks too. Where check 10 has judged that, its finding is repeated, or nothing is said where it holds.
+    """
+    apart, judged = off_the_axes(paths, scale), None
+    if observable == "loss" and has_fixed_statistics(surface):
+        judged = _judged(surface)
+    if judged is None:
+        statistics = _statistics(surface, paths, bool(apart)) if observable == "loss" else []
+    else:
+        statistics = [] if judged.state == "holds" else [f"{judged.text}; {judged.remedy}".removesuffix("; ")]
+        told = {judged.numbers.get("snapshot")} if statistics else set()
+        if {_name(path, k) for path, k in _far_off(paths, scale)} <= told:  # by the check, with the same two losses
+            apart = []
+    shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
+    return [
+        *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
+        *apart,
+        *(_unknown(paths) if observable == "loss" else ()),
+        *statistics,
+    ]
+
+
+def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
+    """Of each path the largest difference between the loss at a snapshot and at its projection, where it can be seen.
+
+    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades, or one of both is
+    not finite. The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
+    """
+    far = _far_off(paths, scale)
+    if not far:
+        return []
+    plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
+    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in far]
+    below = [number(float(path.below[k]), 3) if math.isfinite(path.below[k]) else "" for path, k in far]
+    if len(far) == 1:
+        path, k = far[0]
+        there = f"the {plane} has {below[0]} there" if below[0] else f"the {plane}'s is not finite there"
+        return [
+            f"the loss of the path{f' of {path.run}' if path.run else ''} is not that of the {plane}: at {path.unit} "
+            f"{path.numbers[k]} it is {losses[0]}, {there}"
+        ]
+    each = [
+        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there or 'not finite'})"
+        for (path, k), loss, there in zip(far, losses, below, strict=True)
+    ]
+    return [f"the losses of the paths are not those of the {plane}, furthest apart at {', '.join(each)}"]
+
+
+def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
+    """Of each path the snapshot whose own loss differs most from that of its projection, where it can be seen."""
+    far = []
+    for path in paths:
+        seen = np.abs(path.own - path.height) > VISIBLE * (scale.high - scale.low)
+        apart = np.where(seen | np.isinf(path.apart), path.apart, 0.0)
+        far += [(path, int(np.argmax(apart)))] if apart.any() else []
+    return far
+
+
+def _name(path: DrawnPath, k: int) -> str:
+    """A snapshot as checks name it, such as 'epoch 3' or 'epoch 3 of sgd'."""
+    return f"{path.unit} {path.numbers[k]}{f' of {path.run}' if path.run else ''}"
+
+
+def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
+    """Of each path at how many of its points the loss is known, where it is not at all of them."""
+    known = [(path, int(np.isfinite(path.below).sum())) for path in paths]
+    return [
+        f"loss on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
+        for path, count in known
+        if count < len(path.numbers)
+    ]
+
+
+def _judged(surface: Surface) -> Check | None:
+    """What check 10 found; None where it has not judged the landscape."""
+    checks = surface.record.checks
+    found = () if checks is None else checks.of("holds", "reservation", "fails")
+    return next((each for each in found if each.number == BATCH_NORM), None)
+
+
+def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> list[str]:
+    """That batch norm has statistics of other weights below a path or between networks, where losses may differ by it.
+
+    Of a path where a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
+    the height of the path; of a line where its barrier is beyond its error.
+
+    Args:
+        told: whether the caption already says that the losses differ.
+    """
+    if not has_fixed_statistics(surface):
+        return []
+    if mixes_networks(surface):
+        barrier = surface.find_barrier() if len(surface.axes) == 1 else None
+        if barrier is not None and (barrier.height == 0 or barrier.is_within_error):
+            return []
+        mixed = "between the networks batch norm's statistics are mixed from theirs, and may raise the loss"
+        return [f"{mixed}; {RECALIBRATE}"]
+    drawn = {path.run for path in paths}
+    along = [surface.along(path) for path in surface.paths if path.label in drawn]
+    if not any((each.clear > SEEN * each.height).any() for each in along):
+        return []
+    plane = ("line", "plane", "volume")[len(surface.axes) - 1]
+    may = "" if told else ", by which their losses may differ"
+    return [
+        f"batch norm has the origin's statistics on the whole {plane}, and each snapshot its own{may}; {RECALIBRATE}"
+    ]
+
+
+def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
+    """The least and the largest coordinate of all paths on the axis with that number; inf and -inf without a path."""
+    everywhere = np.concatenate([path.places[k] for path in paths]) if paths else np.empty(0)
+    return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
+
+
+def _drawn(loss: Floats, observable: str, log: bool) -> Floats:
+    """The loss in drawn units; NaN throughout for other observables, which are not known along the path."""
+    values = np.asarray(loss, np.float64)
+    if observable != "loss":
+        return np.full(values.shape, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = np.log10(np.where(values > 0, values, np.nan)) if log else values
+    return np.where(np.isfinite(drawn), drawn, np.nan)
+
+
+def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -> str:
+    last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
+    run = f"{escape(path.label, quote=False)}, " if path.label else ""
+    lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
+    lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
+    own, projected = path.losses
+    facts = (
+        ("loss", own),
+        ("loss at its projection", projected),
+        ("distance off the plane", path.distance),
+    )
+    for name, values in facts:
+        value = float(values[k])
+        unknown = "not finite" if math.isinf(value) else "not known"
+        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else unknown}")
+    if observable != "loss":
+        lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
+    return "<br>".join(lines)
+
+
+def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_DISTANCE) -> list[Label]:
+    """Labels beside some of the points [n, 2], in units of the plot's width, that do not overlap.
+
+    The last and the first point have theirs first; then the points half-way between labelled ones, and so on, as far
+    as there is room.
+
+    Args:
+        texts: one per point.
+        distance: between two labels at least.
+    """
+    return place_labels_of_all([points], [texts], distance)[0]
+
+
+def place_labels_of_all(
+    paths: Sequence[Floats], texts: Sequence[Sequence[str]], distance: float = LABEL_DISTANCE
+) -> list[list[Label]]:
+    """The same for the points of several paths, [n, 2] each, all of which keep clear of one another."""
+    kept: list[list[Label]] = [[] for _ in paths]
+    spots: list[Floats] = []
+    orders = [_coarse_to_fine(len(points)) for points in paths]
+    for turn in range(max(map(len, orders), default=0)):
+        for path, order in enumerate(orders):
+            if turn >= len(order):
+                continue
+            index, points = order[turn], paths[path]
+            angle = _away_from_paths(points, index, [other for other in paths if other is not points])
+            spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+            if all(np.linalg.norm(spot - other) >= distance for other in spots):
+                kept[path].append(Label(index, texts[path][index], angle))
+                spots.append(spot)
+    return [sorted(labels, key=lambda label: label.index) for labels in kept]
+
+
+def _between(points: Floats) -> list[Floats]:
+    """The points, and three between each two."""
+    between = [a + (b - a) * t for a, b in itertools.pairwise(points) for t in (0.0, 0.25, 0.5, 0.75)]
+    return [*between, points[-1]]
+
+
+def _coarse_to_fine(count: int) -> list[int]:
+    order = [count - 1, 0] if count > 1 else [0]
+    step = 2 ** max(0, math.ceil(math.log2(max(count - 1, 1))) - 1)
+    while step >= 1:
+        order += [k for k in range(step, count - 1, step) if k not in order]
+        step //= 2
+    return order
+
+
+def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> float:
+    """The direction, one of eight, in which a label is furthest from the paths nearby; in radians."""
+    beside = [points[max(0, index - 6) : index + 7], *others]
+    along = np.array([place for stretch in beside for place in _between(stretch)])
+    angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
+
+    def clearance(angle: float) -> float:
+        spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+        return float(np.linalg.norm(along - spot, axis=1).min())
+
+    return max(angles, key=lambda angle: round(clearance(angle), 6))

@@ -1,0 +1,241 @@
+"""The rows of the tables beside a figure: the values, the landscape, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from landscape.core.numbers import counted
+from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
+from landscape.surface.surface import Axis, ProjectedPath, Surface
+from landscape.views.prepare import words
+from landscape.views.prepare.barriers import barrier_rows
+from landscape.views.prepare.compared import compared_rows
+from landscape.views.prepare.connection import connection_rows
+from landscape.views.prepare.finer import evaluated_text
+from landscape.views.prepare.levels import number
+from landscape.views.prepare.networks import network_losses
+from landscape.views.prepare.origin import origin_index
+from landscape.views.prepare.statuses import is_evaluated
+from landscape.views.prepare.uncertainty import rise_over_origin, standard_error, where_evaluated
+
+Row = tuple[str, str]
+
+
+def observable_rows(surface: Surface, observable: str) -> list[Row]:
+    """The lowest and the highest value of one observable, that at the origin, and the median standard errors."""
+    values = np.asarray(surface[observable], np.float64)
+    error = where_evaluated(surface, standard_error(surface, observable))
+    known = np.isfinite(values)
+    if not known.any():
+        return [("values", "none is finite" if is_evaluated(surface).any() else "none computed yet")]
+    low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
+    high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
+    rise, rise_error = rise_over_origin(surface, observable)
+    rises = (rise, where_evaluated(surface, rise_error))
+    rows = [
+        ("lowest", _value_at(surface, values, error, low) + _rise_at(rises, low)),
+        ("highest", _value_at(surface, values, error, high) + _rise_at(rises, high)),
+        ("at the origin", _at_origin(surface, observable, values, error)),
+    ]
+    if error is not None and np.isfinite(error).any():
+        rows.append(
+            ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
+        )
+    if rises[1] is not None and np.isfinite(rises[1]).any():
+        known_errors = rises[1][np.isfinite(rises[1])]
+        rows.append(("standard error of the rise, median", number(float(np.median(known_errors)), 3)))
+    return rows
+
+
+def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> str:
+    """The value at the origin: the loss is evaluated there for every landscape, the rest where the grid has a point."""
+    if observable == "loss" and words.origin_text(surface):
+        return words.origin_text(surface)
+    origin = origin_index(surface)
+    return "no grid point there" if origin is None else _value(values, error, origin)
+
+
+def _rise_at(rises: tuple[np.ndarray | None, np.ndarray | None], index: tuple[Any, ...]) -> str:
+    rise, error = rises
+    if rise is None or error is None or not np.isfinite(rise[index]):
+        return ""
+    side = "above" if rise[index] >= 0 else "below"
+    return f", {words.value_with_error(abs(float(rise[index])), float(error[index]))} {side} the origin"
+
+
+def landscape_rows(surface: Surface) -> list[Row]:
+    """Grid, samples, state, geometry and cost."""
+    record = surface.record
+    rows = [
+        ("state", words.state_text(surface)),
+        ("resolution", words.resolution(surface)),
+        *([("evaluated", evaluated_text(surface))] if evaluated_text(surface) else []),
+        ("samples", record.samples_in_words),
+        ("precision", words.precision_text(surface)),
+        *([("quantised", record.rounding_in_words)] if record.rounding_in_words else []),
+        ("engine", _recorded(record.plan and record.plan.engine)),
+        *([("batch norm", words.batch_norm_text(surface))] if words.batch_norm_text(surface) else []),
+        ("origin", surface.record.origin_in_words or "not recorded"),
+        *([("your model", words.own_model_text(surface))] if words.own_model_text(surface) else []),
+        *(row for axis in surface.axes for row in axis_rows(axis)),
+        *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
+    ]
+    rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface), *compared_rows(surface)]
+    rows += [row for path in surface.paths for row in path_rows(surface, path)]
+    rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
+    seconds = record.progress.seconds
+    rows += [("time", duration(seconds))] if seconds is not None else []
+    return rows
+
+
+def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
+    """What is known of a path: how far it leaves the plane, by its losses too, and of another run what of it shows."""
+    distance = np.asarray(path.distance, np.float64)
+    rows = []
+    if np.isfinite(distance).any():
+        far = number(float(np.nanmax(distance)))
+        rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
+    along = surface.along(path)
+    if not np.isnan(along.losses + along.plane).all():
+        k = along.furthest
+        losses = (
+            number(float(each[k])) if np.isfinite(each[k]) else "not finite" for each in (along.losses, along.plane)
+        )
+        name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
+        rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
+    record = path.runs[0] if path.label else None
+    if record is not None:
+        share, walk = words.percent(record.shown), words.percent(record.shown_of_walk)
+        shown = f", {share} of its own variance on the axes" if share else ""
+        shown += f" (a random walk in its place: {walk})" if share and walk else ""
+        rows.insert(
+            0, (f"path of {path.label}", f"{counted(path.unit, path.step.tolist())} of {record.run or 'a run'}{shown}")
+        )
+    return rows
+
+
+def network_rows(surface: Surface) -> list[Row]:
+    """Where the networks lie that the axes run through, and their losses, a row each; none of other landscapes."""
+    known = [axis.record.networks for axis in surface.axes]
+    places = [networks for networks in known if networks is not None]
+    if not places or len(places) < len(known):
+        return []
+    return [
+        (
+            f"network {at[0].name}",
+            (f"loss {number(loss)} at " if np.isfinite(loss) else "")
+            + ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+        )
+        for *at, loss in zip(*places, network_losses(surface), strict=False)
+    ]
+
+
+def axis_rows(axis: Axis) -> list[Row]:
+    """What one axis is, how far it runs, and how much of the path it explains."""
+    low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
+    rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
+    norm = words.finite(axis.record.norm)
+    rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
+    explained = words.percent(axis.record.explained_variance)
+    walk = words.percent(axis.record.random_walk_variance)
+    if explained:
+        as_long = "a random walk as long"
+        if words.walk_in_words(axis) != "random walk":
+            as_long = f"{words.walk_in_words(axis)}, as long"
+        rows.append((f"{axis.name}, variance explained", f"{explained} ({as_long}: {walk or 'not recorded'})"))
+    return rows
+
+
+def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
+    """The cosine between each pair of axes, of the matrix `cosine`; 0 is a right angle."""
+    rows = []
+    for i, one in enumerate(names):
+        for j in range(i + 1, len(names)):
+            try:
+                value = words.finite(cosine[i][j])
+            except (IndexError, TypeError, KeyError):
+                value = None
+            if value is not None:
+                rows.append((f"cosine of {one} and {names[j]}", number(value, 3)))
+    return rows
+
+
+def provenance_rows(surface: Surface) -> list[Row]:
+    """Where the numbers come from: enough to compute them again."""
+    record = surface.record
+    rows: list[Row] = [("digest", _recorded(record.digest))]
+    rows += [("seed", str(record.seed))] if record.seed is not None else []
+    rows += _fact_rows(record.provenance)
+    rows += engine_rows(record.provenance.engine)
+    plan = {} if record.plan is None else record.plan.whole
+    decides = set(plan) - (set() if words.batch_norm_text(surface) else {"batch_norm"})
+    rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items() if key in decides]
+    versions = record.provenance.versions
+    if versions:
+        rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    rows += [("schema version", str(record.schema_version))] if record.schema_version is not None else []
+    return rows
+
+
+def _fact_rows(provenance: Provenance) -> list[Row]:
+    """The single facts of a provenance, those of later versions too."""
+    facts = {
+        "created": provenance.created,
+        "host": provenance.host,
+        "platform": provenance.platform,
+        "model": provenance.model,
+        "parameters": provenance.parameters,
+        "batch_norm_layers": provenance.batch_norm_layers,
+        **provenance.others,
+    }
+    return [(name.replace("_", " "), str(value)) for name, value in facts.items() if value is not None]
+
+
+def _recorded(value: object) -> str:
+    return "not recorded" if value is None else str(value)
+
+
+def engine_rows(choice: EngineChoice | None) -> list[Row]:
+    """How the engine was chosen, and what was tried for it."""
+    if choice is None:
+        return []
+    how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
+    if choice.since:
+        how = f"kept from a choice of {choice.since[:10]}"
+    seconds = words.finite(choice.seconds_per_point)
+    how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
+    return [("engine", how), *(("engine tried", _trial(trial)) for trial in choice.trials)]
+
+
+def _trial(trial: TrialRecord) -> str:
+    """One trial of an engine in words: 'eager+folded, batches of 256: 1 240 samples/s', or why it was not taken."""
+    speed = words.finite(trial.samples_per_second)
+    result = f"{words.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, in the units that people use for it.
+
+    >>> duration(12.34), duration(245), duration(7400)
+    ('12.3 s', '4 min 05 s', '2 h 03 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    if not np.isfinite(values[index]):
+        return "not known"
+    return words.value_with_error(float(values[index]), float("nan") if error is None else float(error[index]))
+
+
+def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    places = zip(surface.axes, reversed(index), strict=True)
+    where = ", ".join(f"{axis.name} {number(float(axis.coordinates[i]), 3)}" for axis, i in places)
+    return f"{_value(values, error, index)} at {where}"

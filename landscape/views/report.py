@@ -1,0 +1,199 @@
+"""One self-contained page for a run, or several: views, comparison, numbers, history. Opens offline, light and dark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from landscape.surface.surface import Surface
+from landscape.views.bundle import Bundle
+from landscape.views.checks import checks_section
+from landscape.views.compared import compared_section
+from landscape.views.comparison import comparison_section, groups
+from landscape.views.connection import connection_section
+from landscape.views.draw.figure import figure, figure_name
+from landscape.views.draw.history import draw_history
+from landscape.views.draw.kinds import KIND_TABLE, kinds_of
+from landscape.views.draw.theme import TEMPLATES, config
+from landscape.views.files import whole_file
+from landscape.views.markup import buttons, resource, table, template
+from landscape.views.prepare.extrema import topology_rows
+from landscape.views.prepare.figure import means, suggests_log
+from landscape.views.prepare.history import prepare_histories
+from landscape.views.prepare.statuses import is_evaluated, point_counts
+from landscape.views.prepare.tables import landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepare.words import observable_title, state_of, state_text, whole
+from landscape.views.report_bundle import ReportRun, read_runs
+from landscape.views.report_sections import measures_section
+from landscape.views.training import training_section, trainings_section
+
+STATES = ("complete", "running", "interrupted", "partial")
+POINTS_PER_AXIS = {1: 20_001, 2: 257, 3: 41}  # keeps the page a few MB; the caption says when points were left out
+
+
+def write_report(
+    run: Mapping[str, Surface] | Sequence[Mapping[str, Surface]], path: str | Path, *, title: str | None = None
+) -> Path:
+    """Write the page of all landscapes of a run, or of several runs with their comparison, to `path`.
+
+    Args:
+        run: an open run, a plain mapping of surfaces, or a sequence of these.
+
+    Raises:
+        LandscapeError: the file cannot be written.
+    """
+    runs = read_runs([run] if isinstance(run, Mapping) else run)
+    name = title or ", ".join(one.label for one in runs)
+    page = _render(runs, name)
+    with whole_file(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return Path(path)
+
+
+def render_report(
+    surfaces: Sequence[Surface],
+    *,
+    broken: Mapping[str, str] | None = None,
+    info: Mapping[str, Any] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    title: str = "landscapes",
+) -> str:
+    """The page of one run as text; `broken` are landscapes that could not be read, by name, with the reason."""
+    return _render(
+        [ReportRun(title, tuple(surface.merged() for surface in surfaces), broken or {}, info or {}, history)], title
+    )
+
+
+def _render(runs: Sequence[ReportRun], title: str) -> str:
+    bundle = Bundle()
+    several = len(runs) > 1
+    found = groups(runs) if several else []
+    compared = [comparison_section(group, index, bundle) for index, group in enumerate(found)]
+    shown = [run.with_names() if several else run for run in runs]
+    surfaces = [surface for run in shown for surface in run.surfaces]
+    sections = [_section(surface, index, bundle) for index, surface in enumerate(surfaces)]
+    sections += [_broken_section(name, reason) for run in shown for name, reason in run.broken.items()]
+    prepared = prepare_histories([run.record() for run in runs])
+    if prepared is not None:
+        bundle.add("history", draw_history(prepared))
+    links = [f'<a href="#comparison-{k}">Comparison: {escape(group.name)}</a>' for k, group in enumerate(found)]
+    links += [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
+    templates = {theme: look.to_plotly_json() for theme, look in TEMPLATES.items()}
+    training = trainings_section(runs, prepared) if several else training_section(runs[0].info, prepared)
+    return template("report.html").substitute(
+        title=escape(title),
+        lead=escape(_lead(surfaces)),
+        style=resource("report.css"),
+        links="".join(links),
+        training=training,
+        measures="".join(measures_section(run, several=several) for run in runs),
+        sections="\n".join([*compared, *sections]) or "<p>This run holds no landscape yet.</p>",
+        data=bundle.to_json(templates=templates, config=config()),
+        plotly=get_plotlyjs(),
+        fit=resource("fit.js"),
+        script=resource("report.js"),
+    )
+
+
+def _lead(surfaces: Sequence[Surface]) -> str:
+    """How far the run is: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed'.
+
+    The points of the grids are counted, and not those of the paths.
+    """
+    if not surfaces:
+        return "no landscapes"
+    states = Counter(map(state_of, surfaces))
+    points = sum(sum(point_counts(surface)) for surface in surfaces)
+    done = sum(int(is_evaluated(surface).sum()) for surface in surfaces)
+    plural = "s" * (len(surfaces) != 1)
+    counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    counts = counts if len(states) > 1 else next(iter(states))
+    computed = whole(done) if done == points else f"{whole(done)} of {whole(points)}"
+    return f"{len(surfaces)} landscape{plural}: {counts}; {computed} points computed"
+
+
+def _section(surface: Surface, index: int, bundle: Bundle) -> str:
+    """One landscape: its figures into the bundle, its words into HTML."""
+    kinds = sorted(kinds_of(len(surface.axes)), key=lambda kind: KIND_TABLE[kind].tab)
+    observables = ["loss"] if len(surface.axes) == 1 else means(surface)
+    for observable, log, kind in itertools.product(observables, (False, True), kinds):
+        bundle.add(f"{index}/{kind}/{observable}/{log}", _figure(surface, kind, observable, log))
+    log = suggests_log(surface, observables[0])
+    first = {"index": index, "kind": kinds[0], "observable": observables[0], "log": log}
+    choices = [
+        buttons("kind", [(kind, KIND_TABLE[kind].title) for kind in kinds], "View"),
+        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale", pressed=int(log)),
+        buttons("observable", [(name, observable_title(name)) for name in observables], "Observable"),
+    ]
+    numbers = [
+        f"<h3>{escape(observable_title(name))}</h3>{table(observable_rows(surface, name))}" for name in means(surface)
+    ]
+    return template("section.html").substitute(
+        index=index,
+        view=escape(json.dumps(first)),
+        name=escape(surface.name),
+        state_class=state_of(surface),
+        state=escape(state_text(surface)),
+        choices="".join(choices),
+        play='<button type="button" data-do="play">Play path</button>' if surface.path is not None else "",
+        facts=table(landscape_rows(surface)),
+        topology=_topology(surface),
+        observables="".join(numbers),
+        checks=checks_section(surface),
+        connection=connection_section(surface),
+        compared=compared_section(surface),
+        failures=_failures(surface),
+        provenance=table(provenance_rows(surface)) + _job(surface),
+    )
+
+
+def _figure(surface: Surface, kind: str, observable: str, log: bool) -> go.Figure:
+    """A figure without the words that the page sets itself, with the name of the file that its button saves."""
+    drawn = figure(
+        surface,
+        kind,
+        observable=observable,
+        log=log,
+        max_points=POINTS_PER_AXIS[len(surface.axes)],
+        animate=True,
+        title=False,
+        caption=False,
+    )
+    return drawn.update_layout(meta={**drawn.layout.meta, "file": figure_name(surface, kind, observable, log)})
+
+
+def _topology(surface: Surface) -> str:
+    """The minima of the loss, where any of its values is known."""
+    rows = topology_rows(surface) if "loss" in surface.observables else []
+    return f"<h3>Minima of the loss</h3>{table(rows)}" if rows else ""
+
+
+def _failures(surface: Surface) -> str:
+    failures = surface.record.failures
+    if not failures:
+        return ""
+    items = "".join(
+        f"<li><b>{escape(failure.task)}</b>, {failure.attempts} attempts on {escape(failure.worker)}: "
+        f"{escape(failure.cause)}"
+        f"<details><summary>Traceback</summary><pre>{escape(failure.traceback)}</pre></details></li>"
+        for failure in failures
+    )
+    plural = "s" * (len(failures) != 1)
+    return f'<div class="failures"><h3>{len(failures)} failed task{plural}</h3><ul>{items}</ul></div>'
+
+
+def _job(surface: Surface) -> str:
+    job = surface.record.job
+    return "" if job is None else f"<h3>Job</h3><pre>{escape(json.dumps(job.whole, indent=2, default=str))}</pre>"
+
+
+def _broken_section(name: str, reason: str) -> str:
+    return f'<section class="landscape"><h2>{escape(name)}</h2><p class="failures">{escape(reason)}</p></section>'

@@ -1,1 +1,0 @@
-"""One self-contained page for a run."""

@@ -1,0 +1,638 @@
+"""The figures carry the prepared numbers, in every kind and scale, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from landscape.core.errors import JobError
+from landscape.surface.surface import NOT_FINITE, ProjectedPath
+from landscape.views.draw.curve import band, y_limits
+from landscape.views.draw.figure import figure, figure_name
+from landscape.views.draw.kinds import KIND_TABLE, KINDS, Kind
+from landscape.views.draw.layout import Style
+from landscape.views.draw.paths import LIFT
+from landscape.views.draw.space import LINE_LIFT, MARK_LIFT
+from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
+from landscape.views.draw.theme import config
+from landscape.views.prepare.figure import FigureData, prepare_figure
+from landscape.views.prepare.path_on_surface import PIECES, along_normals, path_on_surface
+from landscape.views.prepare.tables import path_rows
+from landscape.views.report import render_report
+
+PLANES = ("topographic", "contour", "surface")
+
+
+def traces(drawn: go.Figure, role: str) -> list[Any]:
+    return [trace for trace in drawn.data if (trace.meta or {}).get("role") == role]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "axes"), [("line", 1), ("holed", 2), ("valley", 2), ("pca_plane", 2), ("block", 3)])
+def test_every_kind_draws(make: ModuleType, name: str, axes: int, log: bool, theme: str) -> None:
+    for kind in KINDS[axes]:
+        drawn = figure(getattr(make, name)(), kind, log=log, theme=theme, animate=True)
+        assert isinstance(drawn, go.Figure)
+        assert "sendChartToCloud" in drawn.layout.modebar.remove
+        drawn.to_json()
+
+
+def test_defaults_fit_the_number_of_axes(make: ModuleType) -> None:
+    assert figure(make.quadratic()).data[0].type == "contour"
+    assert figure(make.line()).data[0].type == "scatter"
+    assert figure(make.block()).layout.sliders
+    assert make.quadratic().figure("surface").data[0].type == "surface"
+
+
+@pytest.mark.parametrize(
+    ("surface", "options", "message"),
+    [
+        ("line", {"kind": "contour"}, "'contour' does not fit 'line', which has 1 axis; known: curve"),
+        ("block", {"kind": "surface"}, "which has 3 axes; known: slices, volume"),
+        ("quadratic", {"kind": "contuor"}, "kind: unknown 'contuor'; did you mean 'contour'"),
+        ("quadratic", {"observable": "los"}, "did you mean 'loss'"),
+        ("quadratic", {"colour_scale": "virids"}, "colour_scale: unknown 'virids'; did you mean 'viridis'"),
+        ("quadratic", {"theme": "blue"}, "theme: unknown 'blue'"),
+        ("quadratic", {"logs": True}, "unknown option 'logs'; did you mean 'log'"),
+    ],
+)
+def test_wrong_options_name_the_right_ones(
+    make: ModuleType, surface: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(JobError, match=message):
+        figure(getattr(make, surface)(), **options)
+
+
+def test_the_pointer_finds_the_values_of_a_surface_where_plotly_looks_them_up(make: ModuleType) -> None:
+    surface = make.quadratic(20, 15)
+    field = traces(figure(surface, "surface"), "field")[-1]
+    assert np.shape(field.z) == (15, 20)
+    np.testing.assert_allclose(field.customdata[..., 0], surface.loss.T, rtol=1e-6)
+
+
+def test_contour_carries_log10_for_drawing_and_real_values_for_the_pointer(make: ModuleType) -> None:
+    surface = make.quadratic(20, 15)
+    field = traces(figure(surface, "contour", log=True), "field")[-1]
+    # The levels 0.15, 0.2, 0.3 … are not evenly spaced: the n-th of them is drawn at n.
+    levels = field.meta["levels"]
+    inside = (surface.loss > 10 ** levels[0]) & (surface.loss < 10 ** levels[-1])
+    expected = np.interp(np.log10(surface.loss), levels, np.arange(len(levels)))
+    np.testing.assert_allclose(field.z[inside], expected[inside], rtol=1e-6)
+    assert field.z[~inside & (surface.loss > 1)].min() >= len(levels) - 1
+    np.testing.assert_allclose(field.customdata[..., 0], surface.loss, rtol=1e-6)
+    np.testing.assert_allclose(field.customdata[..., 1], 2 * surface.stderr(), rtol=1e-6)
+    assert field.z.dtype == np.float32
+    for tick, label in zip(field.colorbar.tickvals, field.colorbar.ticktext, strict=True):
+        assert float(label) == pytest.approx(10 ** levels[round(tick)], rel=1e-6)
+
+
+def test_evenly_spaced_levels_leave_the_drawn_values_as_they_are(make: ModuleType) -> None:
+    surface = make.valley()
+    for kind, log in (("contour", True), ("topographic", False)):
+        field = traces(figure(surface, kind, log=log), "field")[-1]
+        np.testing.assert_allclose(field.z, np.log10(surface.loss) if log else surface.loss, rtol=1e-6)
+        assert "levels" not in field.meta
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_band_has_the_colour_of_its_middle_value(make: ModuleType, log: bool) -> None:
+    surface = make.quadratic()
+    field = figure(surface, "topographic", log=log).data[0]
+    scale = prepare_figure(surface, log=log).scale
+    edges = [scale.low, *scale.ticks, scale.high]
+    places = [((a + b) / 2 - scale.low) / (scale.high - scale.low) for a, b in itertools.pairwise(edges)]
+    assert [colour for _, colour in field.colorscale] == colours_at("viridis", places)
+    assert [at for at, _ in field.colorscale] == pytest.approx(np.linspace(0, 1, len(scale.ticks) + 1))
+
+
+def test_lines_with_values_have_no_legend_that_says_the_same(make: ModuleType) -> None:
+    lines = traces(figure(make.quadratic(), "contour"), "field")[-1]
+    assert lines.contours.showlabels
+    assert (lines.colorbar.showticklabels, lines.colorbar.thickness) == (False, 0)
+    bands = figure(make.quadratic(), "topographic").data[0]
+    assert not bands.contours.showlabels
+    assert all(bands.colorbar.ticktext)
+
+
+def test_the_caption_of_a_drawing_with_contour_lines_has_their_number(make: ModuleType) -> None:
+    for kind in PLANES:
+        meta = figure(make.quadratic(), kind, levels=20).layout.meta
+        assert re.search(r"\d+ contour lines at round values, the nearest to 20", meta["caption"])
+    assert "contour line" not in figure(make.line()).layout.meta["caption"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("quadratic", "contour"),
+        ("quadratic", "topographic"),
+        ("holed", "surface"),
+        ("line", "curve"),
+        ("block", "slices"),
+        ("block", "volume"),
+    ],
+)
+def test_the_origin_has_a_mark_of_its_own_in_every_kind(make: ModuleType, name: str, kind: str) -> None:
+    surface = make.with_record(getattr(make, name)(), origin_loss=0.1)
+    marks = [trace for trace in traces(figure(surface, kind), "origin") if trace.showlegend is not False]
+    assert [mark.name for mark in marks] == ["origin"]
+    assert (np.nanmean(marks[0].x), np.nanmean(marks[0].y)) == pytest.approx((0, 0.1 if kind == "curve" else 0))
+    if kind == "surface":
+        assert np.nanmean(marks[0].z) == pytest.approx(0.1, abs=0.1)
+
+
+def test_only_the_slice_through_the_origin_marks_it(make: ModuleType) -> None:
+    drawn = figure(make.block(), "slices")
+    shown = [[trace.x[0] for trace in frame.data if trace.meta["role"] == "origin"] for frame in drawn.frames]
+    assert shown == [[0, 0] if k == 4 else [None, None] for k in range(9)]
+
+
+def test_uncertainty_is_a_layer_of_its_own(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
+    for kind in ("contour", "topographic"):
+        layer = traces(figure(surface, kind, uncertainty=True), "uncertainty")
+        assert len(layer) == 1
+        assert layer[0].z[15, 20] == 0
+        assert layer[0].showlegend
+        assert traces(figure(surface, kind), "uncertainty") == []
+    low, high = traces(figure(surface, "surface", uncertainty=True), "uncertainty")
+    np.testing.assert_allclose(high.z - low.z, 4 * surface.stderr(), rtol=1e-3)
+    block = make.with_record(make.block(), origin_loss=0.1, origin_loss_stderr=0.1)
+    mesh = traces(figure(block, "volume", uncertainty=True), "uncertainty")[0]
+    assert len(mesh.x)
+    planes = figure(block, "slices", uncertainty=True)
+    assert all([trace.meta["role"] for trace in frame.data].count("uncertainty") == 1 for frame in planes.frames)
+
+
+def test_what_differs_by_theme_is_there_for_both(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
+    for kind in KINDS[2]:
+        for theme in ("light", "dark"):
+            drawn = figure(surface, kind, uncertainty=True, theme=theme)
+            for trace in [*traces(drawn, "origin"), *traces(drawn, "uncertainty")]:
+                assert set(trace.meta["themed"]) == {"light", "dark"}
+                plain = trace.to_plotly_json()
+                assert all(plain[key] == value for key, value in trace.meta["themed"][theme].items())
+
+
+def test_values_beyond_float32_are_not_turned_into_infinity(make: ModuleType) -> None:
+    surface = make.quadratic(10, 8)
+    loss = surface.loss.copy()
+    loss[0, 0] = 1e200
+    drawn = figure(dataclasses.replace(surface, observables={"loss": loss}), log=False)
+    assert drawn.data[0].z[0, 0] == 1e200
+
+
+def test_axes_are_drawn_to_one_scale(make: ModuleType) -> None:
+    layout = figure(make.quadratic(40, 30), "contour").layout
+    assert (layout.yaxis.scaleanchor, layout.yaxis.scaleratio) == ("x", 1)
+    width = layout.width - layout.margin.l - layout.margin.r
+    height = layout.height - layout.margin.t - layout.margin.b
+    assert width / height == pytest.approx(2 / 1.5, rel=0.01)
+
+
+def test_levels_and_shared_range(make: ModuleType) -> None:
+    range_drawn = {"levels": 7, "exact_levels": True, "zmin": 0, "zmax": 8}
+    one = figure(make.quadratic(), "topographic", **range_drawn).data[0]
+    other = figure(make.quadratic(offset=1.0), "topographic", **range_drawn).data[0]
+    assert one.contours == other.contours
+    assert one.contours.start == 1
+    assert one.contours.end == 7
+    assert one.contours.size == 1
+
+
+def test_many_lines_are_labelled_every_few(make: ModuleType) -> None:
+    thin, heavy = figure(make.quadratic(), "contour", levels=80).data[:2]
+    assert not thin.contours.showlabels
+    assert heavy.contours.showlabels
+    assert (heavy.contours.size / thin.contours.size) == pytest.approx(round(heavy.contours.size / thin.contours.size))
+    assert all(heavy.colorbar.ticktext)
+
+
+def test_missing_points_have_hatches_and_legends_of_their_own(make: ModuleType) -> None:
+    missing = traces(figure(make.holed()), "missing")
+    assert [trace.name for trace in missing] == [
+        "not computed: 80 points",
+        "not finite: 40 points",
+        "quarantined: 16 points",
+    ]
+    assert len({trace.fillpattern.shape for trace in missing}) == 3
+    assert all(trace.showlegend for trace in missing)
+    assert traces(figure(make.quadratic()), "missing") == []
+
+
+def test_zero_loss_on_a_log_scale_is_marked(make: ModuleType) -> None:
+    surface = make.quadratic(21, 21, offset=0.0)
+    for kind in ("contour", "topographic", "surface"):
+        names = [trace.name for trace in traces(figure(surface, kind, log=True), "missing")]
+        assert names == ["no logarithm (zero or below): 1 point"]
+    assert traces(figure(surface, "contour"), "missing") == []
+
+
+def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
+    surface = make.quadratic(8, 6, done=0)
+    empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
+    surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
+    for kind in PLANES:
+        drawn = figure(surface, kind, log=True)
+        assert traces(drawn, "missing")[0].name == "not computed: 48 points"
+        sentences = [note.text for note in drawn.layout.annotations if note.name == "empty"]
+        assert sentences == ["No point has a value to draw: 48 not computed."]
+        assert "contour line" not in drawn.layout.meta["caption"]
+    assert not [note for note in figure(make.holed()).layout.annotations if note.name == "empty"]
+
+
+def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
+    path = make.spiral(10)
+    drawn = figure(make.quadratic(path=path), "contour")
+    line = traces(drawn, "path")[-1]
+    np.testing.assert_array_equal(line.x, path.coordinates["alpha"])
+    np.testing.assert_array_equal(line.y, path.coordinates["beta"])
+    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "last snapshot (epoch 10)"]
+    labels = [each.text for each in drawn.layout.annotations if each.name == "step"]
+    assert labels[0] == "<b>1</b>"
+    assert labels[-1] == "<b>10</b>"
+    assert not traces(figure(make.quadratic(path=path), "contour", path=False), "path")
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_line_lies_on_the_surface_and_snapshots_at_their_own_loss_with_a_thread(
+    make: ModuleType, log: bool
+) -> None:
+    path = off_the_plane(make)
+    drawn = figure(make.quadratic(path=path), "surface", log=log)
+    field, (line, threads, edges, marks) = drawn.data[0], traces(drawn, "path")
+    lift = LIFT * (field.cmax - field.cmin)
+    on_plane, own = (np.log10(each) if log else each for each in (path.projected_loss, path.loss))
+    np.testing.assert_allclose(line.z[::PIECES], on_plane + lift, rtol=1e-9)
+    np.testing.assert_allclose(marks.z, own + MARK_LIFT * lift, rtol=1e-9)
+    np.testing.assert_array_equal(edges.z, marks.z)
+    np.testing.assert_allclose(
+        threads.z.reshape(-1, 3)[:, :2], np.stack([own, on_plane], axis=1) + MARK_LIFT * lift, rtol=1e-9
+    )
+    assert np.isnan(threads.z[2::3]).all()
+    low, high = drawn.layout.scene.zaxis.range
+    assert low < marks.z.min() < marks.z.max() < high, "a snapshot is cut off"
+    ends = {trace.name: trace.z[0] for trace in traces(drawn, "end") if trace.name}
+    assert sorted(ends.values()) == sorted([marks.z[0], marks.z[-1]])
+
+
+@pytest.mark.parametrize(("loss", "log", "end"), [(250.0, False, 1), (-9.0, False, 0), (1e-12, True, 0)])
+def test_a_snapshot_far_off_the_surface_is_at_an_end_of_the_scene_and_the_caption_says_so(
+    make: ModuleType, loss: float, log: bool, end: int
+) -> None:
+    path = make.spiral(10)
+    path = dataclasses.replace(path, loss=np.where(path.step == 1, loss, path.loss))
+    drawn = figure(make.quadratic(path=path), "surface", log=log)
+    marks, ends, caption = traces(drawn, "path")[3], drawn.layout.scene.zaxis.range, drawn.layout.meta["caption"]
+    assert marks.z[0] == pytest.approx(ends[end], abs=0.04 * (ends[1] - ends[0]))
+    assert ends[0] <= marks.z.min() < marks.z.max() <= ends[1], "a snapshot is cut off"
+    side, name = ("below", "lower") if end == 0 else ("above", "upper")
+    value = f"{loss:.3g}".replace("-9", "−9")
+    assert f"Snapshots {side} the heights shown, and drawn at their {name} end: epoch 1 ({value})." in caption
+    assert f"it is {value}" in caption
+    assert caption.count("the heights shown") == 1
+
+
+def test_snapshots_without_a_height_of_their_own_are_white_on_the_surface_and_counted(make: ModuleType) -> None:
+    path = make.spiral(10)
+    loss = path.loss.copy()
+    loss[:5] = np.inf, np.nan, np.nan, 0.0, np.nan
+    status = np.where(path.step == 5, NOT_FINITE, path.status).astype(np.uint8)
+    drawn = figure(make.quadratic(path=dataclasses.replace(path, loss=loss, status=status)), "surface", log=True)
+    marks, threads = traces(drawn, "path")[3], traces(drawn, "path")[1]
+    assert [colour == "#ffffff" for colour in marks.marker.color] == [True] * 5 + [False] * 5
+    np.testing.assert_array_equal(threads.z.reshape(-1, 3)[:5, 0], threads.z.reshape(-1, 3)[:5, 1])
+    assert (
+        "White snapshots lie on the surface: 2 whose loss is not finite, 2 whose loss is not known, "
+        "1 whose loss has no logarithm." in drawn.layout.meta["caption"]
+    )
+    assert "White snapshots" not in figure(make.quadratic(path=path), "surface").layout.meta["caption"]
+    nowhere = dataclasses.replace(path, loss=loss, status=status, projected_loss=np.where(path.step > 6, 1.0, np.nan))
+    assert "White snapshots" not in figure(make.quadratic(path=nowhere), "surface").layout.meta["caption"], "not drawn"
+
+
+def test_the_loss_of_the_plane_is_told_as_it_is_where_it_has_no_logarithm(make: ModuleType) -> None:
+    path = make.spiral(4)
+    path = dataclasses.replace(
+        path, loss=np.array([np.nan, 1.0, 1.0, 1.0]), status=np.array([NOT_FINITE, 1, 1, 1], np.uint8),
+        projected_loss=np.array([-0.3, 1.0, 1.0, 1.0]),
+    )  # fmt: skip
+    for log in (False, True):
+        caption = " ".join(prepare_figure(make.quadratic(path=path), log=log).caption)
+        assert f"{path.unit} {path.step[0]} it is not finite, the plane has" in caption
+        assert "Loss on the path known at" not in caption
+
+
+def test_the_table_names_a_snapshot_whose_losses_are_both_known(make: ModuleType) -> None:
+    path = make.spiral(4)
+    losses = np.array([np.nan, np.nan, 0.5, 0.4])
+    surface = make.quadratic(path=dataclasses.replace(path, loss=losses, projected_loss=losses))
+    name = "path, own loss and the plane's where furthest apart"
+    assert dict(path_rows(surface, surface.paths[0]))[name] == f"0.5 and 0.5 at {path.unit} {path.step[2]}"
+
+
+def off_the_plane(make: ModuleType) -> ProjectedPath:
+    """A path whose start has a loss higher than the plane by 0.4, and whose snapshot 4 has half that of the plane."""
+    path = make.spiral(10)
+    loss = path.projected_loss.copy()
+    loss[0] += 0.4
+    loss[3] *= 0.5
+    return dataclasses.replace(path, loss=loss)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
+def test_snapshots_have_the_colours_of_the_plane_at_their_own_loss(
+    make: ModuleType, kind: str, log: bool, theme: str
+) -> None:
+    path = off_the_plane(make)
+    surface = make.quadratic(path=path)
+    scale = prepare_figure(surface, log=log).scale
+    own = np.log10(path.loss) if log else path.loss
+    share = (own - scale.low) / (scale.high - scale.low)
+    if kind == "topographic":
+        edges = np.array([scale.low, *scale.ticks, scale.high])
+        band = [int((np.array(scale.ticks) <= value).sum()) for value in own]
+        middle = (edges[band] + edges[np.array(band) + 1]) / 2
+        share = (middle - scale.low) / (scale.high - scale.low)
+    if kind == "contour":  # lines leave out the end of the scale that is too faint
+        start, stop = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}[theme]
+        share = start + (stop - start) * np.clip(share, 0, 1)
+    drawn = figure(surface, kind, log=log, theme=theme)
+    (marks,) = (trace for trace in traces(drawn, "path") if trace.hoverinfo == "text")
+    assert list(marks.marker.color) == colours_at("viridis", share)
+    assert marks.marker.line.color == "#d6336c"
+    ends = [trace.marker.color[0] for trace in traces(drawn, "end") if trace.name]
+    assert ends == [marks.marker.color[0], marks.marker.color[-1]]
+    assert "have the colour" in drawn.layout.meta["caption"]
+
+
+def test_the_page_can_change_the_theme_of_snapshots_on_lines(make: ModuleType) -> None:
+    surface = make.quadratic(path=off_the_plane(make))
+    light, dark = (traces(figure(surface, "contour", theme=theme), "path")[2] for theme in ("light", "dark"))
+    assert light.marker.color != dark.marker.color
+    for theme, one in (("light", light), ("dark", dark)):
+        assert list(one.marker.color) == list(light.meta["themed"][theme]["marker"]["color"])
+
+
+@pytest.mark.parametrize("kind", ["topographic", "contour"])
+def test_snapshots_of_which_the_own_loss_is_not_known_are_hollow(make: ModuleType, kind: str) -> None:
+    path = make.spiral(5)
+    path = dataclasses.replace(path, loss=np.array([0.5, np.nan, np.inf, 0.2, 0.1]))
+    drawn = figure(make.quadratic(path=path), kind)
+    marks = traces(drawn, "path")[2]
+    assert [colour == "#ffffff" for colour in marks.marker.color] == [False, True, True, False, False]
+    assert "<br>loss not known<br>" in marks.hovertext[1]
+    assert "<br>loss not finite<br>" in marks.hovertext[2]
+    assert "at epoch 3 it is not finite, the plane has" in drawn.layout.meta["caption"]
+    accuracy = figure(make.quadratic(path=path), kind, observable="accuracy")
+    marks = traces(accuracy, "path")[2]
+    assert set(marks.marker.color) == {"#ffffff"}
+    assert all(line.endswith("accuracy not known along the path") for line in marks.hovertext)
+    assert "colour of their own loss" not in accuracy.layout.meta["caption"]
+
+
+@pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
+def test_the_caption_gives_the_largest_difference_between_path_and_plane(make: ModuleType, kind: str) -> None:
+    agrees = figure(make.quadratic(path=make.spiral()), kind).layout.meta["caption"]
+    assert "is not that of the plane" not in agrees
+    path = off_the_plane(make)
+    apart = np.abs(path.loss - path.projected_loss)
+    assert int(np.argmax(apart)) == 0
+    said = figure(make.quadratic(path=path), kind, log=False).layout.meta["caption"]
+    loss, plane = path.loss[0], path.projected_loss[0]
+    sentence = (
+        f"The loss of the path is not that of the plane: at epoch 1 it is {loss:.3g}, the plane has {plane:.3g} there."
+    )
+    assert sentence in said
+    assert sentence in figure(make.quadratic(path=path), kind, log=True).layout.meta["caption"]
+
+
+def test_a_plane_that_is_not_finite_below_a_snapshot_is_furthest_from_it(make: ModuleType) -> None:
+    path = off_the_plane(make)
+    below, status = path.projected_loss.copy(), path.status.copy()
+    below[3], status[3] = np.nan, NOT_FINITE
+    surface = make.quadratic(path=dataclasses.replace(path, projected_loss=below, status=status))
+    said = figure(surface, "contour").layout.meta["caption"]
+    assert f"at epoch {path.step[3]} it is {path.loss[3]:.3g}, the plane's is not finite there" in said
+    assert "is not that of" not in figure(surface, "contour", observable="accuracy").layout.meta["caption"]
+
+
+def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> None:
+    """A straight line from rim to rim of a bowl would run high above it, and through it on the other side."""
+    grid = np.linspace(-1, 1, 201)
+    height = grid[None] ** 2 + grid[:, None] ** 2
+    places = (np.array([-0.9, 0.9, 0.9]), np.array([-0.2, -0.2, 0.7]))
+    ends = places[0] ** 2 + places[1] ** 2 + 0.05
+    line = path_on_surface(places, ends, grid, grid, height)
+    np.testing.assert_allclose(line[:, 2], line[:, 0] ** 2 + line[:, 1] ** 2 + 0.05, atol=1e-4)
+    np.testing.assert_array_equal(line[::PIECES, 2], ends)
+    gap = path_on_surface(places, np.array([np.nan, 1.0, 2.0]), grid, grid, height)
+    assert np.isnan(gap[:PIECES, 2]).all()
+    assert np.isfinite(gap[PIECES:, 2]).all()
+
+
+def test_a_surface_brings_its_isolines_along(make: ModuleType) -> None:
+    """Plotly's own take a browser minutes as soon as values are missing, and know even distances only."""
+    for surface in (make.quadratic(), make.holed()):
+        field, lines = figure(surface, "surface", log=True).data[:2]
+        assert not field.contours.z.show
+        levels = prepare_figure(surface, log=True).scale.ticks
+        heights = np.sort(lines.z[np.isfinite(lines.z)])
+        above = heights - np.array(levels)[np.searchsorted(levels, heights + 1e-6) - 1]
+        assert above.min() > -1e-6
+        assert above.max() <= 1.001 * LINE_LIFT * (field.cmax - field.cmin)
+        assert np.isfinite(lines.z).sum() > 500
+
+
+def test_points_are_moved_off_a_slope_along_its_normal() -> None:
+    alpha, beta = np.linspace(-1, 1, 5), np.linspace(0, 3, 4)
+    height = 4 * alpha[None, :] + 0 * beta[:, None]
+    points = np.array([[0.3, 1.2, 1.2], [np.nan, np.nan, np.nan], [-1.0, 3.0, -4.0]])
+    moved = along_normals(points, alpha, beta, height, 0.1, (0.5, 2.0, 0.25))
+    # In the drawing the plane rises by 4 * 0.25 / 0.5 = 2 along alpha: its normal is (-2, 0, 1) / sqrt(5).
+    expected = points + 0.1 * np.array([-2, 0, 1]) / np.sqrt(5) / np.array([0.5, 2.0, 0.25])
+    np.testing.assert_allclose(moved, expected)
+    height[0, 0] = np.nan
+    beside = along_normals(np.array([[-0.9, 0.1, -3.6]]), alpha, beta, height, 0.1, (0.5, 2.0, 0.25))
+    assert np.isfinite(beside).all()
+
+
+def test_a_path_outside_the_grid_is_not_cut_off(make: ModuleType) -> None:
+    path = make.spiral(10)
+    path = dataclasses.replace(
+        path, coordinates={"alpha": path.coordinates["alpha"] - 3, "beta": path.coordinates["beta"]}
+    )
+    low, high = figure(make.quadratic(path=path)).layout.xaxis.range
+    assert low < path.coordinates["alpha"].min()
+    assert high >= path.coordinates["alpha"].max()
+
+
+def test_animation_grows_the_path_to_its_end(make: ModuleType) -> None:
+    drawn = figure(make.pca_plane(), animate=True)
+    lengths = [len(frame.data[-1].x) for frame in drawn.frames]
+    assert lengths == sorted(set(lengths))
+    assert (lengths[0], lengths[-1]) == (1, 26)
+    labels = [button.label for button in drawn.layout.updatemenus[0].buttons]
+    assert drawn.layout.updatemenus[0].buttons[0].args[1]["frame"]["redraw"], "else plotly takes contour lines away"
+    assert labels[0].endswith("play path")
+
+
+def test_curve_has_both_observables_and_the_band_of_two_errors(make: ModuleType) -> None:
+    surface = make.line()
+    drawn = figure(surface)
+    loss, accuracy = traces(drawn, "field")
+    np.testing.assert_array_equal(loss.y, surface.loss)
+    np.testing.assert_array_equal(accuracy.y, surface.accuracy)
+    bands = [trace for trace in drawn.data if trace.name == "± 2 standard errors"]
+    assert len(bands) == 2
+    upper = np.array(bands[0].y[: len(surface.alpha)], float)
+    np.testing.assert_allclose(upper, surface.loss + 2 * surface.stderr())
+    assert len(traces(figure(surface, observable="accuracy"), "field")) == 1
+
+
+def test_curve_path_keeps_real_and_projected_loss_apart(make: ModuleType) -> None:
+    surface = make.line(path=True)
+    drawn = figure(surface, log=True)
+    np.testing.assert_allclose(traces(drawn, "path")[-1].y, surface.path.projected_loss)
+    real = next(trace for trace in drawn.data if trace.name == "loss at the snapshot itself")
+    np.testing.assert_array_equal(real.y, surface.path.loss)
+
+
+def test_a_band_has_one_polygon_per_gapless_stretch() -> None:
+    x, error = np.arange(6.0), np.full(6, 0.5)
+    xs, ys = band(x, np.array([1, 2, np.nan, 3, 4, 5.0]), error, floor=0.5)
+    assert xs == [0, 1, 1, 0, None, 3, 4, 5, 5, 4, 3, None]
+    assert ys == [2, 3, 1, 0.5, None, 4, 5, 6, 4, 3, 2, None]
+
+
+def test_slices_hold_each_plane_of_the_grid(make: ModuleType) -> None:
+    surface = make.block()
+    drawn = figure(surface, "slices")
+    assert len(drawn.frames) == len(surface.gamma)
+    np.testing.assert_allclose(drawn.frames[3].data[0].z, surface.loss[3], rtol=1e-6)
+    assert drawn.layout.sliders[0].active == 4
+    starts = {frame.data[0].contours.start for frame in drawn.frames}
+    assert len(starts) == 1
+    assert [step.label for step in drawn.layout.sliders[0].steps][4] == "0"
+
+
+def test_isosurfaces_of_a_volume_lie_where_the_closed_form_puts_them(make: ModuleType) -> None:
+    drawn = figure(make.block(), "volume")
+    meshes = [trace for trace in drawn.data if trace.type == "mesh3d"]
+    assert len(meshes) >= 2
+    for trace in meshes:
+        level = float(trace.name.split("= ")[1])
+        loss = 0.1 + trace.x**2 + 2 * trace.y**2 + 3 * trace.z**2
+        np.testing.assert_allclose(loss, level, atol=0.06)
+
+
+def test_text_from_outside_cannot_bring_markup_into_a_figure(make: ModuleType) -> None:
+    surface = dataclasses.replace(make.quadratic(), name="<b>bold</b> & <a href='x'>link</a>")
+    assert figure(surface).layout.title.text.startswith("&lt;b&gt;bold&lt;/b&gt; &amp;")
+
+
+@pytest.mark.parametrize("kind", ["contour", "topographic", "surface"])
+def test_the_names_of_observables_and_of_the_origin_bring_no_markup_into_what_the_pointer_shows(
+    make: ModuleType, kind: str
+) -> None:
+    plain = make.quadratic()
+    name, attributes = "<u>acc%{x}", {**plain.attributes, "origin": "<em>here"}
+    observables = {**plain.observables, name: plain.loss}
+    drawn = figure(dataclasses.replace(plain, observables=observables, attributes=attributes), kind, observable=name)
+    told = drawn.to_json()
+    assert "<u>" not in told.replace("Mean <u>acc", "")  # the caption, which is no part of the drawing
+    assert "(<em>" not in told
+    assert "&lt;u&gt;acc&#37;{x}" in told
+    assert "(&lt;em&gt;here)" in told
+
+
+def test_the_caption_warns_of_a_scale_that_misleads(make: ModuleType) -> None:
+    jet, viridis = (figure(make.quadratic(), colour_scale=name).layout.meta["caption"] for name in ("jet", "viridis"))
+    assert "Jet misleads: its lightness rises and falls again" in jet
+    assert "misleads" not in viridis
+
+
+def test_colour_scales_are_complete_and_rdbu_is_blue_when_low() -> None:
+    for name in COLOUR_SCALES:
+        scale = colour_scale(name)
+        assert (scale[0][0], scale[-1][0]) == (0.0, 1.0)
+    perceptual = [look.perceptual for look in COLOUR_TABLE.values()]
+    assert perceptual == sorted(perceptual, reverse=True), "those that mislead come last"
+    assert all(bool(look.warning) != look.perceptual for look in COLOUR_TABLE.values())
+    red, _, blue = (int(part) for part in colour_scale("rdbu")[0][1][4:-1].split(","))
+    assert blue > red
+
+
+def test_config_has_no_cloud(make: ModuleType) -> None:
+    chosen = config(figure_name(make.quadratic(), "contour", log=True))
+    assert chosen["showSendToCloud"] is False
+    assert chosen["displaylogo"] is False
+    assert chosen["toImageButtonOptions"]["filename"] == "minimum-contour-log"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_never_leaves_the_colour_scale(make: ModuleType, seed: int) -> None:
+    low, span = np.random.default_rng(seed).random(2) * 7
+    alpha, beta = np.linspace(-1, 1, 9), np.linspace(-1, 1, 7)
+    surface = make.two_axes("any", alpha, beta, low + span * make.bowl(alpha[None], beta[:, None]))
+    for log in (False, True):
+        assert figure(surface, "contour", log=log, theme="dark", levels=seed + 30).data
+        assert figure(surface, "contour", log=log).data
+
+
+def test_a_band_that_is_broad_all_along_is_shown_whole(make: ModuleType) -> None:
+    """Cut off, it would fill the panel, and noise look like a shape."""
+    line = make.line(29)
+    noise = 0.1 + 0.01 * np.cos(np.arange(29.0))
+    for error, limits in ((0.02, (0.04, 0.16)), (np.where(np.arange(29) > 26, 5.0, 0.001), (0.08, 0.12))):
+        stderr = np.broadcast_to(error, 29).astype(float)
+        observables = {"loss": line.loss, "accuracy": noise, "accuracy_stderr": stderr}
+        low, high = y_limits(prepare_figure(dataclasses.replace(line, observables=observables), "accuracy"))
+        shown = (noise - 2 * stderr >= low) & (noise + 2 * stderr <= high)
+        assert shown[:27].all()
+        assert limits[0] <= low < high <= limits[1]
+
+
+def test_a_kind_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_heat(data: FigureData, style: Style) -> go.Figure:
+        meta = {"plot": [1, 1], "below": 0, "equal": True, "caption": data.caption[0]}
+        return go.Figure(go.Heatmap(z=data.drawn, colorscale=colour_scale(style.colour_scale)), {"meta": meta})
+
+    monkeypatch.setitem(KIND_TABLE, "heat", Kind(2, "Heat map", draw_heat))
+    surface = make.quadratic(9, 7)
+    np.testing.assert_array_equal(figure(surface, "heat", log=True).data[0].z, np.log10(surface.loss))
+    assert figure(surface).data[0].type == "contour"
+    assert figure_name(surface, "heat") == "minimum-heat"
+    page = render_report([surface])
+    assert "Heat map" in page
+    assert '"0/heat/accuracy/True"' in page
+    with pytest.raises(JobError, match="'heat' does not fit 'line'"):
+        figure(make.line(), "heat")
+
+
+def test_a_colour_scale_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COLOUR_TABLE, "ice", ColourMap("Ice", "ice_r"))
+    for kind in ("contour", "topographic", "surface"):
+        assert figure(make.quadratic(9, 7), kind, colour_scale="ice").data
+    assert colour_scale("ice") != colour_scale("viridis")
+
+
+def test_kinds_and_colour_scales_are_those_of_the_documentation() -> None:
+    from landscape.views.draw.style import COLOUR_SCALES
+
+    plain = {1: ("curve",), 2: PLANES, 3: ("slices", "volume")}
+    assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == plain
+    assert {kinds[-1] for kinds in KINDS.values()} == {"barcode"}
+    assert {"cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu"} <= set(COLOUR_SCALES)
