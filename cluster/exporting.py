@@ -11,8 +11,8 @@ from cluster.process.logs import write_remark
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
-from landscape.results import Run, open_run
 from landscape.store import LandscapeStore
+from landscape.store.results import Run, open_run
 from landscape.surface.surface import Surface, check_observable
 
 REPORT = "report"

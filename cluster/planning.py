@@ -36,7 +36,8 @@ from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
 from landscape.reproduction import recorded, why_not_compared
-from landscape.store import LandscapeStore, PathPlan
+from landscape.store import LandscapeStore
+from landscape.store.format import PathPlan
 from landscape.surface.grids import finer_shape
 from landscape.surface.record import plain
 from landscape.surface.refinement import MOST_LEVELS

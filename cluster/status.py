@@ -11,8 +11,9 @@ from landscape.core.numbers import ranges
 from landscape.model.command import inspect_command
 from landscape.model.history import log_end, read_lines
 from landscape.model.training_state import training_state, went_on_to
-from landscape.results import open_run
-from landscape.state import (
+from landscape.store import LandscapeStore, root_problems
+from landscape.store.results import open_run
+from landscape.store.state import (
     COMPLETE,
     DAMAGED,
     UNREADABLE,
@@ -24,7 +25,6 @@ from landscape.state import (
     unreadable_in_words,
     unreadable_status,
 )
-from landscape.store import LandscapeStore, root_problems
 
 # How the lowest loss is called by the state of its landscape; of one that is not whole, another may be lower.
 _LOWEST = {COMPLETE: "lowest loss", DAMAGED: "lowest loss that can be read"}

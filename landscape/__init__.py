@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
     from landscape.extending import extend
-    from landscape.importing import import_surface
     from landscape.job.collect import CollectLandscape
     from landscape.job.directions.eigen import EigenDirection
     from landscape.job.directions.file import FileDirection
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
     from landscape.job.job import Job
     from landscape.job.landscape import Landscape
     from landscape.job.reading import read_job
-    from landscape.listing import list_runs
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
     from landscape.optim import THOR
     from landscape.problem.problem import Problem
     from landscape.refining import refine
-    from landscape.resampling import Bootstrap, bootstrap, by_class, subset
-    from landscape.results import Run, open_run
+    from landscape.store.importing import import_surface
+    from landscape.store.listing import list_runs
+    from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
+    from landscape.store.results import Run, open_run
+    from landscape.store.tidying import remove_landscape, rename_landscape
     from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
-    from landscape.tidying import remove_landscape, rename_landscape
     from landscape.training import Training
 
 __version__ = "0.1.0"
@@ -47,28 +47,28 @@ _HOMES = {
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.choice.questions": ("Limits",),
     "extending": ("extend",),
-    "importing": ("import_surface",),
-    "listing": ("list_runs",),
+    "store.importing": ("import_surface",),
+    "job.collect": ("CollectLandscape",),
+    "job.directions.eigen": ("EigenDirection",),
+    "job.directions.file": ("FileDirection",),
+    "job.directions.pca": ("PcaDirection",),
+    "job.directions.plane": ("PlaneDirection",),
+    "job.directions.random": ("RandomDirection",),
+    "job.directions.towards": ("TowardsDirection",),
+    "job.job": ("Job",),
+    "job.landscape": ("Landscape",),
+    "job.reading": ("read_job",),
+    "store.listing": ("list_runs",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
     "optim": ("THOR",),
     "problem.problem": ("Problem",),
     "refining": ("refine",),
-    "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
-    "results": ("Run", "open_run"),
-    "job.collect": ("CollectLandscape",),
-    "job.directions.eigen": ("EigenDirection",),
-    "job.directions.file": ("FileDirection",),
-    "job.job": ("Job",),
-    "job.landscape": ("Landscape",),
-    "job.directions.pca": ("PcaDirection",),
-    "job.directions.plane": ("PlaneDirection",),
-    "job.directions.random": ("RandomDirection",),
-    "job.directions.towards": ("TowardsDirection",),
-    "job.reading": ("read_job",),
+    "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
+    "store.results": ("Run", "open_run"),
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
-    "tidying": ("remove_landscape", "rename_landscape"),
+    "store.tidying": ("remove_landscape", "rename_landscape"),
     "training": ("Training",),
 }
 

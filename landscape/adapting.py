@@ -22,8 +22,8 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.job.job import Job
 from landscape.job.refine import Refine
 from landscape.refining import level_job
-from landscape.results import Run
 from landscape.store import LandscapeStore
+from landscape.store.results import Run
 from landscape.surface.grids import (
     Mask,
     as_stretches,

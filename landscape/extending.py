@@ -18,12 +18,13 @@ from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
-from landscape.results import Run, open_run
-from landscape.store import LandscapeStore, extension_name, refuse_unwritable, replace_landscape
-from landscape.store.levels_left import why_incomplete
+from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.levels import why_incomplete
 from landscape.store.moving import finish_move
+from landscape.store.rename import extension_name, replace_landscape
+from landscape.store.results import Run, open_run
+from landscape.store.tidying import remove_landscape, writing
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
-from landscape.tidying import remove_landscape, writing
 
 
 @dataclass(frozen=True)

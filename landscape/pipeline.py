@@ -25,8 +25,8 @@ from landscape.preparation.warnings import warn_of_constant
 from landscape.problem.user_code import in_folder
 from landscape.ranging import serial_finder
 from landscape.reproduction import NotReproduced, check_reproduction
-from landscape.results import Run
 from landscape.store import write_error
+from landscape.store.results import Run
 from landscape.tally import Tally
 from landscape.tasks import (
     GivenUp,

@@ -13,14 +13,14 @@ from typing import Any
 from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
-from landscape.results import Run, open_run
 from landscape.store import LandscapeStore, refuse_unwritable
-from landscape.store.levels_left import Box, Finer, levels_left, refinable
+from landscape.store.levels import Box, Finer, levels_left, refinable
 from landscape.store.moving import finish_move
+from landscape.store.results import Run, open_run
+from landscape.store.tidying import writing
 from landscape.surface.grids import BLOCK
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
-from landscape.tidying import writing
 
 
 def refine(

@@ -40,7 +40,7 @@ def check(
         Look for the steepest direction too: about 60 products with the Hessian.
     """
     who.check()
-    from landscape.results import open_run
+    from landscape.store.results import open_run
     from landscape.surface.record import plain
 
     opened = open_run(run)

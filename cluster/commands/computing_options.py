@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from landscape.calculation import Calculator
     from landscape.job.job import Job
     from landscape.preparation import PreparedJob, PreparedLandscape
-    from landscape.results import Run
+    from landscape.store.results import Run
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class JobRunner:
 
     def __call__(self, job: Job) -> Run:
         """Compute a job; its run, opened for reading."""
-        from landscape.results import open_run
+        from landscape.store.results import open_run
 
         self.code = max(self.code, self.options.compute(job, shown=False, accept_origin=self.accept_origin))
         return open_run(job.run_path)

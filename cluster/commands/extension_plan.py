@@ -14,8 +14,8 @@ from landscape.core.grid import as_written
 from landscape.extending import More, extension_job
 from landscape.job.job import Job
 from landscape.preparation.recorded import recorded_plan
-from landscape.results import open_run
 from landscape.store import LandscapeStore
+from landscape.store.results import open_run
 
 ALL = ""  # the samples of a loss that is no sum of terms
 

@@ -22,7 +22,7 @@ def import_surface(*files: str, run: str, name: str | None = None) -> None:
     name
         The name of the landscape, for one file; default: made of the file's name.
     """
-    from landscape.importing import import_surfaces
+    from landscape.store.importing import import_surfaces
 
     if not files:
         raise JobError("files: must name one file or more")

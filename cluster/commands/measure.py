@@ -67,7 +67,7 @@ def measure(
 def _job(run: str, callback: CallbackOptions) -> Job:
     """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
     from landscape.measures.asking import job_of_file, job_of_run
-    from landscape.results import open_run
+    from landscape.store.results import open_run
 
     if Path(run).is_file():
         if callback.problem or callback.folder:

@@ -45,8 +45,8 @@ def refine(
     who.check()
     from cluster.status import run_status, status_text
     from landscape.refining import refine as refine_landscape
-    from landscape.results import open_run
-    from landscape.store.levels_left import Finer, levels_left
+    from landscape.store.levels import Finer, levels_left
+    from landscape.store.results import open_run
 
     finer = Finer(2 if factor is None else factor, None if box is None else _pairs(box))
     if plan:

@@ -10,9 +10,9 @@ from cluster.planning import plan_job
 from cluster.process.console import seconds_text
 from cluster.scheduling.starting import time_in_words
 from landscape.refining import level_job
-from landscape.results import open_run
 from landscape.store import LandscapeStore
-from landscape.store.levels_left import points_left
+from landscape.store.levels import points_left
+from landscape.store.results import open_run
 from landscape.surface.record_parts import LevelRecord
 
 

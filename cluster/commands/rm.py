@@ -27,7 +27,7 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
     yes
         Do not ask.
     """
-    from landscape.tidying import remove_landscapes
+    from landscape.store.tidying import remove_landscapes
 
     if not names:
         raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")

@@ -229,7 +229,7 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
     from cluster.training.launching import next_line
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
-    from landscape.state import finite
+    from landscape.store.state import finite
 
     report = Report(epochs_of(job))
     with diverted(), ProgressDisplay():

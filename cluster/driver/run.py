@@ -31,8 +31,8 @@ from landscape.model.packed_snapshots import bring_snapshots
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.ranging import finder_of
-from landscape.results import Run
 from landscape.store import write_error
+from landscape.store.results import Run
 from landscape.tasks import OpenLandscape, open_landscape
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)

@@ -13,8 +13,8 @@ from landscape.core.folders import open_folder
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.preparation.asked import asked_of
-from landscape.results import open_run
 from landscape.store import LandscapeStore, landscape_names
+from landscape.store.results import open_run
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LATEST = "latest"

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.process.logs import write_remark
 from cluster.training.board import LOST, PACE, REMARK
 from landscape.core.errors import shown
-from landscape.state import finite
+from landscape.store.state import finite
 
 
 @dataclass

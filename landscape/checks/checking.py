@@ -16,9 +16,9 @@ from landscape.checks.table import CHECKS
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
-from landscape.results import open_run
+from landscape.store.results import open_run
+from landscape.store.tidying import keep_with_landscape
 from landscape.surface.record_entries import Check, Checks
-from landscape.tidying import keep_with_landscape
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
 CHECK_AGAIN = "mend that and check again; --problem and --folder name the callback where it is another one now"

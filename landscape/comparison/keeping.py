@@ -12,9 +12,9 @@ from landscape.comparison.sides import Side
 from landscape.core.errors import JobError
 from landscape.core.lock import driver_alive
 from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.tidying import keep_with_landscape, writing
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.connection import finite_or_none
-from landscape.tidying import keep_with_landscape, writing
 
 MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened
 

@@ -38,11 +38,11 @@ from landscape.pipeline import run
 from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
-from landscape.results import Run
 from landscape.store import LandscapeStore
+from landscape.store.results import Run
+from landscape.store.tidying import keep_with_landscape
 from landscape.surface.connection import ConnectionRecord
 from landscape.surface.curves import Curve
-from landscape.tidying import keep_with_landscape
 
 log = logging.getLogger("landscape")
 

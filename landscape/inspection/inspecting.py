@@ -18,8 +18,8 @@ from landscape.model.asked import asked_rules
 from landscape.model.layer_rules import RULES, Finding
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
-from landscape.results import open_run
 from landscape.store import LandscapeStore
+from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE
 
 EVALUATIONS = 12  # two points, each watched, with gradients

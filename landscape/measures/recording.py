@@ -26,7 +26,7 @@ from landscape.model.description import describe_parameters
 from landscape.model.snapshots import Trajectory
 from landscape.preparation import PreparedJob, prepare
 from landscape.store import refuse_unwritable
-from landscape.tidying import writing
+from landscape.store.tidying import writing
 
 log = logging.getLogger("landscape")
 

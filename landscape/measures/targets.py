@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, NotFoundError, shown
 from landscape.core.folders import open_folder
 from landscape.measures.document import Entry, Measures, read, read_samples
-from landscape.results import open_run
+from landscape.store.results import open_run
 
 NUMBERED = re.compile(r"(?:(epoch|step)[- ])?([0-9]+)")
 # Settings that must agree, and what they are called; batches decide values where layers use their statistics.

@@ -21,7 +21,6 @@ from landscape.page.jobs import box_job, box_query
 from landscape.page.listing import SEARCH_SECONDS, Listing
 from landscape.page.looks import looks
 from landscape.page.patches import Patch, PatchResponse, patch_query
-from landscape.page.places import Directory, GoneError, Place
 from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
 from landscape.page.tables import csv_answer
@@ -29,7 +28,8 @@ from landscape.page.thumbnails import no_thumbnail, thumbnail_answer
 from landscape.page.training import history_answer, history_query, history_stamp
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
-from landscape.state import cause_of
+from landscape.store.places import Directory, GoneError, Place
+from landscape.store.state import cause_of
 from landscape.surface.surface import check_observable
 from landscape.views.draw.style import COLOUR_SCALES
 

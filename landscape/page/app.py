@@ -21,9 +21,9 @@ from landscape.core.http import HEADERS, Guard, header_value, raw_headers
 from landscape.page.answers import Answer, pack_json
 from landscape.page.api import Api
 from landscape.page.assets import Assets
-from landscape.page.places import GoneError, Place
 from landscape.page.queries import LONGEST_QUERY, Query
-from landscape.state import cause_of
+from landscape.store.places import GoneError, Place
+from landscape.store.state import cause_of
 
 log = logging.getLogger("landscape.page")
 

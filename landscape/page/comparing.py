@@ -14,8 +14,8 @@ from landscape.page.content import View
 from landscape.page.figures import figure_json, whole_size
 from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
 from landscape.page.runs import RunReader
-from landscape.results import Run
-from landscape.state import finite
+from landscape.store.results import Run
+from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
 from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
 from landscape.views.draw.kinds import KIND_TABLE, kinds_of

@@ -12,9 +12,9 @@ from landscape.core.base import Folder
 from landscape.core.digests import digest
 from landscape.core.grid import Index
 from landscape.page.levels import LevelContent, Levels, lowest_of
-from landscape.page.stamps import NotedChunks
-from landscape.state import state_of_counts
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
+from landscape.store.stamps import NotedChunks
+from landscape.store.state import state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable

@@ -16,8 +16,8 @@ from landscape.page.figures import state_in_words, whole_size
 from landscape.page.logs import LogTails
 from landscape.page.looks import kinds_in_order
 from landscape.page.runs import RunReader
-from landscape.results import Run
-from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
+from landscape.store.results import Run
+from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
 from landscape.views.prepare.checks import prepare_checks

@@ -14,8 +14,8 @@ from landscape.core.errors import JobError
 from landscape.page.forwarding import ServiceError, answer_of
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
-from landscape.state import finite
 from landscape.store import LandscapeStore, read_axes
+from landscape.store.state import finite
 from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepare.words import observable_title

@@ -13,7 +13,7 @@ from landscape.page.content import View
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.page.tiles import encoded
-from landscape.state import finite, state_of_counts
+from landscape.store.state import finite, state_of_counts
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
 from landscape.views.draw.figure import choose_kind, figure_name
 from landscape.views.draw.kinds import KIND_TABLE

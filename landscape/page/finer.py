@@ -8,9 +8,9 @@ from typing import Any
 
 from landscape.core.errors import LandscapeError
 from landscape.page.runs import RunReader
-from landscape.state import cause_of
 from landscape.store import LandscapeStore
-from landscape.store.levels_left import FACTORS, Finer, box_of_blocks, levels_left, points_left
+from landscape.store.levels import FACTORS, Finer, box_of_blocks, levels_left, points_left
+from landscape.store.state import cause_of
 from landscape.surface.surface import Axis
 
 DIGITS = 6  # of the ends of a box that a hand has drawn

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from landscape.core.base import Folder
 from landscape.core.grid import Floats, Index
-from landscape.page.stamps import NotedChunks, file_stamp
 from landscape.store import LandscapeStore, PickedValues, chunk_changes, read_axes
+from landscape.store.stamps import NotedChunks, file_stamp
 from landscape.surface.derived import derive
 from landscape.surface.surface import NOT_COMPUTED, Axis, Surface
 

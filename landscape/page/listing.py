@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from landscape.page.places import Directory, FoundRun, changed
-from landscape.page.summaries import Row, Summaries, pending_row
 from landscape.page.viewers import Viewer, event
+from landscape.store.places import Directory, FoundRun, changed
+from landscape.store.status import Row, Summaries, pending_row
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from landscape.page.exact import landscape_of, numbers_of, understood, values_of
 from landscape.page.forwarding import Request, rows_of
 from landscape.page.queries import Query
 from landscape.page.runs import RunReader
-from landscape.state import cause_of, finite
+from landscape.store.state import cause_of, finite
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]

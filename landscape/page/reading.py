@@ -11,9 +11,9 @@ from landscape.core.errors import NotFoundError, shown
 from landscape.core.folders import open_folder
 from landscape.core.grid import Index
 from landscape.page.content import Block, Content, View, thinned_view
-from landscape.page.places import GoneError
-from landscape.page.stamps import file_stamp
 from landscape.store import LandscapeStore
+from landscape.store.places import GoneError
+from landscape.store.stamps import file_stamp
 
 TRIES = 5  # at reading a landscape whose place another one takes meanwhile
 

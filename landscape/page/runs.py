@@ -12,10 +12,10 @@ from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nea
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.page.content import View
-from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import Change, LandscapeReader
-from landscape.page.stamps import file_stamp
 from landscape.store import survey
+from landscape.store.places import FoundRun, GoneError
+from landscape.store.stamps import file_stamp
 
 T = TypeVar("T")
 

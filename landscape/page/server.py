@@ -16,7 +16,7 @@ from landscape.core.http import Guard, is_address, new_token, own_names
 from landscape.core.listening import BACKLOG, Server, listen
 from landscape.page.api import Api
 from landscape.page.app import make_app
-from landscape.page.places import Place
+from landscape.store.places import Place
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 KEEP_ALIVE_SECONDS = 75

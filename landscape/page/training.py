@@ -11,7 +11,7 @@ from landscape.page.answers import Answer, pack, utf8
 from landscape.page.figures import figure_json
 from landscape.page.queries import Query
 from landscape.page.runs import RunReader
-from landscape.results import Run
+from landscape.store.results import Run
 from landscape.surface.surface import ProjectedPath
 from landscape.views.draw.history import draw_history
 from landscape.views.prepare.history import UNITS, TrainingRecord, prepare_histories

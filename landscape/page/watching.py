@@ -15,11 +15,11 @@ from landscape.core.errors import LandscapeError
 from landscape.page.describing import state_facts
 from landscape.page.forwarding import landscapes_served, serve_command
 from landscape.page.logs import LogTails
-from landscape.page.places import GoneError
 from landscape.page.runs import RunChange, RunReader
 from landscape.page.tiles import tile_facts
 from landscape.page.viewers import Viewer, event
-from landscape.state import cause_of
+from landscape.store.places import GoneError
+from landscape.store.state import cause_of
 from landscape.surface.surface import check_observable
 
 T = TypeVar("T")

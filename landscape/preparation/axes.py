@@ -18,7 +18,8 @@ from landscape.model.arithmetic import direction_digest, norm
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.path import no_path_to_fit
-from landscape.store import LandscapeStore, PathPlan
+from landscape.store import LandscapeStore
+from landscape.store.format import PathPlan
 from landscape.surface.record import plain
 from landscape.surface.record_parts import AxisRecord
 

@@ -12,7 +12,7 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.provenance import batch_norm_layers
-from landscape.store import NETWORK
+from landscape.store.format import NETWORK
 
 ANEW = f"{RECALIBRATE}, in twice the time"
 WHY = "between networks the running statistics of training are those of none"

@@ -18,7 +18,7 @@ from landscape.core.plan import Plan
 from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
 from landscape.store import LandscapeStore
-from landscape.store.layout import path_moment_rows
+from landscape.store.format import path_moment_rows
 from landscape.surface.sample_losses import LOSS_SAMPLES
 from landscape.surface.surface import MOMENTS, PATH_MOMENTS
 

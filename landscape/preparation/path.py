@@ -17,7 +17,8 @@ from landscape.job.directions.tensors import PrincipalComponents, gram_of_centre
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import State
 from landscape.preparation.context import LandscapeContext
-from landscape.store import MIXED, NETWORK, LandscapeStore, PathPlan
+from landscape.store import LandscapeStore
+from landscape.store.format import MIXED, NETWORK, PathPlan
 from landscape.surface.paths import PathRecord
 
 

@@ -21,7 +21,7 @@ from landscape.model.parameters import State
 from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.store import PathPlan
+from landscape.store.format import PathPlan
 from landscape.surface.grids import new_points_per_tile, of_stretches
 from landscape.surface.record import Record
 from landscape.surface.record_parts import LevelRecord

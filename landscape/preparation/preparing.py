@@ -61,7 +61,7 @@ from landscape.problem.randomness import look_for_randomness, randomness_warning
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
-from landscape.store.levels_left import grid_of_level
+from landscape.store.levels import grid_of_level
 from landscape.surface.convexity import RATIO
 from landscape.surface.record_parts import RandomData
 

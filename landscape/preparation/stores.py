@@ -12,7 +12,8 @@ from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.preparation.refinement import joined
 from landscape.preparation.solving import remove_bases
-from landscape.store import LandscapeStore, NewArrays
+from landscape.store import LandscapeStore
+from landscape.store.format import NewArrays
 
 
 def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:

@@ -4,10 +4,11 @@ from landscape.store.changes import ChunkChanges, chunk_changes
 from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.examination import has_constant_loss
+from landscape.store.format import MIXED, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan
 from landscape.store.imported import ImportedValues, write_imported
 from landscape.store.landscape import LandscapeStore
-from landscape.store.layout import MIXED, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan
-from landscape.store.naming import (
+from landscape.store.picked import PickedValues
+from landscape.store.rename import (
     begun_extension,
     extension_name,
     refuse_taken,
@@ -17,7 +18,6 @@ from landscape.store.naming import (
     replace_landscape,
     staged_name,
 )
-from landscape.store.picked import PickedValues
 from landscape.store.runs import (
     Survey,
     is_there,

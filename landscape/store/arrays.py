@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.store.chunk_io import ChunkReader
 from landscape.store.chunks import Checked
 from landscape.store.described import DescribedArray, Expected
 from landscape.store.documents import Documents
-from landscape.store.layout import path_moment_rows, rows_written, with_stderr
+from landscape.store.format import path_moment_rows, rows_written, with_stderr
 from landscape.store.metadata import StoredArray
-from landscape.store.reading import ChunkReader
 from landscape.surface.grids import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.surface.record import Record, parse_axis
 from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from landscape.core.digests import digest
-from landscape.store.layout import LAYOUT, STORED
+from landscape.store.format import LAYOUT, STORED
 from landscape.store.metadata import BadMetadataError
 from landscape.surface.record import Record, parse, parse_axis, plain
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from landscape.core.base import Folder
 from landscape.core.grid import Index
+from landscape.store.chunk_io import chunk_number
 from landscape.store.documents import FOLDER
-from landscape.store.reading import chunk_number
 
 Stamp = tuple[int | str, ...]  # what differs between two contents of a file
 

@@ -17,8 +17,8 @@ from landscape.core.grid import Grid, Index, Tile
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore
+from landscape.store.format import PathPlan, parameter_layout, rows_written
 from landscape.store.kept import arrays_over_samples
-from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
 from landscape.surface.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 

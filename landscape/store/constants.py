@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.layout import RUNS, PathPlan, parameter_layout, path_unit, rows_written
+from landscape.store.format import RUNS, PathPlan, parameter_layout, path_unit, rows_written
 from landscape.surface.paths import path_records
 
 if TYPE_CHECKING:

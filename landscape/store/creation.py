@@ -11,7 +11,7 @@ from landscape.core.folders import open_folder
 from landscape.store.commit import flush
 from landscape.store.documents import LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
-from landscape.store.layout import SCHEMA_VERSION, NewArrays, lay_out
+from landscape.store.format import SCHEMA_VERSION, NewArrays, lay_out
 from landscape.store.metadata import MOST_CHUNK_POINTS
 from landscape.store.moving import finish_move
 from landscape.store.runs import at_level, mark, open_zarr, remove_half_made

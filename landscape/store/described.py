@@ -10,7 +10,7 @@ from landscape.core.errors import JobError, shown
 from landscape.core.grid import AXIS_NAMES, Index
 from landscape.core.validation import MAX_SIZE
 from landscape.store.attributes import checked_layout, checked_record
-from landscape.store.layout import FORMER_PATH_MOMENT, SCHEMA_VERSION, expected_array
+from landscape.store.format import FORMER_PATH_MOMENT, SCHEMA_VERSION, expected_array
 from landscape.store.metadata import BadMetadataError, StoredArray, checked_group
 from landscape.surface.record import Record
 from landscape.surface.surface import PATH_MOMENTS

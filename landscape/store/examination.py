@@ -14,9 +14,9 @@ from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions
+from landscape.store.format import with_stderr
 from landscape.store.inspection import count_statuses, examine_tiles, indices_of, is_constant, lowest_and_unreadable
 from landscape.store.kept import spoilt_over_samples
-from landscape.store.layout import with_stderr
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED
 
 

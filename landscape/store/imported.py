@@ -14,11 +14,11 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, tile_counts
 from landscape.store.commit import write_synced
 from landscape.store.documents import FOLDER
+from landscape.store.format import NewArrays, PathPlan
 from landscape.store.journal import Move
 from landscape.store.landscape import LandscapeStore
-from landscape.store.layout import NewArrays, PathPlan
 from landscape.store.moving import move_landscape
-from landscape.store.naming import staged_name
+from landscape.store.rename import staged_name
 from landscape.surface.record import Record
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Index, tile_at
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.reading import ChunkReader
+from landscape.store.chunk_io import ChunkReader
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 STATUSES = 4

@@ -24,7 +24,7 @@ from landscape.store.creation import create_landscape
 from landscape.store.described import Described
 from landscape.store.documents import FOLDER, METADATA, Documents, refusal_of
 from landscape.store.durable import DurableStore
-from landscape.store.layout import NewArrays, PathPlan
+from landscape.store.format import NewArrays, PathPlan
 from landscape.store.mending import mend_arrays
 from landscape.store.moving import finish_move, write_root
 from landscape.store.surfaces import read_surface

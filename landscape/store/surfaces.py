@@ -14,8 +14,8 @@ from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import axis_attributes
 from landscape.store.chunks import chunks_where
 from landscape.store.constants import stored_path
+from landscape.store.format import NETWORK
 from landscape.store.kept import sample_index, stored_losses
-from landscape.store.layout import NETWORK
 from landscape.surface.derived import derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, Axis, ProjectedPath, Surface

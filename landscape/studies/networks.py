@@ -17,7 +17,7 @@ from landscape.job.job import Job
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.problem import Problem
 from landscape.recipes.training import Arrays, Settings, fit
-from landscape.results import Run, open_run
+from landscape.store.results import Run, open_run
 from landscape.studies.data import StudyData
 from landscape.studies.quantities import mean_rise
 from landscape.studies.settings import choose, folder_of

@@ -13,7 +13,7 @@ from landscape.core.errors import LandscapeError
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.training import seeded
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.studies.data import StudyData, handwriting
 from landscape.studies.settings import choose, folder_of
 from landscape.surface.surface import OK, Surface

@@ -193,7 +193,7 @@ class Chaos:
         print(f"{seconds:7.1f} s  fault {self.faults.total():3d}: {kind} in {run}", file=sys.stderr, flush=True)
 
     def same(self, run: str) -> bool:
-        from landscape.results import open_run
+        from landscape.store.results import open_run
 
         found, expected = open_run(self.folder / run)["plane"], open_run(self.folder / "calm")["plane"]
         names = ("loss", "loss_stderr")

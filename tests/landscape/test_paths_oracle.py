@@ -20,7 +20,7 @@ from small_models import (
 
 from landscape import run
 from landscape.preparation import prepare
-from landscape.store import PathPlan
+from landscape.store.format import PathPlan
 
 NAMES = ["matrix", "vector", "scalar"]
 LENGTHS = {2: {"a": 6, "b": 3}, 3: {"a": 6, "b": 3, "c": 9}}

@@ -18,9 +18,9 @@ from landscape import Problem, extend, open_run, refine, rename_landscape, run
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.job.job import Job
 from landscape.pipeline import run as run_serially
-from landscape.results import Run
 from landscape.store import LandscapeStore
-from landscape.store.levels_left import Finer
+from landscape.store.levels import Finer
+from landscape.store.results import Run
 
 LANDSCAPE = {"name": "a", "size": [9, 11], "range": [[-1, 1], [-0.5, 1]]}
 BOX = [(-0.3, 0.2), (0.0, 0.5)]

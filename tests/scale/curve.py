@@ -77,7 +77,8 @@ def commits(out: Path) -> None:
     import numpy as np
 
     from landscape.core.grid import Grid, axis_coordinates
-    from landscape.store import LandscapeStore, NewArrays
+    from landscape.store import LandscapeStore
+    from landscape.store.format import NewArrays
     from landscape.surface.record import Record
 
     grid = Grid(("alpha", "beta"), (axis_coordinates(1024, -1, 1),) * 2)

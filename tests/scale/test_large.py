@@ -24,7 +24,7 @@ from cluster.driver import run as driver
 from cluster.status import run_status
 from landscape import read_job
 from landscape.core.grid import Tile
-from landscape.store import LandscapeStore, reading
+from landscape.store import LandscapeStore, chunk_io
 from landscape.surface.surface import OK
 
 MOST_MEGABYTES = 500
@@ -85,8 +85,8 @@ def test_a_finished_landscape_is_reopened_without_a_cluster_and_each_chunk_read_
     file = large.write_job(tmp_path, 96, tile=4)
     large.fill_whole(file)
     read: list[str] = []
-    fetch = reading.chunk_bytes
-    monkeypatch.setattr(reading, "chunk_bytes", lambda place, most: read.append(str(place)) or fetch(place, most))
+    fetch = chunk_io.chunk_bytes
+    monkeypatch.setattr(chunk_io, "chunk_bytes", lambda place, most: read.append(str(place)) or fetch(place, most))
     monkeypatch.setattr(company, "ray_session", lambda *_: pytest.fail("a cluster is started for nothing to do"))
     run = driver.run(read_job(file))
     arrays = ("loss", "loss_stderr", "loss_rise_stderr", "status")

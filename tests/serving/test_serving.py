@@ -29,7 +29,7 @@ from landscape.core.services import services_of
 from landscape.job.reading import read_job
 from landscape.pipeline import run
 from landscape.preparation import prepare
-from landscape.results import open_run
+from landscape.store.results import open_run
 
 pytestmark = pytest.mark.serve
 

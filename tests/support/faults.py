@@ -12,7 +12,7 @@ from pathlib import Path
 import landscape
 from landscape.job.job import Job
 from landscape.job.reading import read_job
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK, Surface
 
 # Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
@@ -64,7 +64,7 @@ print(json.dumps(told))
 JOB = """
 from cluster.scheduling.schedule import Policy
 from landscape.job.reading import read_job
-from landscape.results import open_run
+from landscape.store.results import open_run
 
 job = read_job(HERE / "job.yaml")
 

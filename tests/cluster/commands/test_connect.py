@@ -18,9 +18,10 @@ from safetensors.torch import load_file, save_file
 
 from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
-from landscape import open_run, tidying
+from landscape import open_run
 from landscape.connectivity import connecting
 from landscape.connectivity.ways import Values1D, way_record
+from landscape.store import tidying
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.connection import ConnectionRecord
 from landscape.surface.surface import Surface

@@ -20,7 +20,7 @@ from landscape.measures.asking import origins_of
 from landscape.model.history import log_end
 from landscape.model.launch import DONE, Launch, write_launch
 from landscape.model.training_state import training_state
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.views.prepare.words import caption
 
 FUNCTION = """

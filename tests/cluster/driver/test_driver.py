@@ -25,8 +25,8 @@ from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
 from landscape.reproduction import OtherModel
-from landscape.results import open_run
 from landscape.store import LandscapeStore
+from landscape.store.results import open_run
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -16,7 +16,7 @@ from cluster.planning import plan_job
 from landscape.bench import bench, options_for
 from landscape.job.reading import read_job
 from landscape.problem.user_code import in_folder
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 # Each part reads a file by a path relative to the job file; `helper` is found relative to the shell.

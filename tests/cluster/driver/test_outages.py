@@ -28,7 +28,7 @@ from cluster.workers.crew import RayCrew
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.job.job import Job
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 from landscape.tally import Tally
 

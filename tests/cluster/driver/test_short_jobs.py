@@ -17,8 +17,8 @@ from cluster.process import supervisor_pipe
 from cluster.scheduling.starting import LONGEST_HERE
 from landscape.core.errors import Interrupted
 from landscape.pipeline import run as run_serially
-from landscape.results import open_run
 from landscape.store import LandscapeStore, landscape_names
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 

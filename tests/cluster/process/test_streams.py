@@ -14,7 +14,7 @@ import pytest
 
 import cluster
 from cluster.process import logs
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 NOISE = """

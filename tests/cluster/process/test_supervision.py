@@ -26,7 +26,7 @@ from cluster.process.signal_pipe import read_signals
 from cluster.process.watching import ChildStop, watch
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.job.job import Job
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 # With work left until a file is there.

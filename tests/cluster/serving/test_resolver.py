@@ -22,7 +22,7 @@ from landscape.core.errors import JobError, NotFoundError
 from landscape.job.reading import read_job
 from landscape.pipeline import run as run_serially
 from landscape.refining import refine
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.axes import Axis
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 

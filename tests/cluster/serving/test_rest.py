@@ -23,7 +23,7 @@ from landscape.choosing import make_evaluator
 from landscape.core.errors import NotFoundError
 from landscape.job.reading import read_job
 from landscape.preparation import prepare
-from landscape.results import open_run
+from landscape.store.results import open_run
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
 RAW = "application/octet-stream"

@@ -17,7 +17,7 @@ from cluster.session.placement import Placement, Supply, explain_placement, plac
 from cluster.session.upload import upload
 from landscape.core.errors import JobError
 from landscape.job.job import Job
-from landscape.results import open_run
+from landscape.store.results import open_run
 
 PLAIN = {"run": "r", "problem": "a:b"}
 

@@ -30,7 +30,7 @@ from cluster.submit.kuberay.manifest import render
 from cluster.submit.kuberay.options import KubeRayOptions
 from cluster.submit.ray_jobs.log import RAYS_REMARK
 from cluster.submit.submission import make_submission
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ import pytest
 from faults import undisturbed
 
 import landscape
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")

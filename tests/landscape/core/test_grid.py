@@ -28,7 +28,7 @@ from landscape.core.grid import (
 )
 from landscape.job.defaults import with_defaults_of
 from landscape.preparation.axes import axis_ranges, fit_range, make_coordinates
-from landscape.store import PathPlan
+from landscape.store.format import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)
 DECIMALS = st.integers(-(10**6), 10**6).flatmap(lambda n: st.integers(0, 6).map(lambda e: Decimal(n).scaleb(-e)))

@@ -166,7 +166,7 @@ def test_a_landscape_of_the_first_version_keeps_the_scaling_that_it_was_begun_wi
     problem = Problem(twin, torch.randn(6, 5), lambda model, batch: {"loss": model(batch).square().sum(1)})
     landscapes = [{"name": "line", "directions": [axis], "size": 3, "range": [-1, 1]}]
     job = Job(run=str(tmp_path), problem=lambda: problem, landscapes=landscapes, engine="eager")
-    monkeypatch.setattr("landscape.store.layout.DIRECTION_BYTES", limit)
+    monkeypatch.setattr("landscape.store.format.DIRECTION_BYTES", limit)
     prepared = prepare(job)
     (new,) = prepared.landscapes
     infos = in_first_version(describe_parameters(twin))

@@ -18,9 +18,9 @@ from landscape import Job, open_run
 from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.jobs import free_name
-from landscape.page.places import open_place
 from landscape.page.queries import Query
 from landscape.page.thumbnails import thumbnail
+from landscape.store.places import open_place
 from landscape.surface.surface import Axis, Surface
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.comparing import compare_answer, compare_query, differences_answer, readable
-from landscape.page.places import FoundRun
 from landscape.page.queries import Item, Query, figure_query
 from landscape.page.runs import RunReader
+from landscape.store.places import FoundRun
 
 SCALES = ("viridis", "cividis")
 

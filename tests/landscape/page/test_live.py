@@ -22,9 +22,9 @@ from landscape.page import watching
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.logs import LogTails
-from landscape.page.places import open_place
 from landscape.page.runs import RunReader
 from landscape.page.viewers import Viewer, event
+from landscape.store.places import open_place
 
 GUARD = Guard("t")
 

@@ -19,10 +19,10 @@ from landscape.core.errors import StoreError
 from landscape.core.http import Guard
 from landscape.page import runs as open_runs
 from landscape.page.app import make_app
-from landscape.page.places import open_place
 from landscape.page.reading import LandscapeReader
-from landscape.results import open_run
-from landscape.store.reading import ChunkReader
+from landscape.store.chunk_io import ChunkReader
+from landscape.store.places import open_place
+from landscape.store.results import open_run
 
 GUARD = Guard("t")
 

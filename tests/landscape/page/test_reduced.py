@@ -20,8 +20,9 @@ from landscape.model.arithmetic import layout
 from landscape.model.parameters import state_of
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
-from landscape.page.places import open_place
-from landscape.store import LandscapeStore, NewArrays
+from landscape.store import LandscapeStore
+from landscape.store.format import NewArrays
+from landscape.store.places import open_place
 from landscape.surface.record import Record
 
 pytestmark = pytest.mark.long

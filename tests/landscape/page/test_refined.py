@@ -24,10 +24,10 @@ from landscape.core.http import Guard
 from landscape.page import levels
 from landscape.page.api import Api
 from landscape.page.app import make_app
-from landscape.page.places import FoundRun, open_place
 from landscape.page.reading import LandscapeReader
-from landscape.page.summaries import read_row, stamp_of
-from landscape.results import Run
+from landscape.store.places import FoundRun, open_place
+from landscape.store.results import Run
+from landscape.store.status import read_row, stamp_of
 
 GUARD = Guard("t")
 BOX = [(0.2, 1.0), (0.2, 1.0)]

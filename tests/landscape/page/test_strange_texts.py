@@ -13,9 +13,9 @@ from waiting import wait_for
 
 from landscape.core.http import Guard
 from landscape.page.app import make_app
-from landscape.page.places import open_place
 from landscape.page.viewers import event
-from landscape.results import Run
+from landscape.store.places import open_place
+from landscape.store.results import Run
 
 GUARD = Guard("t")
 

@@ -8,26 +8,27 @@ import shutil
 
 import pytest
 
-from landscape.page import listing, summaries
-from landscape.page.places import Directory, FoundRun, open_place
-from landscape.page.summaries import Summaries, progress_of
-from landscape.state import unreadable_status
+from landscape.page import listing
+from landscape.store import status
+from landscape.store.places import Directory, FoundRun, open_place
+from landscape.store.state import unreadable_status
+from landscape.store.status import Summaries, progress_of
 
 
 def test_what_is_written_while_a_row_is_read_is_read_again(runs, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(summaries, "REST", 0)
+    monkeypatch.setattr(status, "REST", 0)
     info, found, known = runs / "net" / "run.json", FoundRun("net", "net", str(runs / "net")), Summaries()
-    read_row = summaries.read_row
+    read_row = status.read_row
 
     def meanwhile(run):
         row = read_row(run)
         info.write_text(json.dumps(json.loads(info.read_text()) | {"learning_rate": 0.25}))
         return row
 
-    monkeypatch.setattr(summaries, "read_row", meanwhile)
+    monkeypatch.setattr(status, "read_row", meanwhile)
     known.read(found)
     assert known.row(found)["learning_rate"] is None
-    monkeypatch.setattr(summaries, "read_row", read_row)
+    monkeypatch.setattr(status, "read_row", read_row)
     assert known.is_due(found)
     known.read(found)
     assert known.row(found)["learning_rate"] == 0.25
@@ -53,7 +54,7 @@ def test_a_run_of_unknown_speed_has_no_time_left():
 @pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
 def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
     """A run is replaced, and one is moved away, while nobody looks."""
-    monkeypatch.setattr(summaries, "REST", 0)
+    monkeypatch.setattr(status, "REST", 0)
     monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
     shutil.copytree(runs / "net", runs / "away")
 
@@ -102,11 +103,11 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
 @pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
 def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
     """Nothing changes while nobody looks; each round looks at the files of each run once."""
-    monkeypatch.setattr(summaries, "REST", 0)
+    monkeypatch.setattr(status, "REST", 0)
     monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
     read, looks = [], []
-    read_row, is_due = summaries.read_row, Summaries.is_due
-    monkeypatch.setattr(summaries, "read_row", lambda run: read.append(run.name) or read_row(run))
+    read_row, is_due = status.read_row, Summaries.is_due
+    monkeypatch.setattr(status, "read_row", lambda run: read.append(run.name) or read_row(run))
     monkeypatch.setattr(Summaries, "is_due", lambda self, run: looks.append(run.name) or is_due(self, run))
 
     async def scene() -> None:

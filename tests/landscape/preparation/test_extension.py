@@ -12,7 +12,7 @@ from landscape import LandscapeError, run
 from landscape.preparation.extension import Extension
 from landscape.preparation.recorded import recorded_plan
 from landscape.store import LandscapeStore
-from landscape.store import reading as chunk_reading
+from landscape.store import chunk_io as chunk_reading
 
 SPEC = {"name": "a", "trajectory": "all", "size": [4, 3], "range": [-1, 1]}
 

@@ -14,7 +14,7 @@ from landscape.core.errors import JobError
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
 from landscape.store import LandscapeStore
-from landscape.tidying import rename_landscape
+from landscape.store.tidying import rename_landscape
 
 NAMED = f"{Path(__file__).stem}:problem"
 

@@ -19,9 +19,9 @@ from zarr.storage import MemoryStore
 
 from landscape.core.grid import points_per_tile, tile_at, tile_counts
 from landscape.store import DurableStore, LandscapeStore
+from landscape.store.chunk_io import ChunkReader
 from landscape.store.codec import ZSTD_MAGIC, Damaged, decode, encode
 from landscape.store.metadata import BadMetadataError, StoredArray, checked_array
-from landscape.store.reading import ChunkReader
 from landscape.store.writing import write_chunks
 
 CODECS = {

@@ -39,7 +39,8 @@ from landscape.core.grid import Grid, axis_coordinates, tile_counts
 from landscape.core.lock import run_lock
 from landscape.model.arithmetic import layout
 from landscape.model.parameters import state_of
-from landscape.store import DurableStore, LandscapeStore, NewArrays, commit, status_of
+from landscape.store import DurableStore, LandscapeStore, commit, status_of
+from landscape.store.format import NewArrays
 from landscape.surface.record import Record
 
 MODEL = Quadratic()
@@ -200,7 +201,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
     problem = quadratic_problem()
     spec = {"name": "a", "size": 4}
     kept = run(make_job(tmp_path / "kept", lambda: problem, [spec]))["a"]
-    monkeypatch.setattr("landscape.store.layout.DIRECTION_BYTES", 10)
+    monkeypatch.setattr("landscape.store.format.DIRECTION_BYTES", 10)
     job = make_job(tmp_path / "seed", lambda: problem, [spec], tile=2)
     asked = iter(range(1000))
     with pytest.raises(Interrupted):

@@ -39,7 +39,8 @@ from landscape.model.history import read_history
 from landscape.model.parameters import state_of
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory, write_snapshot
-from landscape.store import LandscapeStore, NewArrays, commit, landscape_names, open_zarr, survey
+from landscape.store import LandscapeStore, commit, landscape_names, open_zarr, survey
+from landscape.store.format import NewArrays
 from landscape.surface.record import Record
 
 MODEL = Quadratic()
@@ -261,7 +262,7 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("landscape.store.layout.make_directions", die)
+        patched.setattr("landscape.store.format.make_directions", die)
         with pytest.raises(KeyboardInterrupt):
             run(job)
     assert any(key.startswith("landscapes.zarr/a/loss/") for key in raw.keys())  # noqa: SIM118

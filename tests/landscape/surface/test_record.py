@@ -19,7 +19,8 @@ from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
 from landscape.core.progress import Failure
 from landscape.model.arithmetic import layout
-from landscape.store import LandscapeStore, NewArrays
+from landscape.store import LandscapeStore
+from landscape.store.format import NewArrays
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord
 from landscape.surface.convexity import ConvexityRecord

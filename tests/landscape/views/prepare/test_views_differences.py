@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from types import ModuleType
 
-from landscape.results import open_run
+from landscape.store.results import open_run
 from landscape.views.prepare.differences import DifferencesTable, Row, TableItem, tabulate
 
 

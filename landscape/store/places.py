@@ -16,7 +16,7 @@ from pathlib import Path
 from landscape.core.base import Folder
 from landscape.core.errors import LandscapeError, NotFoundError, shown
 from landscape.core.folders import open_folder
-from landscape.state import cause_of
+from landscape.store.state import cause_of
 
 MARKS = ("run.json", "landscapes.zarr")  # what makes a folder a run
 DEEPEST = 12

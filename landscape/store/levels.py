@@ -13,7 +13,7 @@ from landscape.core.grid import AXIS_NAMES, Grid, as_written, tile_counts
 from landscape.core.validation import MAX_SIZE
 from landscape.store.documents import LEVELS
 from landscape.store.landscape import LandscapeStore
-from landscape.store.naming import begun_extension
+from landscape.store.rename import begun_extension
 from landscape.surface.grids import (
     BLOCK,
     Mask,

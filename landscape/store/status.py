@@ -13,10 +13,11 @@ from landscape.core.digests import digest
 from landscape.core.errors import LandscapeError, flat, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
-from landscape.page.places import FoundRun
-from landscape.page.stamps import file_stamp
-from landscape.results import Run
-from landscape.state import (
+from landscape.store import LandscapeStore
+from landscape.store.places import FoundRun
+from landscape.store.results import Run
+from landscape.store.stamps import file_stamp
+from landscape.store.state import (
     COMPLETE,
     DAMAGED,
     INTERRUPTED,
@@ -33,7 +34,6 @@ from landscape.state import (
     unreadable_in_words,
     unreadable_status,
 )
-from landscape.store import LandscapeStore
 from landscape.surface.refinement import MOST_LEVELS
 from landscape.views.prepare.words import mapping
 

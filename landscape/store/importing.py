@@ -13,11 +13,12 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, neare
 from landscape.core.folders import open_folder
 from landscape.core.lock import run_lock
 from landscape.core.names import LONGEST_LANDSCAPE_NAME
-from landscape.importing.hdf import read_hdf
-from landscape.importing.npz import read_npz
-from landscape.importing.surfaces import ImportedSurface, NoSurfaceError, refused
-from landscape.importing.table import read_table
-from landscape.store import ImportedValues, refuse_taken, refuse_unwritable, survey, write_error, write_imported
+from landscape.store import ImportedValues, refuse_unwritable, survey, write_error, write_imported
+from landscape.store.hdf import read_hdf
+from landscape.store.import_surface import ImportedSurface, NoSurfaceError, refused
+from landscape.store.npz import read_npz
+from landscape.store.rename import refuse_taken
+from landscape.store.table import read_table
 from landscape.surface.record import Record
 from landscape.surface.record_parts import ImportRecord, ProgressRecord, Provenance
 from landscape.surface.surface import NOT_COMPUTED, OK

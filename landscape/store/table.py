@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import message_of, shown
-from landscape.importing.npz import COORDINATES
-from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
+from landscape.store.import_surface import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
+from landscape.store.npz import COORDINATES
 
 LONGEST_LINE = 1 << 16
 MOST_COLUMNS = 1000

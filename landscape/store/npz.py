@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import message_of, shown
 from landscape.core.grid import AXIS_NAMES
-from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
-from landscape.store import PathPlan
+from landscape.store.format import PathPlan
+from landscape.store.import_surface import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 from landscape.surface.record import Record
 
 MOST_ARRAYS = 1000

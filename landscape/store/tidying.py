@@ -9,8 +9,9 @@ from typing import Any
 
 from landscape.core.errors import LandscapeError
 from landscape.core.lock import driver_alive, run_lock
-from landscape.results import open_run
-from landscape.store import LandscapeStore, begun_extension, removable, remove_stored, rename_stored, write_error
+from landscape.store import LandscapeStore, write_error
+from landscape.store.rename import begun_extension, removable, remove_stored, rename_stored
+from landscape.store.results import open_run
 
 
 def remove_landscape(run: str | Path, name: str) -> None:

@@ -11,9 +11,9 @@ from landscape.core.grid import AXIS_NAMES
 from landscape.core.names import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
+from landscape.store.format import with_stderr
 from landscape.store.journal import Move, read_move
 from landscape.store.landscape import LandscapeStore
-from landscape.store.layout import with_stderr
 from landscape.store.moving import finish_move, move_landscape
 from landscape.store.runs import describe, is_free, open_zarr
 from landscape.surface.record import Record

@@ -13,9 +13,9 @@ from landscape.core.folders import open_folder
 from landscape.core.sizes import bytes_of
 from landscape.model.history import log_end
 from landscape.model.training_state import training_state
-from landscape.page.places import MARKS, FoundRun, changed, open_place, search
-from landscape.page.summaries import read_row
-from landscape.state import cause_of
+from landscape.store.places import MARKS, FoundRun, changed, open_place, search
+from landscape.store.state import cause_of
+from landscape.store.status import read_row
 
 # A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
 # pause, until none of its files has vanished meanwhile; at most so often.

@@ -21,10 +21,10 @@ from landscape import (
 )
 from landscape.core.errors import Interrupted
 from landscape.core.lock import run_lock
-from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import LandscapeReader
 from landscape.page.runs import RunReader
-from landscape.tidying import remove_landscapes
+from landscape.store.places import FoundRun, GoneError
+from landscape.store.tidying import remove_landscapes
 
 
 @pytest.fixture

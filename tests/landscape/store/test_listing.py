@@ -11,10 +11,10 @@ from object_stores import Raw
 from small_models import make_job, quadratic_problem
 
 from cluster.commands.list_ import age_text, list_text, size_text
-from landscape import NotFoundError, list_runs, listing, run
+from landscape import NotFoundError, list_runs, run
 from landscape.core.lock import run_lock
-from landscape.page.places import FoundRun, Place
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, listing
+from landscape.store.places import FoundRun, Place
 
 
 def compute(place: str, *names: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import JobError, message_of, nearest
-from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
+from landscape.store.import_surface import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 
 MISSING = -1.0
 KIND = "HDF5 of loss-landscape"

@@ -28,11 +28,11 @@ from cluster.planning import plan_job
 from cluster.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.core.lock import run_lock
-from landscape.importing import import_surfaces
 from landscape.page.describing import run_description
 from landscape.page.jobs import BoxQuery, box_job
-from landscape.page.places import FoundRun
 from landscape.page.runs import RunReader
+from landscape.store.importing import import_surfaces
+from landscape.store.places import FoundRun
 from landscape.views.prepare.words import caption
 
 X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
