@@ -20,10 +20,10 @@ from landscape.core.memory import is_out_of_memory
 from landscape.core.numbers import ranges
 from landscape.core.validation import AUTO
 from landscape.curvature import bytes_of_bases, layout_of
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Freedom, Tuned
-from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Freedom, Tuned
+from landscape.evaluation.tuning.tuning import outlook, tune
 from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare

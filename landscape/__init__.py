@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from landscape.adapting import run
     from landscape.collector import TrajectoryCollector
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
-    from landscape.evaluation.choice.questions import Limits
+    from landscape.evaluation.tuning.questions import Limits
     from landscape.extending import extend
     from landscape.job.collect import CollectLandscape
     from landscape.job.directions.eigen import EigenDirection
@@ -45,9 +45,8 @@ _HOMES = {
     "adapting": ("run",),
     "collector": ("TrajectoryCollector",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
-    "evaluation.choice.questions": ("Limits",),
+    "evaluation.tuning.questions": ("Limits",),
     "extending": ("extend",),
-    "store.importing": ("import_surface",),
     "job.collect": ("CollectLandscape",),
     "job.directions.eigen": ("EigenDirection",),
     "job.directions.file": ("FileDirection",),
@@ -58,17 +57,18 @@ _HOMES = {
     "job.job": ("Job",),
     "job.landscape": ("Landscape",),
     "job.reading": ("read_job",),
-    "store.listing": ("list_runs",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
     "optim": ("THOR",),
     "problem.problem": ("Problem",),
     "refining": ("refine",),
+    "store.importing": ("import_surface",),
+    "store.listing": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "store.results": ("Run", "open_run"),
+    "store.tidying": ("remove_landscape", "rename_landscape"),
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
-    "store.tidying": ("remove_landscape", "rename_landscape"),
     "training": ("Training",),
 }
 

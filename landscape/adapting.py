@@ -18,7 +18,7 @@ from landscape.core.digests import digest
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
-from landscape.evaluation.choice.questions import Limits
+from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job
 from landscape.job.refine import Refine
 from landscape.refining import level_job

@@ -11,10 +11,10 @@ from landscape.core.errors import JobError, shown
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import Plan
 from landscape.core.progress import CHOOSING, stage
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Freedom, Limits
-from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Freedom, Limits
+from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.kept import bytes_of_losses

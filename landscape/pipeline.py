@@ -15,8 +15,8 @@ from landscape.core.errors import Interrupted, StoreError, shown
 from landscape.core.lock import run_lock
 from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.curvature import serial_solver
-from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare

@@ -23,8 +23,8 @@ from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.core.memory import is_out_of_memory
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.plain import OwnLosses, Pair, own_losses
 from landscape.evaluation.reduction import Before
+from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses
 from landscape.evaluation.values import Values
 from landscape.preparation.extension import Extension
 from landscape.store import LandscapeStore

@@ -35,28 +35,9 @@ LAYERS = [
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
-# Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
-INNER = {
-    "landscape/evaluation": [
-        "activations arithmetic batching checksum containers counts differentiable factors flat kept_graphs moments "
-        "rounding second_derivatives values",
-        "any_shape gauss_newton",
-        "feed",
-        "arrays kept moving unchanged",
-        "reduction",
-        "module_state private",
-        "engines",
-        "loaded",
-        "running",
-        "walks",
-        "evaluator",
-        "choice differentiation first_look plain",
-        "layers",
-    ],
-}
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
 BY_NAME = {
-    "landscape/evaluation/engines/table.py",
+    "landscape/evaluation/table.py",
     "landscape/core/lazy_names.py",
     "landscape/problem/callback.py",
     "landscape/surface/surface.py",
@@ -195,19 +176,6 @@ def test_imports_run_from_upper_layers_to_lower_ones():
         if layers()[room_of_module(module)] >= layers()[room_of(path)]
     ]  # fmt: skip
     assert not upwards
-
-
-@pytest.mark.parametrize("folder", INNER)
-def test_the_folders_of_a_folder_are_layers_too(folder):
-    inner = {name: number for number, names in enumerate(INNER[folder]) for name in names.split()}
-    members = [path for path in sources(folder) if path != ROOT / folder / "__init__.py"]
-    assert {path.relative_to(ROOT / folder).parts[0].removesuffix(".py") for path in members} == set(inner)
-    for path in members:
-        own = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
-        for module in imports(path):
-            if module.startswith(folder.replace("/", ".") + "."):
-                other = module.split(".")[2]
-                assert other == own or inner[other] < inner[own], f"{shown(path)} must not import {module}"
 
 
 def test_no_file_is_imported_in_a_circle():

@@ -18,7 +18,7 @@ from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import Crew
 from landscape.core.errors import Interrupted, StoreError, shown
 from landscape.core.progress import Observer
-from landscape.evaluation.choice.questions import Limits
+from landscape.evaluation.tuning.questions import Limits
 from landscape.preparation import PreparedJob
 from landscape.reproduction import NotReproduced
 from landscape.work import Task, make_work

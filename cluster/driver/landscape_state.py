@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from cluster.driver.sent_landscape import SentLandscape
-from landscape.evaluation.plain import OwnLosses
+from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
 from landscape.preparation import PreparedLandscape
 from landscape.preparation.warnings import warn_of_constant

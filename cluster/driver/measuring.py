@@ -14,8 +14,8 @@ from cluster.workers.protocol import Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.choosing import freedom_of, tile_shape_for
 from landscape.core.progress import CHOOSING, stage
-from landscape.evaluation.choice.questions import Limits, Measure, Request, follow
-from landscape.evaluation.choice.search import Search
+from landscape.evaluation.tuning.questions import Limits, Measure, Request, follow
+from landscape.evaluation.tuning.search import Search
 from landscape.preparation import PreparedJob
 from landscape.preparation.prepared import kept_samples
 from landscape.tasks import create_landscape

@@ -13,7 +13,7 @@ from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.core.errors import JobError
-from landscape.evaluation.plain import OwnLosses
+from landscape.evaluation.reference_loss import OwnLosses
 from landscape.reproduction import Witness
 from landscape.tasks import Outcome, well_formed
 from landscape.work import Task

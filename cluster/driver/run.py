@@ -24,7 +24,7 @@ from landscape.core.lock import run_lock
 from landscape.core.memory import keep_freed_memory
 from landscape.core.progress import PREPARING, Observer, stage
 from landscape.curvature import solver_of
-from landscape.evaluation.choice.questions import Limits
+from landscape.evaluation.tuning.questions import Limits
 from landscape.job.directions.context import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots

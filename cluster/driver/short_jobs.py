@@ -15,9 +15,9 @@ from landscape.choosing import make_evaluator
 from landscape.core.devices import cores
 from landscape.core.errors import Interrupted
 from landscape.core.memory import release_memory
-from landscape.evaluation.choice.questions import Limits
-from landscape.evaluation.choice.statistics import budget_of
-from landscape.evaluation.choice.trials import measure_point
+from landscape.evaluation.tuning.questions import Limits
+from landscape.evaluation.tuning.statistics import budget_of
+from landscape.evaluation.tuning.trials import measure_point
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 

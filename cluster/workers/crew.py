@@ -32,7 +32,7 @@ from landscape.calculation import Question, Shared
 from landscape.core.errors import printable
 from landscape.core.memory import host_limit
 from landscape.core.progress import stage
-from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.tuning.questions import Request
 from landscape.preparation import PreparedJob
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.observables import ordered_names

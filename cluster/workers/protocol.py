@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.workers.worker import Receipt
-from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.tuning.questions import Request
 from landscape.surface.record_parts import WorkerRecord
 from landscape.work import Task, Work
 

@@ -31,12 +31,12 @@ from landscape.core.grid import Grid
 from landscape.core.memory import keep_freed_memory
 from landscape.core.plan import Plan, Precision
 from landscape.core.retries import NotRetried
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Request
-from landscape.evaluation.choice.trials import Trials
+from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import first_look
 from landscape.evaluation.reduction import Before
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Request
+from landscape.evaluation.tuning.trials import Trials
 from landscape.model.description import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.problem.items import PickledItems

@@ -22,11 +22,11 @@ from landscape.choosing import make_evaluator
 from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Grid, Tile
 from landscape.core.plan import Engine, Precision
-from landscape.evaluation.choice.questions import Freedom, Limits, Trial, Tuned
-from landscape.evaluation.choice.statistics import row_points
-from landscape.evaluation.choice.trials import measure_point, probe_points
-from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.questions import Freedom, Limits, Trial, Tuned
+from landscape.evaluation.tuning.statistics import row_points
+from landscape.evaluation.tuning.trials import measure_point, probe_points
+from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder

@@ -14,7 +14,7 @@ from landscape.choosing import make_evaluator
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.plan import Plan
 from landscape.core.retries import NotRetried, RetryRule
-from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from landscape.calculation.calculator import Question, Shared, Station
-from landscape.evaluation.differentiation import Differentiation, Products
+from landscape.evaluation.derivatives import Differentiation, Products
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 
 Floats = NDArray[np.float64]

@@ -34,7 +34,7 @@ from landscape.curvature import HessianOperator, bytes_of_bases, lanczos
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.plain import DrawnError, loss_of, rebuilt
+from landscape.evaluation.reference_loss import DrawnError, loss_of, rebuilt
 from landscape.evaluation.rounding import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.eigen import STEPS

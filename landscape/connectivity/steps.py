@@ -16,7 +16,7 @@ from landscape.core.errors import JobError
 from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import fixed_seeds
 from landscape.core.retries import NotRetried
-from landscape.evaluation.arithmetic import arithmetic
+from landscape.evaluation.engines.arithmetic import arithmetic
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, map_tensors

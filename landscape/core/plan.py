@@ -53,10 +53,10 @@ class Base:
 
 BASES: dict[str, Base] = {
     # Operation by operation: the reference.
-    "eager": Base("forward:Forward", frozenset({"refresh", "mode", "calls"})),
+    "eager": Base("base:Forward", frozenset({"refresh", "mode", "calls"})),
     # `torch.compile`.
     "compile": Base(
-        "compiled:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
+        "bases:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
         setup_seconds=8.0, setup_seconds_per_module=0.4,
     ),
     # A CUDA graph per batch, which reads the weights from where they lie.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from landscape.calculation import LocalCalculator, Setting
 from landscape.core.errors import JobError, nearest, shown
 from landscape.curvature.operator import HessianOperator
-from landscape.evaluation.differentiation import RECALIBRATED, Products
+from landscape.evaluation.derivatives import RECALIBRATED, Products
 from landscape.job.job import Job
 from landscape.preparation import prepare
 

@@ -14,7 +14,7 @@ from landscape.calculation import Calculator, ProductOfBlocks, Setting, SumOfPro
 from landscape.core.errors import JobError
 from landscape.curvature.algebra import Floats
 from landscape.evaluation.batching import batching_of
-from landscape.evaluation.differentiation import Products
+from landscape.evaluation.derivatives import Products
 from landscape.evaluation.factors import loss_factors
 from landscape.model.description import ParameterInfo, describe_parameters
 from landscape.model.parameters import State

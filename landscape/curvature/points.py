@@ -16,7 +16,7 @@ import torch
 
 from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import RESOLVED, Krylov, lanczos
-from landscape.evaluation.differentiation import Differentiation, Products
+from landscape.evaluation.derivatives import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative

@@ -16,17 +16,17 @@ from torch import nn
 from landscape.core.errors import Interrupted
 from landscape.core.memory import is_out_of_memory
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.arithmetic import arithmetic, wait
 from landscape.evaluation.batching import batching_of
+from landscape.evaluation.engines.arithmetic import arithmetic, wait
 from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.evaluation.evaluation_order import Walk, walk_of
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import LoadedModel
-from landscape.evaluation.moving import MovingWeights
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
-from landscape.evaluation.running import RunningModel
+from landscape.evaluation.running_model import RunningModel
 from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples, UnseenWriteError
 from landscape.evaluation.values import Floats, Pieces, Values
-from landscape.evaluation.walks import Walk, walk_of
+from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from landscape.core.errors import JobError, LandscapeError, message_of
 from landscape.core.memory import is_out_of_memory
 from landscape.core.plan import Engine
-from landscape.evaluation.arithmetic import arithmetic
-from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.derivatives import Differentiation
+from landscape.evaluation.engines.arithmetic import arithmetic
+from landscape.evaluation.evaluation_order import Walk
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.moving import targets_of
-from landscape.evaluation.walks import Walk
+from landscape.evaluation.weights import targets_of
 from landscape.model.description import describe_parameters
 from landscape.model.layer_rules import Finding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of

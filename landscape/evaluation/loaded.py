@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.activations import ActivationRounding
-from landscape.evaluation.engines.table import layouts_of
-from landscape.evaluation.module_state import ModuleState
-from landscape.evaluation.moving import MovingWeights, lay_out
+from landscape.evaluation.engines.activations import ActivationRounding
+from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.private import private_copy
 from landscape.evaluation.rounding import WeightRounding
+from landscape.evaluation.table import layouts_of
+from landscape.evaluation.weights import MovingWeights, lay_out
 from landscape.model.parameters import State
 
 

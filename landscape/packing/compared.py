@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.differentiable import differentiable_operations
+from landscape.evaluation.engines.arithmetic import arithmetic, autocast
 from landscape.preparation.prepared import PreparedJob
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from landscape.core.plan import Reduction
-from landscape.evaluation.first_look import FirstLook
+from landscape.evaluation.dry_run import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.job.directions.context import Workers
 from landscape.job.job import Job

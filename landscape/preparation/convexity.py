@@ -12,9 +12,9 @@ import torch
 from landscape.core.devices import device_here
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.evaluation.differentiation import RECALIBRATED, Differentiation, Products
+from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, Products
+from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.job.convexity import Convexity
 from landscape.job.directions.eigen import PRODUCT_EVALUATIONS

@@ -9,8 +9,8 @@ import torch
 from landscape.core.devices import device_here
 from landscape.core.errors import JobError, LandscapeError, message_of, shown
 from landscape.core.plan import default_plan
+from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import SAMPLES
 from landscape.evaluation.layers import layers_at
 from landscape.job.layers import Layers
 from landscape.model.parameters import State

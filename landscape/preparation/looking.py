@@ -8,8 +8,8 @@ import torch
 
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan, default_plan
+from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import FirstLook, first_look
 from landscape.job.job import Job
 from landscape.model.parameters import State, holds_bfloat16
 from landscape.problem.observables import ordered_names

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
-from landscape.evaluation.choice.questions import Tuned
+from landscape.evaluation.tuning.questions import Tuned
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.job.job import Job

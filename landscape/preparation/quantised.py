@@ -9,9 +9,9 @@ from torch import nn
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import OPTIONS
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.activations import rounded_layers
-from landscape.evaluation.engines.table import refuse_unrounded
+from landscape.evaluation.engines.activations import rounded_layers
 from landscape.evaluation.rounding import rounded_weights
+from landscape.evaluation.table import refuse_unrounded
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.preparation.prepared import PreparedLandscape

@@ -17,7 +17,7 @@ from landscape.core.grid import Grid
 from landscape.core.memory import CURVATURE_BYTES, curvature_limit
 from landscape.core.plan import Plan
 from landscape.core.validation import LEAST_STEPS
-from landscape.evaluation.differentiation import RECALIBRATED
+from landscape.evaluation.derivatives import RECALIBRATED
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.eigen import STEPS
 from landscape.job.directions.spectrum import Eigenpair, Spectrum

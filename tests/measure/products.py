@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from landscape.core.plan import Plan
-from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.factors import loss_factors
 from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples

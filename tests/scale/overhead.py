@@ -23,7 +23,7 @@ from cluster.workers.crew import fetch, node_id
 from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
-from landscape.evaluation.choice.questions import Freedom, Measure
+from landscape.evaluation.tuning.questions import Freedom, Measure
 from landscape.job.job import Job
 from landscape.preparation import prepare
 from landscape.tasks import commit, create_landscape

@@ -27,7 +27,7 @@ from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
-from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.preparation import PreparedJob, PreparedLandscape

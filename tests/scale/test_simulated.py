@@ -31,7 +31,7 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
 from landscape.core.errors import Interrupted, JobError
-from landscape.evaluation.plain import OwnLosses, Pair
+from landscape.evaluation.reference_loss import OwnLosses, Pair
 from landscape.evaluation.values import Values
 from landscape.reproduction import OtherModel, Witness
 from landscape.tasks import OpenLandscape, Outcome, missing_tasks

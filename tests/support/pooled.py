@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.rewrite import tidy
-from landscape.evaluation.engines.table import REWRITES
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.table import REWRITES
 from landscape.job.directions.random import random_direction
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of

@@ -10,7 +10,7 @@ from torch import nn
 
 from landscape.core.errors import JobError
 from landscape.core.memory import DEVICE_BYTES
-from landscape.evaluation.engines.forward import Forward
+from landscape.evaluation.engines.base import Forward
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe

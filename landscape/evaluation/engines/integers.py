@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from landscape.core.affine import AffineRange, levels
-from landscape.evaluation.activations import ActivationRounding
+from landscape.evaluation.engines.activations import ActivationRounding
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.rounding import WeightRounding
 

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from landscape.core.memory import free_bytes
 from landscape.core.random_state import noticed_draws
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.module_state import ModuleState
+from landscape.evaluation.model_state import ModuleState
 
 SHARE_OF_MEMORY = 0.25  # of what is free, for activations that are kept
 TRIAL = 0  # the batch on which it is learnt what stays the same

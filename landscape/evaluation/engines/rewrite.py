@@ -12,10 +12,10 @@ import torch
 from torch import fx, nn
 
 from landscape.core.plan import Plan
-from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.counts import Counts
-from landscape.evaluation.module_state import ModuleState
-from landscape.evaluation.moving import MovingWeights
+from landscape.evaluation.engines.activations import ActivationRounding
+from landscape.evaluation.model_state import ModuleState
+from landscape.evaluation.weights import MovingWeights
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.user_code import kept_alive

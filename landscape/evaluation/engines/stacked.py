@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from landscape.evaluation.engines.forward import Forward, ObservedModel
+from landscape.evaluation.engines.base import Forward, ObservedModel
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe

@@ -22,11 +22,11 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from landscape.core.random_state import noticed_draws
-from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.checksum import checksums
+from landscape.evaluation.engines.arithmetic import arithmetic, autocast
 from landscape.evaluation.engines.reuse import same
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.moving import MovingWeights
+from landscape.evaluation.weights import MovingWeights
 from landscape.problem.structure import first_of
 from landscape.problem.user_code import kept_alive
 

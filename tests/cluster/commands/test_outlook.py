@@ -11,8 +11,8 @@ import cluster
 from cluster.planning import plan_job, plan_text
 from cluster.scheduling.starting import RAY_SECONDS
 from landscape import Job, Problem, run
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Limits
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Limits
 from landscape.store import LandscapeStore
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth

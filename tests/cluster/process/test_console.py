@@ -14,8 +14,8 @@ from cluster.process.console import ProgressDisplay
 from cluster.process.logs import configure
 from landscape.core.plan import Engine
 from landscape.core.progress import CHOOSING, Progress, stage
-from landscape.evaluation.choice.questions import Candidate
-from landscape.evaluation.choice.reporting import report_candidate
+from landscape.evaluation.tuning.questions import Candidate
+from landscape.evaluation.tuning.reporting import report_candidate
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 

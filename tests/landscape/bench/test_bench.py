@@ -22,11 +22,11 @@ from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.choosing import make_evaluator
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.choice.questions import Limits
-from landscape.evaluation.choice.search import Search
-from landscape.evaluation.choice.statistics import budget_of
-from landscape.evaluation.choice.tuning import tune
-from landscape.evaluation.engines.table import make_forward
+from landscape.evaluation.table import make_forward
+from landscape.evaluation.tuning.questions import Limits
+from landscape.evaluation.tuning.search import Search
+from landscape.evaluation.tuning.statistics import budget_of
+from landscape.evaluation.tuning.tuning import tune
 from landscape.preparation import prepare
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 @pytest.mark.long
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
-    monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
     found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0, memory=False, ceilings=False))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]

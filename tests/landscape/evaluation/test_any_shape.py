@@ -30,8 +30,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from landscape import JobError, Problem, extend, run
 from landscape.core.memory import DEVICE_BYTES, HOST_BYTES
 from landscape.core.plan import Plan
+from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import first_look
 from landscape.evaluation.unchanged import SamplesChanged
 from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples

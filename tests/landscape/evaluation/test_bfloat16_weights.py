@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from landscape import Problem, run
 from landscape.core.plan import Engine, Plan, in_float32
-from landscape.evaluation import first_look as looking
+from landscape.evaluation import dry_run as looking
+from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import first_look
-from landscape.evaluation.moving import MovingWeights
+from landscape.evaluation.weights import MovingWeights
 from landscape.job.directions.random import random_direction
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of

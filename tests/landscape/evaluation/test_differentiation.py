@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape import JobError, Problem
 from landscape.core.plan import Plan
-from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.model.parameters import state_of

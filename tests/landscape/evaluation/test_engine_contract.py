@@ -19,13 +19,13 @@ from torch.func import functional_call
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation import walks
-from landscape.evaluation.engines.forward import Forward
+from landscape.evaluation import evaluation_order
+from landscape.evaluation.engines.base import Forward
 from landscape.evaluation.engines.integers import has_kernels
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.engines.table import ALWAYS, REWRITES, class_of, make_forward
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.loaded import LoadedModel
+from landscape.evaluation.table import ALWAYS, REWRITES, class_of, make_forward
 from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 
@@ -161,7 +161,7 @@ def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, engine)
     together = made.evaluate(POINTS).mean["loss"]
-    monkeypatch.setattr(walks, "LARGEST_GROUP", 1)  # each point is a group of its own
+    monkeypatch.setattr(evaluation_order, "LARGEST_GROUP", 1)  # each point is a group of its own
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], together)
 
 

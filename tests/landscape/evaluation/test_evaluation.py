@@ -35,8 +35,8 @@ from landscape.core.batch_norm import BatchNorm
 from landscape.core.devices import pick_device
 from landscape.core.plan import Plan, default_plan
 from landscape.core.random_state import seed_draws
+from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.first_look import first_look
 from landscape.evaluation.values import mean_and_stderr
 from landscape.model.parameters import state_of
 

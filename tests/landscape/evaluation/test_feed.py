@@ -15,10 +15,10 @@ from landscape import JobError, run
 from landscape.core.grid import Grid
 from landscape.core.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.choice.questions import Freedom, Limits
-from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
+from landscape.evaluation.tuning.questions import Freedom, Limits
+from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
 from landscape.problem.problem import Problem

@@ -10,7 +10,7 @@ from small_models import make_job
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.evaluation.first_look import first_look
+from landscape.evaluation.dry_run import first_look
 from landscape.preparation import prepare
 from landscape.surface.surface import QUARANTINED
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.trials import Trials
 
 POINTS = np.linspace(-1, 1, 5)[:, None]
 

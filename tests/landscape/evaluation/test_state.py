@@ -19,7 +19,7 @@ from landscape import JobError, Problem, run
 from landscape.core.plan import Plan
 from landscape.evaluation import containers
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.module_state import ModuleState
+from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import state_of
 from landscape.problem.batches import split_batches

@@ -10,7 +10,7 @@ from torch import nn
 from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
-from landscape.evaluation.moving import targets_of
+from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import DEFAULTS
 from landscape.problem.problem import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN

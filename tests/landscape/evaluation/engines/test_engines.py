@@ -21,7 +21,7 @@ from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.moving import MovingWeights, targets_of
+from landscape.evaluation.weights import MovingWeights, targets_of
 from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5

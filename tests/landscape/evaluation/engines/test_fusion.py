@@ -12,7 +12,7 @@ from pooled import rewritten
 from torch import fx, nn
 from torch.nn import functional as F
 
-from landscape.evaluation.engines.fusion import FusedLayer
+from landscape.evaluation.engines.cpu_kernels import FusedLayer
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 IMAGES = torch.randn(3, 4, 9, 8, generator=torch.Generator().manual_seed(0))

@@ -10,14 +10,14 @@ from small_models import make_job
 from torch import nn
 from torch.nn import functional as F
 
-import landscape.evaluation.walks
+import landscape.evaluation.evaluation_order
 from landscape import run
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine, default_plan
-from landscape.evaluation.choice.questions import Freedom
-from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines.superposition import InputVaries
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.questions import Freedom
+from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.problem import Problem
 
@@ -136,7 +136,7 @@ def test_a_point_has_the_same_bits_in_every_company(engine, monkeypatch):
     together = made.evaluate(POINTS)
     alone = [made.evaluate(point[None]).mean["loss"][0] for point in POINTS]
     np.testing.assert_array_equal(together.mean["loss"], alone)
-    monkeypatch.setattr(landscape.evaluation.walks, "LARGEST_GROUP", 2 * made.samples)  # groups of two
+    monkeypatch.setattr(landscape.evaluation.evaluation_order, "LARGEST_GROUP", 2 * made.samples)  # groups of two
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], alone)
     np.testing.assert_array_equal(
         evaluator(problem, samples, engine).evaluate(POINTS).stderr["loss"], together.stderr["loss"]

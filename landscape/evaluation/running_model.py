@@ -12,11 +12,11 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.arithmetic import autocast
 from landscape.evaluation.counts import checked_observables
+from landscape.evaluation.engines.arithmetic import autocast
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.engines.table import make_forward, possible_options
 from landscape.evaluation.loaded import LoadedModel
+from landscape.evaluation.table import make_forward, possible_options
 from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.model.parameters import State

@@ -10,9 +10,9 @@ from torch import fx, nn
 
 from landscape.core.plan import BASES, OPTIONS, Engine
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.engines.folding import Folded
-from landscape.evaluation.engines.forward import Forward
-from landscape.evaluation.engines.fusion import Fused
+from landscape.evaluation.engines.base import Forward
+from landscape.evaluation.engines.batch_norm_folding import Folded
+from landscape.evaluation.engines.cpu_kernels import Fused
 from landscape.evaluation.engines.integers import Integers
 from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import Maxima

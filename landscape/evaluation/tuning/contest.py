@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from landscape.evaluation.choice.questions import Asking, Candidate, Facts, SetUp, Slice, Time, Timed, refusal
-from landscape.evaluation.choice.statistics import row_points, verdict
+from landscape.evaluation.tuning.questions import Asking, Candidate, Facts, SetUp, Slice, Time, Timed, refusal
+from landscape.evaluation.tuning.statistics import row_points, verdict
 
 SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
 

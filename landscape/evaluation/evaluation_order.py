@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from landscape.core.plan import Engine
 from landscape.core.random_state import seed_draws
-from landscape.evaluation.running import RunningModel
+from landscape.evaluation.running_model import RunningModel
 from landscape.evaluation.values import Observed, Pieces
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch

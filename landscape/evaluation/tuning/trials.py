@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import Grid
 from landscape.core.memory import is_out_of_memory
-from landscape.evaluation.choice.circumstances import key_of
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.precision import allowed_error, exact_values, precision_error
-from landscape.evaluation.choice.questions import (
+from landscape.evaluation.circumstances import key_of
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.precision import allowed_error, exact_values, precision_error
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import (
     Candidate,
     Check,
     Checked,
@@ -34,7 +35,6 @@ from landscape.evaluation.choice.questions import (
     Time,
     Timed,
 )
-from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.unchanged import SamplesChanged
 from landscape.evaluation.values import Values
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from landscape.core.plan import Engine
-from landscape.evaluation.choice.kept import LARGEST_FILE, MOST_FILES, Choice, KeptChoices, Record
+from landscape.evaluation.tuning.protocol import LARGEST_FILE, MOST_FILES, Choice, KeptChoices, Record
 
 KEY = "ab" * 32
 CHOICE = Choice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
@@ -101,7 +101,7 @@ SEARCHER = """
 import sys, time
 from pathlib import Path
 from test_search import Keep, Machine, by_batch
-from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.core.processes import end_with_parent
 
 end_with_parent()

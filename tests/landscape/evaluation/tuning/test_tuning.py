@@ -17,12 +17,12 @@ from landscape import JobError, Problem, open_run, run
 from landscape.choosing import freedom_of
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Candidate, Check, Freedom, Limits
-from landscape.evaluation.choice.search import Search
-from landscape.evaluation.choice.trials import Trials
-from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Candidate, Check, Freedom, Limits
+from landscape.evaluation.tuning.search import Search
+from landscape.evaluation.tuning.trials import Trials
+from landscape.evaluation.tuning.tuning import tune
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 from landscape.surface.record import plain
@@ -39,7 +39,7 @@ def grid(size=9):
 @pytest.fixture
 def patient(monkeypatch):
     """The time of a search does not run out, however slow the machine is."""
-    monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from landscape.evaluation.engines.forward import Forward, ObservedModel
+from landscape.evaluation.engines.base import Forward, ObservedModel
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from landscape.evaluation.choice.questions import Candidate
+from landscape.evaluation.tuning.questions import Candidate
 
 stages = logging.getLogger("landscape.stages.search")  # shown as what a job is doing now
 

@@ -16,8 +16,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
+from landscape.evaluation.weights import targets_of
 from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe, ordered_names

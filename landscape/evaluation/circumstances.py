@@ -16,8 +16,8 @@ from landscape import __version__
 from landscape.core.devices import cores, processor_name
 from landscape.core.digests import digest
 from landscape.core.plan import Plan
-from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.questions import Freedom
 from landscape.problem.batches import tensors_of
 from landscape.problem.samples import Samples
 from landscape.problem.structure import dense_tensors_in

@@ -23,8 +23,8 @@ import torch
 from landscape.core.devices import cores
 from landscape.core.memory import free_bytes
 from landscape.core.processes import end_with_parent
-from landscape.evaluation.choice.questions import Request
-from landscape.evaluation.choice.trials import Trials
+from landscape.evaluation.tuning.questions import Request
+from landscape.evaluation.tuning.trials import Trials
 
 PATIENCE_SECONDS = 10.0
 SHARE_OF_MEMORY = 0.5

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from landscape.core.grid import TILE_SECONDS
-from landscape.evaluation.choice.questions import Limits
+from landscape.evaluation.tuning.questions import Limits
 
 FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
 GAIN = 1.05  # what is not faster by this much is noise

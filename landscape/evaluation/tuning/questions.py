@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.choice.kept import Choice, Record
+from landscape.evaluation.tuning.protocol import Choice, Record
 from landscape.surface.record_parts import EngineChoice, TrialRecord
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured

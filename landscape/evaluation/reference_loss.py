@@ -24,12 +24,12 @@ from landscape.core.memory import is_out_of_memory
 from landscape.core.plan import Plan
 from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import noticed_draws, seed_draws
-from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.evaluation.batching import batching_of
+from landscape.evaluation.engines.arithmetic import arithmetic, autocast
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import take_to_type
-from landscape.evaluation.module_state import ModuleState
+from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State
 from landscape.problem.observables import Combination, Observe

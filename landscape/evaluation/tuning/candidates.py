@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from landscape.core.plan import BASES, OPTIONS, Engine, Plan
-from landscape.evaluation.choice.questions import Facts
+from landscape.evaluation.tuning.questions import Facts
 
 STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
 STACKED_POINTS = (8, 32)

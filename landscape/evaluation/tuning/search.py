@@ -15,16 +15,16 @@ from datetime import UTC, datetime
 import numpy as np
 
 from landscape.core.plan import OPTIONS, Engine, Plan
-from landscape.evaluation.choice.candidates import (
+from landscape.evaluation.tuning.candidates import (
     combined_options,
     quick_bases,
     single_options,
     slow_bases,
     with_option,
 )
-from landscape.evaluation.choice.contest import Slices, compete
-from landscape.evaluation.choice.kept import Choice, Record
-from landscape.evaluation.choice.questions import (
+from landscape.evaluation.tuning.contest import Slices, compete
+from landscape.evaluation.tuning.protocol import Choice, Record
+from landscape.evaluation.tuning.questions import (
     DEFAULT_POINT_SECONDS,
     NOBODY_LEFT,
     Asking,
@@ -47,8 +47,8 @@ from landscape.evaluation.choice.questions import (
     one,
     refusal,
 )
-from landscape.evaluation.choice.reporting import report_candidate
-from landscape.evaluation.choice.statistics import GAIN, budget_of, spread_of, verdict
+from landscape.evaluation.tuning.reporting import report_candidate
+from landscape.evaluation.tuning.statistics import GAIN, budget_of, spread_of, verdict
 
 MOST_CHECKED = 3
 

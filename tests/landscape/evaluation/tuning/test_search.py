@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.choice.contest import Slices
-from landscape.evaluation.choice.kept import Choice, Record
-from landscape.evaluation.choice.questions import (
+from landscape.evaluation.tuning.contest import Slices
+from landscape.evaluation.tuning.protocol import Choice, Record
+from landscape.evaluation.tuning.questions import (
     Candidate,
     Check,
     Checked,
@@ -30,8 +30,8 @@ from landscape.evaluation.choice.questions import (
     Timed,
     follow,
 )
-from landscape.evaluation.choice.search import Search
-from landscape.evaluation.choice.statistics import GAIN, budget_of, verdict
+from landscape.evaluation.tuning.search import Search
+from landscape.evaluation.tuning.statistics import GAIN, budget_of, verdict
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)

@@ -15,10 +15,10 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, for_derivatives
 from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import seed_draws
-from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.differentiable import differentiable_operations
+from landscape.evaluation.engines.arithmetic import arithmetic
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.gauss_newton import gauss_newton_products

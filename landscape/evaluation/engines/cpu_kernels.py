@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscape.evaluation.engines.folding import Folded, fold_norms
+from landscape.evaluation.engines.batch_norm_folding import Folded, fold_norms
 from landscape.evaluation.engines.pooling import POOLING, pool_by_maxima
 from landscape.evaluation.engines.rewrite import Rewrite, Target, applies
 

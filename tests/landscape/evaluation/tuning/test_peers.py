@@ -17,21 +17,11 @@ from test_tuning import MANY, grid
 
 from landscape import Problem
 from landscape.core.plan import Engine
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.peers import Peers, idle_cores
-from landscape.evaluation.choice.questions import (
-    Candidate,
-    Freedom,
-    Limits,
-    Ready,
-    Refused,
-    SetUp,
-    Slice,
-    Time,
-    Timed,
-)
-from landscape.evaluation.choice.trials import Trials
-from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.tuning.peers import Peers, idle_cores
+from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.questions import Candidate, Freedom, Limits, Ready, Refused, SetUp, Slice, Time, Timed
+from landscape.evaluation.tuning.trials import Trials
+from landscape.evaluation.tuning.tuning import tune
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
@@ -122,8 +112,8 @@ def test_who_was_killed_between_two_questions_is_left_out():
 KILLED = """
 import os, time
 import test_peers
-from landscape.evaluation.choice.peers import Peers
-from landscape.evaluation.choice.questions import SetUp
+from landscape.evaluation.tuning.peers import Peers
+from landscape.evaluation.tuning.questions import SetUp
 
 def observe(model, batch):
     while os.getpid() != here and test_peers.is_other(batch):
@@ -182,8 +172,8 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
 
 
 def test_there_is_one_for_each_core_that_is_idle(monkeypatch):
-    monkeypatch.setattr("landscape.evaluation.choice.peers.cores", lambda: 5)
-    monkeypatch.setattr("landscape.evaluation.choice.peers.free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr("landscape.evaluation.tuning.peers.cores", lambda: 5)
+    monkeypatch.setattr("landscape.evaluation.tuning.peers.free_bytes", lambda device: 1 << 50)
     assert idle_cores(trials()) == 4
-    monkeypatch.setattr("landscape.evaluation.choice.peers.free_bytes", lambda device: 1)
+    monkeypatch.setattr("landscape.evaluation.tuning.peers.free_bytes", lambda device: 1)
     assert idle_cores(trials()) == 0
