@@ -11,7 +11,6 @@ from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.adapting import run
-    from landscape.collector import TrajectoryCollector
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.questions import Limits
     from landscape.extending import extend
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from landscape.job.reading import read_job
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
-    from landscape.optim import THOR
     from landscape.problem.problem import Problem
     from landscape.refining import refine
     from landscape.store.importing import import_surface
@@ -38,12 +36,14 @@ if TYPE_CHECKING:
     from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
     from landscape.training import Training
+    from landscape.training.collector import TrajectoryCollector
+    from landscape.training.thor.optimizer import THOR
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "adapting": ("run",),
-    "collector": ("TrajectoryCollector",),
+    "training.collector": ("TrajectoryCollector",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.questions": ("Limits",),
     "extending": ("extend",),
@@ -59,7 +59,7 @@ _HOMES = {
     "job.reading": ("read_job",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
-    "optim": ("THOR",),
+    "training.thor.optimizer": ("THOR",),
     "problem.problem": ("Problem",),
     "refining": ("refine",),
     "store.importing": ("import_surface",),

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
     "landscape: core; cluster: templates",
-    "landscape: model optim surface; cluster: options process",
+    "landscape: model surface; cluster: options process",
     "landscape: job problem views; cluster: scheduling shipping",
-    "landscape: collector evaluation store; cluster: session",
-    "landscape: page preparation tally training; cluster: doctor exporting status",
-    "landscape: choosing packing recipes reproduction work; cluster: submit viewing",
+    "landscape: evaluation store training; cluster: session",
+    "landscape: optim page preparation recipes tally; cluster: doctor exporting status",
+    "landscape: choosing packing reproduction work; cluster: submit viewing",
     "landscape: bench calculation takeover",
     "landscape: comparison curvature inspection ranging",
     "landscape: checks measures tasks; cluster: planning",

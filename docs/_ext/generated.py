@@ -91,7 +91,7 @@ GROUPS = {
     ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
-        "landscape.training.shares.Share",
+        "landscape.training.distributed.Share",
         "landscape.model.snapshots.Trajectory",
         "landscape.model.snapshots.Snapshot",
         "landscape.surface.topology.Basin",

@@ -29,7 +29,7 @@ from landscape.recipes.published import DEFAULT, OF_OPTIMIZERS, told, with_publi
 from landscape.recipes.resnet50 import ResNet50
 from landscape.recipes.training import Trained, fit, seeded, training_of
 from landscape.training import Training
-from landscape.training.shares import smallest_share, steps_in
+from landscape.training.distributed import smallest_share, steps_in
 
 Split = Literal["train", "val"]
 
@@ -70,7 +70,7 @@ def train(
         run: the run's folder or URL, or a `Training`.
         data: the folder with train/class/*.jpeg and val/class/*.jpeg; default: see `DataPlace`.
         epochs: default: those of the published training, 40 with THOR and 90 with SGD.
-        published: which of THOR's trainings: a name in `landscape.optim.schedules.SCHEDULES`.
+        published: which of THOR's trainings: a name in `landscape.training.thor.schedules.SCHEDULES`.
         side: of the network's input in pixels; images are resized to 256/224 of it in evaluation.
         channels: of the network's first stage; 64 are ResNet-50's.
         zero_gamma: begin with every bottleneck passing its input on, see `ResNet50`.

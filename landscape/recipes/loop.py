@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.collector import TrajectoryCollector
 from landscape.recipes.precision import ScaledSteps, outputs_of
 from landscape.recipes.settings import Settings, schedule_of
 from landscape.recipes.sources import Source
 from landscape.training import Training
-from landscape.training.shares import Share, epoch_order, shares, steps_in
+from landscape.training.collector import TrajectoryCollector
+from landscape.training.distributed import Share, epoch_order, shares, steps_in
 
 log = logging.getLogger("landscape")
 

@@ -7,7 +7,7 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from landscape.optim import THOR
+from landscape.training.thor.optimizer import THOR
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 log = logging.getLogger("landscape")

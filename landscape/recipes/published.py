@@ -8,8 +8,8 @@ from typing import Any
 
 from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, nearest, shown
-from landscape.optim.schedules import SCHEDULES, Schedule
 from landscape.recipes.options import LoopOptions
+from landscape.training.thor.schedules import SCHEDULES, Schedule
 
 DEFAULT = "gpu-8"  # of THOR's trainings
 REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004

@@ -195,7 +195,7 @@ def warn_of(settings: Settings, steps_per_epoch: int) -> None:
 
 
 def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
-    from landscape.optim import THOR
+    from landscape.training.thor.optimizer import THOR
 
     of_epochs = settings.damping
     damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs

@@ -22,7 +22,7 @@ from landscape.recipes.loop import Loop
 from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
 from landscape.training import Training, ranks
-from landscape.training.shares import steps_in
+from landscape.training.distributed import steps_in
 
 __all__ = [
     "Arrays",

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from landscape.collector.network import unwrap
 from landscape.core.errors import JobError, message_of
 from landscape.model.parameters import match_state
 from landscape.training.checkpoints import Checkpoint
+from landscape.training.network import unwrap
 
 REMEDY = "change it back, name another run, or begin anew with overwrite"
 

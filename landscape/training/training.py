@@ -27,8 +27,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.collector import TrajectoryCollector
-from landscape.collector.options import checked_options
 from landscape.core.arguments import check_whole
 from landscape.core.base import Place
 from landscape.core.devices import pick_device
@@ -45,10 +43,12 @@ from landscape.training.checkpoints import (
     read_last,
     write_checkpoint,
 )
+from landscape.training.collector import TrajectoryCollector
 from landscape.training.contents import plain
+from landscape.training.distributed import Share, epoch_order, shares
 from landscape.training.generators import checked_seed, generator_states, seed_generators, set_generator_states
 from landscape.training.objects import classes_of, inner, load_all, states_of
-from landscape.training.shares import Share, epoch_order, shares
+from landscape.training.options import checked_options
 from landscape.training.starting import mark_start
 
 UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are

@@ -8,7 +8,7 @@ from curvlinops import KFACLinearOperator
 from torch import nn
 from torch.nn import functional as F
 
-from landscape.optim import THOR
+from landscape.training.thor.optimizer import THOR
 
 pytestmark = pytest.mark.frameworks
 COUNT, DAMPING = 12, 0.01

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from landscape.optim import THOR
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.resnet50 import ResNet50
+from landscape.training.thor.optimizer import THOR
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "resnet20": (ResNet, 32),

@@ -380,7 +380,7 @@ def _read_log(place: Path) -> list[Any]:
 
 def _mark_promises(log: Log) -> None:
     """A function that returns has promised that what it wrote will stay."""
-    from landscape.collector import collector as trajectory
+    from landscape.training import collector as trajectory
 
     real_write, real_create, real_snapshot = (
         commit.write_synced,

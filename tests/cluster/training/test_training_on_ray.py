@@ -18,7 +18,7 @@ from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.lock import training_alive
 from landscape.model.snapshots import read_trajectory
 from landscape.store.results import open_run
-from landscape.training.shares import epoch_order
+from landscape.training.distributed import epoch_order
 
 EPOCHS, SAMPLES, BATCH = 4, 23, 8  # the last batch has 7 samples, which two ranks share unevenly
 FUNCTION = """

@@ -14,10 +14,10 @@ from cluster.training.function import named_function, parameters_of
 from cluster.training.options import checked_options, described_options, option_lines, read_words
 from cluster.training.train import make_job
 from landscape.core.errors import JobError
-from landscape.optim.rules import RULES
 from landscape.recipes.precision import PRECISIONS
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES
 from landscape.recipes.table import RECIPES
+from landscape.training.thor.rules import RULES
 
 
 def function(

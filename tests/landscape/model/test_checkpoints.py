@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from landscape.collector import TrajectoryCollector
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.model import checkpoint_import as checkpoints_module
 from landscape.model.checkpoint_import import import_checkpoints
@@ -18,6 +17,7 @@ from landscape.model.parameters import match_state
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
 from landscape.model.weight_files import load_weights, strip_prefixes
+from landscape.training.collector import TrajectoryCollector
 
 
 def weights(value: float = 1.0) -> dict[str, torch.Tensor]:

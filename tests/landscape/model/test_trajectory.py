@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from landscape.collector import TrajectoryCollector
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.numbers import ranges
 from landscape.model.arithmetic import state_digest
@@ -22,6 +21,7 @@ from landscape.model.history import log_end, read_history
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
 from landscape.model.training_state import went_on_to
+from landscape.training.collector import TrajectoryCollector
 
 ROOT = Path(__file__).parents[3]
 INTERVALS = [[1, 2, 3], [5, 6, 8]]
@@ -470,7 +470,7 @@ def test_others_may_read_a_snapshot_as_the_umask_says(tmp_path):
 KILLED = """
 import os, random, signal, sys, time
 import torch
-from landscape.collector import TrajectoryCollector
+from landscape.training.collector import TrajectoryCollector
 
 def train(run):
     model = torch.nn.Linear(1000, 300)
@@ -526,7 +526,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from landscape.collector import TrajectoryCollector
+from landscape.training.collector import TrajectoryCollector
 
 store, run = sys.argv[1:]
 torch.set_num_threads(1)

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from landscape import JobError, TrajectoryCollector
-from landscape.collector.watching import TrainingWatch
 from landscape.model.history import read_history
 from landscape.model.layer_watch import NetworkWatcher
 from landscape.recipes import digits
+from landscape.training.watching import TrainingWatch
 
 
 class Net(nn.Module):

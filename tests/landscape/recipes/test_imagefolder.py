@@ -13,12 +13,12 @@ from landscape.model.arithmetic import state_digest
 from landscape.model.history import read_history
 from landscape.model.run_files import read_info, read_problem
 from landscape.model.snapshots import read_trajectory
-from landscape.optim.schedules import SCHEDULES
 from landscape.recipes import imagefolder
 from landscape.recipes.images.decoding import UnreadableImage
 from landscape.recipes.images.source import EVALUATED, Photographs
 from landscape.recipes.settings import schedule_of
 from landscape.training import Training
+from landscape.training.thor.schedules import SCHEDULES
 
 COLOURS = {"blue": (40, 60, 200), "green": (50, 190, 60), "red": (210, 50, 40)}
 SMALL = {

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import JobError
-from landscape.optim import THOR
+from landscape.training.thor.optimizer import THOR
 
 DATA = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(0)).double()
 LABELS = torch.arange(8) % 4

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from landscape.optim import THOR
-from landscape.optim.sharing import broadcast
-from landscape.training.shares import share_of
+from landscape.training.thor.sharing import broadcast
+from landscape.training.distributed import share_of
 
 store, kept = sys.argv[1:]
 WORLD = 4

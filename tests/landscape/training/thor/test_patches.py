@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from landscape.optim import patches
-from landscape.optim.blocks import Split
+from landscape.training.thor import patches
+from landscape.training.thor.blocks import Split
 
 
 @pytest.mark.parametrize("held", [1, patches.MOST_UNFOLDED])  # images one by one, and all at once

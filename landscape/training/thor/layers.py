@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from landscape.core.errors import MOST_NAMES, JobError
-from landscape.optim.blocks import Split
-from landscape.optim.inverses import Inverse
-from landscape.optim.moments import MOMENTS
-from landscape.optim.statistics import Factors, Statistics
+from landscape.training.thor.blocks import Split
+from landscape.training.thor.factors import MOMENTS
+from landscape.training.thor.optim_inverses import Inverse
+from landscape.training.thor.statistics import Factors, Statistics
 
 # First order by the algorithm, so that no warning names them.
 SILENT = (nn.modules.batchnorm._NormBase, nn.GroupNorm)

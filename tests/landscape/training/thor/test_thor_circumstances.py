@@ -17,7 +17,7 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint_sequential
 
 from landscape import JobError
-from landscape.optim import THOR
+from landscape.training.thor.optimizer import THOR
 
 IMAGES, LABELS = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from landscape.optim.blocks import Blocks, Split, gram
-from landscape.optim.patches import patch_gram
+from landscape.training.thor.blocks import Blocks, Split, gram
+from landscape.training.thor.patches import patch_gram
 
 
 def linear_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from landscape.optim.blocks import Blocks, Split, gram
+from landscape.training.thor.blocks import Blocks, Split, gram
 
 MOST_UNFOLDED = 1 << 23  # numbers of unfolded images held at a time
 QUICK_MULTIPLE = 8  # of channels, for products of matrices

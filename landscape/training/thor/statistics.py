@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from landscape.optim.blocks import Blocks, Split, are_finite, trace
+from landscape.training.thor.blocks import Blocks, Split, are_finite, trace
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from landscape.core.arguments import check_whole, is_number
 from landscape.core.errors import JobError, nearest, shown
-from landscape.optim.rules import RULES
+from landscape.training.thor.rules import RULES
 
 
 class Scaler(Protocol):

@@ -14,9 +14,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from landscape.optim.layers import Found, Layer, Norm, modules_of
-from landscape.optim.moments import moments_of, samples_in
-from landscape.optim.statistics import Statistics
+from landscape.training.thor.factors import moments_of, samples_in
+from landscape.training.thor.layers import Found, Layer, Norm, modules_of
+from landscape.training.thor.statistics import Statistics
 
 
 class Gatherer:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from landscape.optim.inverses import Damping, Inverse, invert
-from landscape.optim.layers import Layer, Norm, listed
-from landscape.optim.rules import TraceRule
-from landscape.optim.sharing import Group, broadcast, owners, ranks_of, sum_over_ranks
-from landscape.optim.statistics import Factors
+from landscape.training.thor.layers import Layer, Norm, listed
+from landscape.training.thor.optim_inverses import Damping, Inverse, invert
+from landscape.training.thor.rules import TraceRule
+from landscape.training.thor.sharing import Group, broadcast, owners, ranks_of, sum_over_ranks
+from landscape.training.thor.statistics import Factors
 
 log = logging.getLogger("landscape")
 

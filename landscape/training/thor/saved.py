@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from landscape.core.errors import JobError
-from landscape.optim.blocks import Blocks
-from landscape.optim.inverses import Inverse
-from landscape.optim.layers import Layer
-from landscape.optim.statistics import Factors
+from landscape.training.thor.blocks import Blocks
+from landscape.training.thor.layers import Layer
+from landscape.training.thor.optim_inverses import Inverse
+from landscape.training.thor.statistics import Factors
 
 Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bool]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from landscape.optim.inverses import Inverse
-from landscape.optim.layers import Layer, Norm
-from landscape.optim.statistics import Statistics
+from landscape.training.thor.layers import Layer, Norm
+from landscape.training.thor.optim_inverses import Inverse
+from landscape.training.thor.statistics import Statistics
 
 Group = dist.ProcessGroup | None
 

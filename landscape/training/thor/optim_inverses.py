@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from landscape.optim.blocks import Blocks, left_product, right_product, size_of
-from landscape.optim.statistics import Factors
+from landscape.training.thor.blocks import Blocks, left_product, right_product, size_of
+from landscape.training.thor.statistics import Factors
 
 TRIES = 6  # of dampings, each ten times the one before
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from landscape.core.errors import JobError
-from landscape.optim import SCHEDULES, THOR
+from landscape.training.thor.optimizer import THOR
+from landscape.training.thor.schedules import SCHEDULES
 
 
 @pytest.fixture(autouse=True)

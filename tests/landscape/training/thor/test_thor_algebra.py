@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from landscape.optim import THOR
+from landscape.training.thor.optimizer import THOR
 
 DAMPING = 0.05
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from landscape.core.errors import JobError
-from landscape.optim.gathering import Gatherer
-from landscape.optim.inverses import Damping
-from landscape.optim.layers import Found, find_layers, listed
-from landscape.optim.options import Scaler, check_group, check_options
-from landscape.optim.refresh import refresh, tell_replaced
-from landscape.optim.rules import RULES, Calendar
-from landscape.optim.saved import layer_from, own_state, paired, saved_layer
-from landscape.optim.sharing import Group
+from landscape.training.thor.gathering import Gatherer
+from landscape.training.thor.inverses import refresh, tell_replaced
+from landscape.training.thor.layers import Found, find_layers, listed
+from landscape.training.thor.optim_inverses import Damping
+from landscape.training.thor.options import Scaler, check_group, check_options
+from landscape.training.thor.rules import RULES, Calendar
+from landscape.training.thor.saved import layer_from, own_state, paired, saved_layer
+from landscape.training.thor.sharing import Group
 
 log = logging.getLogger("landscape")
 
@@ -32,7 +32,7 @@ class THOR(Optimizer):
     """Second-order steps with momentum.
 
     For a layer with weight W [O, I], inputs a and output gradients ĝ of each sample, A = E[aaᵀ] and G = E[ĝĝᵀ] are
-    taken from the batch (`landscape.optim.statistics.Factors` has the scaling by positions), and
+    taken from the batch (`landscape.training.thor.statistics.Factors` has the scaling by positions), and
 
         Δ = (G + √λ)⁻¹·∇W·(A + √λ)⁻¹ + weight_decay·W,   M ← momentum·M + Δ,   W ← W − lr·M.
 
@@ -45,12 +45,12 @@ class THOR(Optimizer):
         lr: the learning rate.
         damping: λ, or a function of the number of steps done that gives λ.
         refresh: which layers get new inverses: "frequency" all of them; "thor", "thor_stop" or "thor_nt" those that
-            the trace rule names (`landscape.optim.rules`).
+            the trace rule names (`landscape.training.thor.rules`).
         frequency: steps between refreshes; inverses are stale between.
         growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
         split_dim: the width of the blocks.
-        balance: shares λ between A and G by their traces, as K-FAC does (`landscape.optim.inverses.Damping`); THOR
-            adds √λ to either.
+        balance: shares λ between A and G by their traces, as K-FAC does
+            (`landscape.training.thor.optim_inverses.Damping`); THOR adds √λ to either.
         average: the share of the older factors in a moving average; 0 takes each refresh's own.
         first_order: multiplies Δ of what is trained first order: its learning rate over `lr`, since one that fits
             preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.

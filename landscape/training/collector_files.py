@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.collector.description import CHANGING
 from landscape.core.base import Folder
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import Unit
@@ -15,6 +14,7 @@ from landscape.model.history import HistoryLines, keep_beside, read_history, rea
 from landscape.model.replacement import replace, staging
 from landscape.model.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import read_trajectory, snapshot_files
+from landscape.training.description import CHANGING
 
 INTERRUPTED = "interrupted"  # the history of a training that was killed before its first snapshot
 DAMAGED = "damaged"  # the history as it was before its damaged lines were left out

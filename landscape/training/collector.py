@@ -21,11 +21,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from landscape.collector.description import describe_run, kept_of, learning_rate
-from landscape.collector.network import refuse_incomplete, unwrap
-from landscape.collector.options import check_starts, checked_options
-from landscape.collector.start import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
-from landscape.collector.watching import EVERY, TrainingWatch
 from landscape.core.arguments import check_whole
 from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
@@ -38,6 +33,11 @@ from landscape.model.parameters import state_of
 from landscape.model.replacement import finish, remove_leftovers
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import snapshot_files, versions, write_snapshot
+from landscape.training.collector_files import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
+from landscape.training.description import describe_run, kept_of, learning_rate
+from landscape.training.network import refuse_incomplete, unwrap
+from landscape.training.options import check_starts, checked_options
+from landscape.training.watching import EVERY, TrainingWatch
 
 log = logging.getLogger("landscape")
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics

@@ -1,0 +1,1 @@
+"""Second-order training: the optimiser THOR, and the schedules of its published trainings."""
