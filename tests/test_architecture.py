@@ -83,7 +83,7 @@ ALLOWED = {
     "zarr": {"landscape/store/"},
     "obstore": {"landscape/core/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
-    "PIL": {"landscape/recipes/images/"},
+    "PIL": {"landscape/recipes/"},
     "h5py": {"landscape/store/"},
     "scipy": {"landscape/connectivity/"},
     "xarray": {"landscape/surface/surface.py"},

@@ -22,8 +22,8 @@ from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, message_of, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.data_place import DataPlace
-from landscape.recipes.images.crops import normalise
+from landscape.recipes.crops import normalise
+from landscape.recipes.data import DataPlace
 from landscape.recipes.in_memory import ImageRecipe
 from landscape.recipes.labels import class_numbers
 from landscape.recipes.options import LoopOptions, takes_loop_options

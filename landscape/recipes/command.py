@@ -17,7 +17,7 @@ from landscape.model.parameters import match_state
 from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
 from landscape.problem.problem import Problem
-from landscape.recipes.data_place import REMEMBERED, DataPlace
+from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.training import Trained, print_epoch
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from landscape.core.base import Place
-from landscape.recipes.data_place import REMEMBERED, DataPlace
+from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.options import LoopOptions, settings_of
 from landscape.recipes.training import Arrays, Images, Trained, Transform, as_stored, fit, training_of

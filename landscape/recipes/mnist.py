@@ -20,7 +20,7 @@ from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.data_place import DataPlace
+from landscape.recipes.data import DataPlace
 from landscape.recipes.in_memory import ImageRecipe
 from landscape.recipes.labels import class_numbers
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import NotFoundError
 from landscape.recipes.cifar10 import read_cifar10, transform
-from landscape.recipes.data_place import COMMON_VARIABLE
+from landscape.recipes.data import COMMON_VARIABLE
 from landscape.recipes.digits import read_digits
 from landscape.recipes.mnist import Scaling, network_input, read_mnist
 from landscape.recipes.sources import Draws, Images, Transform, as_stored

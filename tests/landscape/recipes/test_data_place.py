@@ -11,7 +11,7 @@ from landscape.core.errors import JobError
 from landscape.job.reading import read_job
 from landscape.problem.network import knowing
 from landscape.recipes import cifar10
-from landscape.recipes.data_place import DataPlace
+from landscape.recipes.data import DataPlace
 
 PLACE = DataPlace("the folder with numbers", "LANDSCAPE_NUMBERS")
 

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from landscape.core.errors import JobError
-from landscape.recipes.images.crops import central_crop, draws_of, normalise, random_crop
-from landscape.recipes.images.decoding import UnreadableImage, read_crop
-from landscape.recipes.images.listing import list_images
-from landscape.recipes.images.loading import EvaluatedImages, ImageLoader
+from landscape.recipes.crops import central_crop, draws_of, normalise, random_crop
+from landscape.recipes.decoding import UnreadableImage, read_crop
+from landscape.recipes.images import EvaluatedImages, ImageLoader
+from landscape.recipes.listing import list_images
 
 SIDE = 8
 DAMAGED = (3, 4, 11)

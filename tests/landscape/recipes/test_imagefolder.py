@@ -14,9 +14,9 @@ from landscape.model.history import read_history
 from landscape.model.run_files import read_info, read_problem
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes import imagefolder
-from landscape.recipes.images.decoding import UnreadableImage
-from landscape.recipes.images.source import EVALUATED, Photographs
+from landscape.recipes.decoding import UnreadableImage
 from landscape.recipes.settings import schedule_of
+from landscape.recipes.source import EVALUATED, Photographs
 from landscape.training import Training
 from landscape.training.thor.schedules import SCHEDULES
 

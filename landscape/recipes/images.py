@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
-from landscape.recipes.images.crops import SIDE, central_crop, draws_of, normalise, random_crop
-from landscape.recipes.images.decoding import Choose, UnreadableImage, read_crop
-from landscape.recipes.images.listing import Listing
+from landscape.recipes.crops import SIDE, central_crop, draws_of, normalise, random_crop
+from landscape.recipes.decoding import Choose, UnreadableImage, read_crop
+from landscape.recipes.listing import Listing
 
 Asked = tuple[int | None, tuple[int, ...]]  # an epoch, or None for evaluation, and numbers of images
 Unreadable = Literal["refuse", "skip"]

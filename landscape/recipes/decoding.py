@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape.core.errors import LandscapeError, message_of, shown
-from landscape.recipes.images.crops import Crop
+from landscape.recipes.crops import Crop
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from landscape.recipes.images.crops import SIDE, normalise
-from landscape.recipes.images.listing import Listing
-from landscape.recipes.images.loading import ImageLoader, Unreadable
+from landscape.recipes.crops import SIDE, normalise
+from landscape.recipes.images import ImageLoader, Unreadable
+from landscape.recipes.listing import Listing
 
 EVALUATED = 128  # images at a time, where no gradient asks for more: a thousand photographs are a gigabyte
 
