@@ -11,31 +11,32 @@ import torch
 
 from cluster.process.console import bytes_text
 from cluster.scheduling.starting import time_in_words, times_of
-from landscape import ranging
-from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
+from landscape.compute import auto_range
+from landscape.compute.choosing import freedom_of, make_evaluator, tile_shape_for
+from landscape.compute.eigen_stores import bytes_of_bases
+from landscape.compute.hessian import layout_of
+from landscape.compute.kept import bytes_of_losses
+from landscape.compute.layered import layers_cost
+from landscape.compute.origin_point import origin_remedy, target_remedy, without_zero
+from landscape.compute.point_extras import convexity_cost, convexity_text
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.compute.reproducibility import recorded, why_not_compared
 from landscape.core.devices import cores
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
 from landscape.core.memory import is_out_of_memory
 from landscape.core.numbers import ranges
 from landscape.core.validation import AUTO
-from landscape.curvature import bytes_of_bases, layout_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Freedom, Tuned
 from landscape.evaluation.tuning.tuning import outlook, tune
 from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.preparation.convexity import convexity_cost, convexity_text
-from landscape.preparation.kept import bytes_of_losses
-from landscape.preparation.layered import layers_cost
-from landscape.preparation.origin_point import origin_remedy, target_remedy, without_zero
-from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
-from landscape.reproduction import recorded, why_not_compared
 from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan
 from landscape.surface.grids import finer_shape
@@ -227,7 +228,7 @@ def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
 def _range_evaluations(landscape: PreparedLandscape) -> int:
     """About how many it takes to find the range of the axes; 0 where that is given, or has been found."""
     is_to_be_found = any(AUTO in axis for axis in landscape.identity["coordinates"])
-    return 1 + ranging.EVALUATIONS * len(landscape.directions) if is_to_be_found else 0
+    return 1 + auto_range.EVALUATIONS * len(landscape.directions) if is_to_be_found else 0
 
 
 def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, missing: int) -> dict[str, Any]:

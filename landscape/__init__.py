@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from landscape.core.lazy_names import import_on_use
 
 if TYPE_CHECKING:
-    from landscape.adapting import run
+    from landscape.compute.extend import extend
+    from landscape.compute.refine import run
+    from landscape.compute.refining import refine
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.questions import Limits
-    from landscape.extending import extend
     from landscape.job.collect import CollectLandscape
     from landscape.job.directions.eigen import EigenDirection
     from landscape.job.directions.file import FileDirection
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
     from landscape.problem.problem import Problem
-    from landscape.refining import refine
     from landscape.store.importing import import_surface
     from landscape.store.listing import list_runs
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "adapting": ("run",),
-    "training.collector": ("TrajectoryCollector",),
+    "compute.refine": ("run",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.questions": ("Limits",),
-    "extending": ("extend",),
+    "compute.extend": ("extend",),
     "job.collect": ("CollectLandscape",),
     "job.directions.eigen": ("EigenDirection",),
     "job.directions.file": ("FileDirection",),
@@ -59,9 +58,8 @@ _HOMES = {
     "job.reading": ("read_job",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
-    "training.thor.optimizer": ("THOR",),
     "problem.problem": ("Problem",),
-    "refining": ("refine",),
+    "compute.refining": ("refine",),
     "store.importing": ("import_surface",),
     "store.listing": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
@@ -70,6 +68,8 @@ _HOMES = {
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
     "training": ("Training",),
+    "training.collector": ("TrajectoryCollector",),
+    "training.thor.optimizer": ("THOR",),
 }
 
 __all__ = [

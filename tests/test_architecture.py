@@ -22,16 +22,11 @@ LAYERS = [
     "landscape: model surface; cluster: options process",
     "landscape: job problem views; cluster: scheduling shipping",
     "landscape: evaluation store training; cluster: session",
-    "landscape: optim page preparation recipes tally; cluster: doctor exporting status",
-    "landscape: choosing packing reproduction work; cluster: submit viewing",
-    "landscape: bench calculation takeover",
-    "landscape: comparison curvature inspection ranging",
-    "landscape: checks measures tasks; cluster: planning",
-    "landscape: pipeline; cluster: serving workers",
-    "landscape: connectivity extending refining",
-    "landscape: adapting",
-    "landscape: studies; cluster: driver",
-    "cluster: studies training",
+    "landscape: compute optim page recipes; cluster: doctor exporting status",
+    "landscape: bench checks comparison connectivity curvature inspection measures studies; cluster: "
+    "planning serving submit viewing workers",
+    "cluster: driver studies",
+    "cluster: training",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms

@@ -12,13 +12,13 @@ from typing import Any
 from landscape.bench import Options, bench, bench_text
 from landscape.bench.table import aligned, spread
 from landscape.bench.timing import quotient
+from landscape.compute.prepare import prepare
+from landscape.compute.serial import run as run_serially
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.core.validation import MAX_SIZE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.pipeline import run as run_serially
-from landscape.preparation import prepare
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
 MOST_TILES = 256  # where so many are over before a second worker has come, none is coming

@@ -13,9 +13,9 @@ from cluster.options import Flag, MaybeWhole, checked_workers
 from landscape.core.errors import DONE, JobError
 
 if TYPE_CHECKING:
-    from landscape.calculation import Calculator
+    from landscape.compute.executor import Calculator
+    from landscape.compute.prepared import PreparedJob, PreparedLandscape
     from landscape.job.job import Job
-    from landscape.preparation import PreparedJob, PreparedLandscape
     from landscape.store.results import Run
 
 

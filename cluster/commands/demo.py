@@ -47,8 +47,8 @@ def run_demo(out: Path, workers: int) -> int:
     from cluster.commands.check import check_all, texts_of
     from cluster.commands.computing import compute
     from cluster.process.console import seconds_text
+    from landscape.compute.asked import collected_landscapes
     from landscape.job.job import Job
-    from landscape.preparation import collected_landscapes
     from landscape.recipes.digits import train
 
     start = time.monotonic()

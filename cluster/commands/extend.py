@@ -51,8 +51,8 @@ def extend(
     """
     who.check()
     from cluster.status import run_status, status_text
-    from landscape.extending import More, steps_left
-    from landscape.extending import extend as extend_landscape
+    from landscape.compute.extend import More, steps_left
+    from landscape.compute.extend import extend as extend_landscape
 
     with _named_as_typed():
         more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))

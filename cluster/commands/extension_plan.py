@@ -10,10 +10,10 @@ from typing import Any
 from cluster.planning import plan_job, plan_text
 from cluster.process.console import seconds_text
 from cluster.scheduling.starting import time_in_words
+from landscape.compute.extend import More, extension_job
+from landscape.compute.recorded import recorded_plan
 from landscape.core.grid import as_written
-from landscape.extending import More, extension_job
 from landscape.job.job import Job
-from landscape.preparation.recorded import recorded_plan
 from landscape.store import LandscapeStore
 from landscape.store.results import open_run
 

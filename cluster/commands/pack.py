@@ -32,7 +32,7 @@ def pack(
     precision
         float32, tf32, bfloat16 or float64.
     """
-    from landscape.packing import pack as write
+    from landscape.compute.pack import pack as write
 
     packed = write(read_bound_job(job, num_samples=num_samples, precision=precision), out)
     data = {

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.planning import plan_job
 from cluster.process.console import seconds_text
 from cluster.scheduling.starting import time_in_words
-from landscape.refining import level_job
+from landscape.compute.refining import level_job
 from landscape.store import LandscapeStore
 from landscape.store.levels import points_left
 from landscape.store.results import open_run

@@ -14,8 +14,7 @@ from cluster.scheduling.schedule import Schedule
 from cluster.workers.packing import pack_directions, pack_state
 from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
 from cluster.workers.worker import LandscapeInputs
-from landscape.calculation import Calculator, Question, Setting, Shared
-from landscape.calculation.calculator import unanswered
+from landscape.compute.executor import Calculator, Question, Setting, Shared, unanswered
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 

@@ -9,9 +9,9 @@ from cluster.driver.short_jobs import is_quicker_here
 from cluster.process.signals import graceful_stop
 from cluster.scheduling.policy import Policy
 from cluster.session.session import ray_session
-from landscape.calculation import Calculator, LocalCalculator
+from landscape.compute.executor import Calculator, LocalCalculator
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.progress import stage
-from landscape.preparation import PreparedJob, PreparedLandscape
 
 
 @contextmanager

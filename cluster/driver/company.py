@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cluster.process.signals import graceful_stop
 from cluster.session.session import ray_session
-from landscape.preparation import PreparedJob
+from landscape.compute.prepared import PreparedJob
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

@@ -16,12 +16,12 @@ from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.policy import Policy
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import Crew
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.reproducibility import NotReproduced
+from landscape.compute.work import Task, make_work
 from landscape.core.errors import Interrupted, StoreError, shown
 from landscape.core.progress import Observer
 from landscape.evaluation.tuning.questions import Limits
-from landscape.preparation import PreparedJob
-from landscape.reproduction import NotReproduced
-from landscape.work import Task, make_work
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

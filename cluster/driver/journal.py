@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.process.logs import TASKS, event_fields, relay
+from landscape.compute.reproducibility import Witness
+from landscape.compute.work import Task
 from landscape.core.progress import Failure
-from landscape.reproduction import Witness
-from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.workers.protocol import WorkerHandle

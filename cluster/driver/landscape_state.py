@@ -6,11 +6,9 @@ from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from cluster.driver.sent_landscape import SentLandscape
-from landscape.evaluation.reference_loss import OwnLosses
-from landscape.job.job import Job
-from landscape.preparation import PreparedLandscape
-from landscape.preparation.warnings import warn_of_constant
-from landscape.reproduction import (
+from landscape.compute.dry_run import warn_of_constant
+from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.reproducibility import (
     NO_LOSSES,
     NotReproduced,
     Witness,
@@ -23,9 +21,11 @@ from landscape.reproduction import (
     recorded,
     refusal,
 )
-from landscape.tally import ReportingWorker, Tally
-from landscape.tasks import OpenLandscape, start_tally
-from landscape.work import Task
+from landscape.compute.tally import ReportingWorker, Tally
+from landscape.compute.tasks import OpenLandscape, start_tally
+from landscape.compute.work import Task
+from landscape.evaluation.reference_loss import OwnLosses
+from landscape.job.job import Job
 
 MOST_ASKED = 2  # workers, one after another, for what the user's own model gives: the first may have died of it
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.workers.protocol import WorkerHandle
+from landscape.compute.tally import ReportingWorker
+from landscape.compute.tasks import OpenLandscape
+from landscape.compute.work import Task
 from landscape.core.errors import JobError, shown
 from landscape.job.job import Job
-from landscape.tally import ReportingWorker
-from landscape.tasks import OpenLandscape
-from landscape.work import Task
 
 
 class Landscapes:

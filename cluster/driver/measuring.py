@@ -12,14 +12,13 @@ from cluster.driver.receipts import Receipts
 from cluster.driver.worker_manager import WorkerManager
 from cluster.workers.protocol import Crew, WorkerHandle
 from cluster.workers.worker import Receipt
-from landscape.choosing import freedom_of, tile_shape_for
+from landscape.compute.choosing import freedom_of, tile_shape_for
+from landscape.compute.prepared import PreparedJob, kept_samples
+from landscape.compute.tasks import create_landscape
+from landscape.compute.work import Task
 from landscape.core.progress import CHOOSING, stage
 from landscape.evaluation.tuning.questions import Limits, Measure, Request, follow
 from landscape.evaluation.tuning.search import Search
-from landscape.preparation import PreparedJob
-from landscape.preparation.prepared import kept_samples
-from landscape.tasks import create_landscape
-from landscape.work import Task
 
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
 GATHER_SECONDS = 10.0  # how long the first worker waits for others of its node to be timed together with it

@@ -12,11 +12,11 @@ from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.compute.reproducibility import Witness
+from landscape.compute.tasks import Outcome, well_formed
+from landscape.compute.work import Task
 from landscape.core.errors import JobError
 from landscape.evaluation.reference_loss import OwnLosses
-from landscape.reproduction import Witness
-from landscape.tasks import Outcome, well_formed
-from landscape.work import Task
 
 MOST_HELD = 4  # outcomes per worker that wait for what the user's own model gives
 

@@ -11,9 +11,9 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.landscapes import Landscapes
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import WorkerHandle
+from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points
+from landscape.compute.work import Task
 from landscape.core.progress import Failure, Observer
-from landscape.tasks import Outcome, commit_all, quarantine, task_points
-from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

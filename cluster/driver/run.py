@@ -17,23 +17,24 @@ from cluster.process.signals import graceful_stop
 from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
-from landscape.adapting import with_levels
-from landscape.calculation import Calculators
+from landscape.compute.auto_range import finder_of
+from landscape.compute.eigenpairs import solver_of
+from landscape.compute.executor import Calculators
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.refine import with_levels
+from landscape.compute.serial import OpenOne, run_prepared
+from landscape.compute.tasks import OpenLandscape, open_landscape
 from landscape.core.errors import LandscapeError
 from landscape.core.lock import run_lock
 from landscape.core.memory import keep_freed_memory
 from landscape.core.progress import PREPARING, Observer, stage
-from landscape.curvature import solver_of
 from landscape.evaluation.tuning.questions import Limits
 from landscape.job.directions.context import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
-from landscape.pipeline import OpenOne, run_prepared
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.ranging import finder_of
 from landscape.store import write_error
 from landscape.store.results import Run
-from landscape.tasks import OpenLandscape, open_landscape
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 

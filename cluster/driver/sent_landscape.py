@@ -7,8 +7,8 @@ from typing import Any
 
 from cluster.workers.packing import pack_directions, pack_state
 from cluster.workers.worker import LandscapeInputs
-from landscape.preparation import PreparedLandscape
-from landscape.reproduction import check_point
+from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.reproducibility import check_point
 
 
 class SentLandscape:

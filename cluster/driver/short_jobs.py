@@ -11,14 +11,14 @@ import torch
 
 from cluster.process import supervisor_pipe
 from cluster.scheduling.starting import is_done_sooner_here
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores
 from landscape.core.errors import Interrupted
 from landscape.core.memory import release_memory
 from landscape.evaluation.tuning.questions import Limits
 from landscape.evaluation.tuning.statistics import budget_of
 from landscape.evaluation.tuning.trials import measure_point
-from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 
 MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is a long one

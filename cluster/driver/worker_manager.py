@@ -10,8 +10,8 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.compute.reproducibility import NotReproduced, Witness
 from landscape.core.errors import JobError, LandscapeError
-from landscape.reproduction import NotReproduced, Witness
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

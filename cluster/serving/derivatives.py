@@ -10,18 +10,17 @@ import numpy as np
 import torch
 
 from cluster.serving.timing import Stretch
-from landscape.calculation import BlockGradient, Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
-from landscape.calculation.calculator import Answer, Held
+from landscape.compute.derivatives import BlockGradient, TotalsOfBlocks
+from landscape.compute.executor import Answer, Calculator, Held, Question, Setting, Shared, Station
+from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError
-from landscape.curvature import HessianOperator
-from landscape.curvature.operator import block_count, layout_of, stretches_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.model.description import describe_parameters
-from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.tasks import Floats
 
 # Of an axis: at this share of its length a difference of float32 losses is far above their rounding, and still linear.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** (1 / 3) / 2

@@ -12,20 +12,21 @@ from cluster.serving.described import Described, describe
 from cluster.serving.refusals import FAILED, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.timing import Stretch, timed
-from landscape.choosing import make_evaluator
+from landscape.compute.asked import asked_of
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.recorded_job import recorded_job
+from landscape.compute.reproducibility import bear_witness, recorded, refusal
+from landscape.compute.tasks import Floats, GivenUp, try_task
+from landscape.compute.work import work_at
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.retries import NotRetried
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.preparation.asked import asked_of
-from landscape.preparation.recorded_job import recorded_job
 from landscape.problem.user_code import in_folder
-from landscape.reproduction import bear_witness, recorded, refusal
 from landscape.store import LandscapeStore
-from landscape.tasks import Floats, GivenUp, try_task
-from landscape.work import work_at
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from landscape.compute.reproducibility import NotReproduced
 from landscape.core.errors import (
     ClusterUnreachableError,
     Interrupted,
@@ -14,7 +15,6 @@ from landscape.core.errors import (
     few_lines,
     one_line,
 )
-from landscape.reproduction import NotReproduced
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, BUSY = 400, 401, 404, 405, 408, 413, 429
 FAILED, UNAVAILABLE = 500, 503

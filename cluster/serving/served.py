@@ -17,9 +17,9 @@ from cluster.serving.loaded import Computed, mark_of, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
+from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError, shown
 from landscape.store import LandscapeStore
-from landscape.tasks import Floats
 
 PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it
 EARLY_SECONDS = 1.0  # after which the disk is looked at beside the answers, so that under load no request waits for it

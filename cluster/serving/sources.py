@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.serving.refusals import NOT_FOUND, Refusal
+from landscape.compute.asked import asked_of
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.job.job import Job
 from landscape.job.reading import read_job
-from landscape.preparation.asked import asked_of
 from landscape.store import LandscapeStore, landscape_names
 from landscape.store.results import open_run
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.compute.tasks import Floats
 from landscape.store import LandscapeStore
 from landscape.surface.surface import NOT_FINITE, OK, Surface
-from landscape.tasks import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,7 @@ def child() -> None:
     report.touch()
     begun = report.stat().st_ctime_ns
     gc.disable()
-    import landscape.preparation  # noqa: F401  before the hook, as it opens much
+    import landscape.compute.prepare  # noqa: F401  before the hook, as it opens much
 
     gc.freeze()  # what is imported stays: no collection needs to walk it
     gc.enable()
@@ -181,7 +181,7 @@ def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]
 
 
 def _prepare_locally(job: Job, fresh: str) -> list[str]:
-    from landscape.preparation import prepare
+    from landscape.compute.prepare import prepare
 
     if os.path.isdir(job.run_path) and os.access(job.run_path, os.W_OK):
         prepare(job)
@@ -192,7 +192,7 @@ def _prepare_locally(job: Job, fresh: str) -> list[str]:
 
 def _prepare_remotely(job: Job) -> list[str]:
     """Compare the job with what its run holds; a remark where that cannot be read from here."""
-    from landscape.preparation import prepare
+    from landscape.compute.prepare import prepare
 
     try:
         prepare(job)
@@ -203,7 +203,7 @@ def _prepare_remotely(job: Job) -> list[str]:
 
 def _prepare_anew(job: Job, fresh: str) -> None:
     """Prepare those of its landscapes that need no trajectory, as if the run were new."""
-    from landscape.preparation import prepare
+    from landscape.compute.prepare import prepare
 
     here = tuple(each for each in job.landscapes if not each.needs_trajectory)
     prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))

@@ -28,17 +28,17 @@ from cluster.workers.packing import item_pieces, pack_samples, pack_state
 from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
 from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, SharedPoints, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
-from landscape.calculation import Question, Shared
+from landscape.compute.executor import Question, Shared
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.work import Task, Work
 from landscape.core.errors import printable
 from landscape.core.memory import host_limit
 from landscape.core.progress import stage
 from landscape.evaluation.tuning.questions import Request
-from landscape.preparation import PreparedJob
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.observables import ordered_names
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Rows, Samples
-from landscape.work import Task, Work
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory

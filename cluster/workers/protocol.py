@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.workers.worker import Receipt
+from landscape.compute.work import Task, Work
 from landscape.evaluation.tuning.questions import Request
 from landscape.surface.record_parts import WorkerRecord
-from landscape.work import Task, Work
 
 LOOK_SECONDS = 2.0  # between two questions for what the cluster has
 NODE_LOST = "its node is lost"

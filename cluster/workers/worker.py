@@ -24,7 +24,10 @@ from cluster.workers.packing import (
     unpack_state,
 )
 from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
-from landscape.calculation import Question, Station
+from landscape.compute.executor import Question, Station
+from landscape.compute.reproducibility import NotReproduced, Witness, bear_witness, losses_of_own_model
+from landscape.compute.tasks import Outcome, evaluate
+from landscape.compute.work import Work
 from landscape.core.devices import pick_device
 from landscape.core.errors import JobError
 from landscape.core.grid import Grid
@@ -44,9 +47,6 @@ from landscape.problem.points import PointSets
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
-from landscape.reproduction import NotReproduced, Witness, bear_witness, losses_of_own_model
-from landscape.tasks import Outcome, evaluate
-from landscape.work import Work
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 

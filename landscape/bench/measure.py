@@ -18,7 +18,9 @@ from landscape.bench.memory import memory_of
 from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Grid, Tile
 from landscape.core.plan import Engine, Precision
@@ -28,7 +30,6 @@ from landscape.evaluation.tuning.statistics import row_points
 from landscape.evaluation.tuning.trials import measure_point, probe_points
 from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
 
 MEMORY_POINTS = 3

@@ -11,26 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.calculation import (
-    AtPoints,
-    BlockGradient,
-    Calculator,
-    LocalCalculator,
-    Question,
-    Setting,
-    Shared,
-    Station,
-    TotalsOfBlocks,
-    UnusedParameters,
-)
-from landscape.calculation.paired import Pairs, evaluated
 from landscape.checks.rules.curvature import AlongAxis, Differences
+from landscape.compute.derivatives import BlockGradient, TotalsOfBlocks, UnusedParameters
+from landscape.compute.eigen_stores import bytes_of_bases
+from landscape.compute.executor import Calculator, LocalCalculator, Question, Setting, Shared, Station
+from landscape.compute.hessian import HessianOperator
+from landscape.compute.lanczos import lanczos
+from landscape.compute.paired import Pairs, evaluated
+from landscape.compute.points import AtPoints
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.batch_norm import BatchNorm
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.memory import host_limit
 from landscape.core.plan import Engine, Precision, in_float32
-from landscape.curvature import HessianOperator, bytes_of_bases, lanczos
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
@@ -42,7 +36,6 @@ from landscape.job.directions.random import RandomDirection
 from landscape.model.arithmetic import norm
 from landscape.model.description import describe_parameters, in_first_version
 from landscape.model.parameters import State
-from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.selection import samples_in
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from landscape import __version__
-from landscape.calculation import Calculators, here
 from landscape.checks.asking import Asker
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.words import NotJudged, check
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
+from landscape.compute.executor import Calculators, here
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
-from landscape.preparation import prepare
-from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.store.results import open_run
 from landscape.store.tidying import keep_with_landscape
 from landscape.surface.record_entries import Check, Checks

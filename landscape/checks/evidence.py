@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from landscape.checks.rules.words import number as brief
+from landscape.compute.recorded_job import recorded_folder
 from landscape.core.grid import Floats, Index
 from landscape.core.places import locate, run_labels
 from landscape.core.validation import OF_RUN
@@ -17,7 +18,6 @@ from landscape.job.recorded import spec_as_computed
 from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.model.training_state import went_on_to
-from landscape.preparation.recorded_job import recorded_folder
 from landscape.store import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface

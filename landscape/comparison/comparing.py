@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.calculation import AtPoints, Calculator, Calculators, Setting, here, setting_of
-from landscape.calculation.paired import Floats, Pairs, answers_at, evaluated, of_pair
 from landscape.comparison.sides import Side, refuse_apart
 from landscape.comparison.steps import (
     PATCH_CHANGES,
@@ -25,11 +23,15 @@ from landscape.comparison.steps import (
     points_of_line,
     rows_of_patch,
 )
+from landscape.compute.executor import Calculator, Calculators, Setting, here, setting_of
+from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
-from landscape.preparation import PreparedJob, prepare
-from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.surface.sample_losses import stored_stderr
 from landscape.surface.surface import NOT_COMPUTED
 from landscape.views.prepare.tables import duration

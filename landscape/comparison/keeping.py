@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from landscape import __version__
-from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.comparison.sides import Side
+from landscape.compute.paired import Floats
 from landscape.core.errors import JobError
 from landscape.core.lock import driver_alive
 from landscape.store import LandscapeStore, refuse_unwritable

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.calculation import Setting
+from landscape.compute.executor import Setting
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine
 from landscape.core.quantisation import Quantisation

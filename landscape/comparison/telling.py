@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from landscape.calculation.paired import Floats
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.comparison.steps import Patch, Steps
+from landscape.compute.paired import Floats
 from landscape.views.prepare.levels import number
 
 SAYING = (

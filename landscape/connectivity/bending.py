@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.calculation import Calculator, Setting
+from landscape.compute.executor import Calculator, Setting
 from landscape.connectivity.steps import Reached, Stepped, StepsOfBend, Training, steps_per_epoch, take_steps
 from landscape.core.errors import Interrupted, JobError
 from landscape.model.parameters import State

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from landscape import __version__
-from landscape.calculation import Calculators, Setting, here
+from landscape.compute.executor import Calculators, Setting, here
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.serial import run
+from landscape.compute.weights import Weights
 from landscape.connectivity.bending import Along, train_by
 from landscape.connectivity.matching import match_weights
 from landscape.connectivity.steps import Training
@@ -34,9 +38,6 @@ from landscape.job.job import Job
 from landscape.model.arithmetic import state_digest
 from landscape.model.parameters import State
 from landscape.model.snapshots import read_trajectory
-from landscape.pipeline import run
-from landscape.preparation import PreparedJob, prepare
-from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore
 from landscape.store.results import Run

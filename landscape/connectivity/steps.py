@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.calculation import Question, Shared, Station
+from landscape.compute.executor import Question, Shared, Station
 from landscape.core.errors import JobError
 from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import fixed_seeds

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.calculation import AtPoints, AtWeights, Calculators, setting_of
+from landscape.compute.executor import Calculators, setting_of
+from landscape.compute.points import AtPoints, AtWeights
+from landscape.compute.prepared import PreparedJob
 from landscape.evaluation.values import Values
 from landscape.model.parameters import State
-from landscape.preparation import PreparedJob
 from landscape.surface.barriers import Barrier, Barriers, PathColumns, barriers_of, path_columns
 from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.surface.curves import Curve, curve_places

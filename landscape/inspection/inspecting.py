@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from landscape.calculation import AtPoints, Calculators, here, setting_of
+from landscape.compute.executor import Calculators, here, setting_of
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
+from landscape.compute.question import LayersAt
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.arguments import is_number, refuse_too_far
 from landscape.core.errors import JobError, shown
 from landscape.evaluation.layers import LayersSeen
-from landscape.inspection.question import LayersAt
 from landscape.model.asked import asked_rules
 from landscape.model.layer_rules import RULES, Finding
-from landscape.preparation import prepare
-from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.store import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
+from landscape.compute.weights import Weights
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, shown
 from landscape.core.numbers import ranges
@@ -24,9 +27,6 @@ from landscape.model.description import describe_parameters
 from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.parameters import State
 from landscape.model.snapshots import Trajectory
-from landscape.preparation import PreparedJob
-from landscape.preparation.recorded_job import Callback, recorded_fields, recorded_folder
-from landscape.preparation.weights import Weights
 from landscape.store import LandscapeStore, landscape_names
 
 log = logging.getLogger("landscape")

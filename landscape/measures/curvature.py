@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from landscape.compute.curvature_kept import KeptSteps, kept_lanczos
+from landscape.compute.eigen_stores import most_steps, refuse_large_bases
+from landscape.compute.errors import sampled_curvature
+from landscape.compute.hessian import HessianOperator
+from landscape.compute.lanczos import Krylov, lanczos
+from landscape.compute.trace import PROBES, trace
 from landscape.core.errors import JobError
-from landscape.curvature import HessianOperator, Krylov, lanczos, refuse_large_bases, sampled_curvature, trace
-from landscape.curvature.kept import KeptSteps, kept_lanczos
-from landscape.curvature.trace import PROBES
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.eigen import STEPS
 from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
-from landscape.preparation.solving import most_steps
 from landscape.surface.convexity import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.calculation import AtPoints, Calculator, Setting
+from landscape.compute.executor import Calculator, Setting
+from landscape.compute.points import AtPoints
 from landscape.core.plan import Plan
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values

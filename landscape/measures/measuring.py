@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.calculation import Calculator, Setting
+from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.executor import Calculator, Setting
+from landscape.compute.prepared import PreparedJob
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 from landscape.core.progress import stage
-from landscape.curvature.kept import KeptSteps
 from landscape.evaluation.values import Values
 from landscape.measures.average import average_rows, error_noise_row
 from landscape.measures.curvature import PROBED, curvature_rows
@@ -24,7 +25,6 @@ from landscape.measures.slope import Slope
 from landscape.measures.worst import keskar, sharpness
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import State, refuse_not_finite
-from landscape.preparation import PreparedJob
 
 # Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
 # little.

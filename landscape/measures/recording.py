@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscape.calculation import Calculator, Calculators
+from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.executor import Calculator, Calculators
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, shown
 from landscape.core.lock import driver_alive
-from landscape.curvature.kept import KeptSteps
 from landscape.job.job import Job
 from landscape.measures import document
 from landscape.measures.asking import Origin, at_origin, first_state, has_all, settings_of
@@ -24,7 +26,6 @@ from landscape.measures.rows import finite
 from landscape.model.arithmetic import state_digest
 from landscape.model.description import describe_parameters
 from landscape.model.snapshots import Trajectory
-from landscape.preparation import PreparedJob, prepare
 from landscape.store import refuse_unwritable
 from landscape.store.tidying import writing
 

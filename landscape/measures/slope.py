@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from landscape.calculation import Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
+from landscape.compute.derivatives import TotalsOfBlocks
+from landscape.compute.executor import Calculator, Question, Setting, Shared, Station
+from landscape.compute.hessian import Layout, block_count, layout_of, stretches_of
 from landscape.core.errors import JobError
-from landscape.curvature import Layout, layout_of
-from landscape.curvature.operator import block_count, stretches_of
 from landscape.evaluation.factors import loss_factors
 from landscape.measures.lines import Floats
 from landscape.problem.problem import Problem

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from landscape.curvature import Layout
-from landscape.curvature.algebra import length
+from landscape.compute.algebra import length
+from landscape.compute.hessian import Layout
 from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope

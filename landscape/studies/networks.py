@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from landscape.adapting import run as compute_job
+from landscape.compute.refine import run as compute_job
 from landscape.job.job import Job
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.problem import Problem

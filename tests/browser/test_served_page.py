@@ -10,10 +10,10 @@ from browser_page import Look, serving
 from playwright.sync_api import Browser
 from served import serving as serving_points
 
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.serial import run
 from landscape.job.reading import read_job
-from landscape.pipeline import run
-from landscape.preparation import prepare
 
 pytestmark = [pytest.mark.serve, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import eigsh
 from torch import nn
 
 from landscape import Problem
-from landscape.curvature import lanczos
+from landscape.compute.lanczos import lanczos
 from landscape.recipes.lenet import LeNet5
 
 pytestmark = pytest.mark.frameworks

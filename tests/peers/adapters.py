@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
-from landscape.choosing import freedom_of, make_evaluator, tune_landscape
-from landscape.preparation import prepare
+from landscape.compute.choosing import freedom_of, make_evaluator, tune_landscape
+from landscape.compute.prepare import prepare
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from cluster.workers.crew import fetch, node_id
 from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
+from landscape.compute.prepare import prepare
+from landscape.compute.tasks import commit, create_landscape
+from landscape.compute.work import Work, make_work
 from landscape.evaluation.tuning.questions import Freedom, Measure
 from landscape.job.job import Job
-from landscape.preparation import prepare
-from landscape.tasks import commit, create_landscape
-from landscape.work import Work, make_work
 
 PROBLEM = """
 import time

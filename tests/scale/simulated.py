@@ -25,16 +25,16 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
+from landscape.compute.work import Work
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
 from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
-from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.store import Examination
 from landscape.surface.record import Record
-from landscape.tasks import OpenLandscape, Outcome, missing_tasks
-from landscape.work import Work
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},

@@ -30,11 +30,11 @@ from cluster.driver.receipts import MOST_HELD
 from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
+from landscape.compute.reproducibility import OtherModel, Witness
+from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.core.errors import Interrupted, JobError
 from landscape.evaluation.reference_loss import OwnLosses, Pair
 from landscape.evaluation.values import Values
-from landscape.reproduction import OtherModel, Witness
-from landscape.tasks import OpenLandscape, Outcome, missing_tasks
 
 BUSY = 0.95
 

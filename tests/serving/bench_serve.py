@@ -68,11 +68,11 @@ def main() -> int:
 
 def make(folder: Path, model: str, asked: argparse.Namespace):  # type: ignore[no-untyped-def]
     """Compute the run, and return the serial evaluator of its landscape."""
-    from landscape.choosing import make_evaluator
+    from landscape.compute.choosing import make_evaluator
+    from landscape.compute.prepare import prepare
+    from landscape.compute.serial import run
     from landscape.core.memory import keep_freed_memory
     from landscape.job.reading import read_job
-    from landscape.pipeline import run
-    from landscape.preparation import prepare
 
     keep_freed_memory()  # as `landscape run --serial` does, and a replica
     (folder / "bench_problem.py").write_text(PROBLEM.replace("SAMPLES", str(asked.samples)).replace("MODEL", model))

@@ -24,11 +24,11 @@ from served import Running, serving
 
 from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
 from cluster.serving.stub import LandscapeStub
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.serial import run
 from landscape.core.services import services_of
 from landscape.job.reading import read_job
-from landscape.pipeline import run
-from landscape.preparation import prepare
 from landscape.store.results import open_run
 
 pytestmark = pytest.mark.serve

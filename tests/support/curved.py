@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
 from landscape import Problem
-from landscape.calculation import LocalCalculator, Setting
-from landscape.curvature import HessianOperator
-from landscape.preparation import prepare
+from landscape.compute.executor import LocalCalculator, Setting
+from landscape.compute.hessian import HessianOperator
+from landscape.compute.prepare import prepare
 
 LINE = {"name": "line", "size": 3, "directions": [{"kind": "random"}]}
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem
+from landscape.compute.pack import Packed, pack
 from landscape.model.model import PortableModel
-from landscape.packing import Packed, pack
 
 PLANE = {"name": "plane", "size": 3, "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}]}
 

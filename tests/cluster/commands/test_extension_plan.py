@@ -16,7 +16,7 @@ from torch import nn
 from cluster.commands.app import command
 from cluster.commands.extension_plan import extension_text, plan_extension
 from landscape import JobError, Problem, extend, run
-from landscape.extending import More
+from landscape.compute.extend import More
 
 MORE = More(num_samples=37, observables=("root",), ranges=((-2.0, 1.0), (-1.0, 1.0)))
 

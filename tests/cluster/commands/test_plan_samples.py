@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cluster.planning import plan_job, plan_text
 from landscape import Problem, run
-from landscape.extending import More, extension_job
+from landscape.compute.extend import More, extension_job
 
 
 def terms_problem() -> Problem:

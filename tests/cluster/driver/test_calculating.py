@@ -18,20 +18,14 @@ from cluster.scheduling.policy import Policy
 from cluster.session.metrics import Metrics
 from cluster.session.session import ray_session
 from cluster.workers.crew import RayCrew
-from landscape.calculation import (
-    AtPoints,
-    AtWeights,
-    BlockGradient,
-    LocalCalculator,
-    ProductOfBlocks,
-    Setting,
-    TotalsOfBlocks,
-    setting_of,
-)
+from landscape.compute.derivatives import BlockGradient, ProductOfBlocks, TotalsOfBlocks
+from landscape.compute.executor import LocalCalculator, Setting, setting_of
+from landscape.compute.points import AtPoints, AtWeights
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.question import LayersAt
 from landscape.connectivity.steps import Reached, StepsOfBend, Training
 from landscape.core.errors import Interrupted, JobError
-from landscape.inspection.question import LayersAt
-from landscape.preparation import PreparedJob, prepare
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

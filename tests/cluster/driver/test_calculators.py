@@ -8,9 +8,10 @@ import pytest
 from cluster.driver import calculators
 from cluster.driver.calculating import RayCalculator
 from cluster.driver.calculators import calculator_of
-from landscape.calculation import AtPoints, Calculator, LocalCalculator, setting_of
+from landscape.compute.executor import Calculator, LocalCalculator, setting_of
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
-from landscape.preparation import prepare
 
 POINTS = np.array([[0.0, 0.0], [0.5, -0.5]])
 

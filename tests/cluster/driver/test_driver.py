@@ -19,12 +19,12 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.crew import RayCrew
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.directions.file import FileDirection
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
-from landscape.reproduction import OtherModel
 from landscape.store import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.driver import run as driver
 from landscape import open_run, read_job
+from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError
-from landscape.pipeline import run as run_serially
 
 # A plain attribute that is not the same in every process: the callback of one of them draws another.
 DIFFERENT = """

@@ -25,12 +25,12 @@ from cluster.driver.driver import Driver
 from cluster.scheduling.policy import Policy
 from cluster.status import run_status
 from cluster.workers.crew import RayCrew
+from landscape.compute.tally import Tally
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.job.job import Job
 from landscape.store.results import open_run
 from landscape.surface.surface import OK
-from landscape.tally import Tally
 
 pytestmark = pytest.mark.faults
 

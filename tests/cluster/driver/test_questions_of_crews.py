@@ -12,7 +12,7 @@ from cluster.driver.calculating import RayCalculator
 from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
 from cluster.workers.worker import Receipt
-from landscape.calculation import Question, Setting
+from landscape.compute.executor import Question, Setting
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 

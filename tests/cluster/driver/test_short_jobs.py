@@ -15,8 +15,8 @@ from cluster.driver import run as driver
 from cluster.driver.short_jobs import is_worth_it, may_run_here
 from cluster.process import supervisor_pipe
 from cluster.scheduling.starting import LONGEST_HERE
+from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted
-from landscape.pipeline import run as run_serially
 from landscape.store import LandscapeStore, landscape_names
 from landscape.store.results import open_run
 from landscape.surface.surface import OK

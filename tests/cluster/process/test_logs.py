@@ -19,9 +19,9 @@ from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, e
 from cluster.process.relaying import relay_output
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
+from landscape.compute.work import Task
 from landscape.core.errors import JobError
 from landscape.core.progress import Failure
-from landscape.work import Task
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.task_queue import TaskQueue
+from landscape.compute.tasks import TaskList
+from landscape.compute.work import Task
 from landscape.core.grid import coarse_to_fine_order
-from landscape.tasks import TaskList
-from landscape.work import Task
 
 
 @given(st.lists(st.text(max_size=4), max_size=5), st.integers(0, 12))

@@ -23,9 +23,9 @@ from cluster.serving.rest import make_app
 from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
+from landscape.compute.serial import run as run_serially
 from landscape.core.http import Guard
 from landscape.job.reading import read_job
-from landscape.pipeline import run as run_serially
 
 PROBLEM = """
 from dataclasses import replace

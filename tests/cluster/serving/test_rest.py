@@ -19,10 +19,10 @@ from cluster.serving.bodies import READ_ON
 from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
 from landscape.core.errors import NotFoundError
 from landscape.job.reading import read_job
-from landscape.preparation import prepare
 from landscape.store.results import open_run
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"

@@ -15,7 +15,7 @@ from ray.exceptions import RaySystemError
 from cluster.session.placement import Placement
 from cluster.session.session import has_process
 from cluster.workers.crew import EXPLAIN_SECONDS, RayCrew
-from landscape.preparation import prepare
+from landscape.compute.prepare import prepare
 
 WAITS = """def problem():
     if (HERE / "wait").exists():

@@ -10,7 +10,7 @@ from torch import nn
 
 from cluster.workers.crew import look_of
 from landscape import Problem
-from landscape.preparation import prepare
+from landscape.compute.prepare import prepare
 
 NAMES = ("loss", "distance")
 

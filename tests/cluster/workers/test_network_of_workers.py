@@ -8,7 +8,7 @@ from torch import nn
 from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import Job, Problem, TrajectoryCollector
-from landscape.preparation import prepare
+from landscape.compute.prepare import prepare
 from landscape.problem.network import network_options
 
 WIDTH = 3

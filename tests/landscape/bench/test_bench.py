@@ -19,7 +19,8 @@ from landscape.bench.memory import LiveStorages, peak_of
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
-from landscape.choosing import make_evaluator
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.table import make_forward
@@ -27,7 +28,6 @@ from landscape.evaluation.tuning.questions import Limits
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.statistics import budget_of
 from landscape.evaluation.tuning.tuning import tune
-from landscape.preparation import prepare
 
 CPU = torch.device("cpu")
 BRIEF = Options(rounds=3, slice_seconds=0.002, search_seconds=0.0)

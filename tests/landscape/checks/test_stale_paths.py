@@ -18,7 +18,7 @@ from landscape.checks import check_landscape
 from landscape.checks.rules.geometry import OnPlane, path
 from landscape.checks.rules.statistics import Between, OnPath, Stale, stale
 from landscape.checks.rules.values import Holes, Lowest, Range, holes, lowest, range_of_axes
-from landscape.preparation import prepare
+from landscape.compute.prepare import prepare
 from landscape.surface.axes import Along
 from landscape.surface.record_entries import Check
 from landscape.views.prepare.figure import prepare_figure

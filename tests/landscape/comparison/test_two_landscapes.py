@@ -14,18 +14,19 @@ from small_models import conv_problem, make_job
 from torch import nn
 
 from landscape import JobError, NotFoundError, Problem, open_run, run
-from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.comparison import Compare, compare_landscapes, sides_of
 from landscape.comparison.comparing import asked_bits
 from landscape.comparison.pictures import pictures_of
 from landscape.comparison.steps import Steps, fine_enough, length_with_changes
 from landscape.comparison.telling import document, line_of_steps, lines_of, tables_of
+from landscape.compute.executor import LocalCalculator, setting_of
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.quantisation import Quantisation
 from landscape.model.description import describe_parameters
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import state_of
-from landscape.preparation import prepare
-from landscape.preparation.recorded_job import recorded_job
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.sample_losses import paired_stderr
 from landscape.surface.surface import Surface

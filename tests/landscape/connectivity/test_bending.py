@@ -11,13 +11,13 @@ from scipy.optimize import minimize
 from small_models import make_job
 
 from landscape import Job, Problem
-from landscape.calculation import LocalCalculator, Setting
+from landscape.compute.executor import LocalCalculator, Setting
+from landscape.compute.prepare import prepare
 from landscape.connectivity import Bend, Training, bending, train_bend
 from landscape.connectivity.bending import Along, Progress, train_by
 from landscape.connectivity.weight_files import read_losses, read_progress, remove_progress, write_made, write_progress
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.model.parameters import state_of
-from landscape.preparation import prepare
 from landscape.problem.samples import Rows
 from landscape.surface.curves import curve_shares
 

@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from landscape import Landscape
+from landscape.compute.axes import axis_ranges, fit_range, make_coordinates
 from landscape.core.grid import (
     MAX_TILE_EDGE,
     Grid,
@@ -27,7 +28,6 @@ from landscape.core.grid import (
     tile_counts,
 )
 from landscape.job.defaults import with_defaults_of
-from landscape.preparation.axes import axis_ranges, fit_range, make_coordinates
 from landscape.store.format import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)

@@ -10,8 +10,8 @@ from small_models import make_job
 from torch import nn
 
 from landscape import JobError, Problem, run
+from landscape.compute.prepare import prepare
 from landscape.evaluation.dry_run import first_look
-from landscape.preparation import prepare
 from landscape.surface.surface import QUARANTINED
 
 CPU = torch.device("cpu")

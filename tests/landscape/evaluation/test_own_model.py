@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy
 
 from landscape import Problem, extend, run
 from landscape.checks import check_landscape
+from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import JobError
 from landscape.evaluation.private import private_copy
 from landscape.evaluation.reference_loss import Pair
-from landscape.reproduction import OtherModel
 from landscape.store import LandscapeStore
 from landscape.views.prepare.words import caption
 

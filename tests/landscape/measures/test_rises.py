@@ -11,8 +11,8 @@ from sharpness_scene import Scene, bowl, observe, scene_of
 from torch import nn
 
 from landscape import Problem
+from landscape.compute.trace import filter_weighted_trace
 from landscape.core.statistics import interval_of
-from landscape.curvature import filter_weighted_trace
 from landscape.evaluation.values import SampleValues, Values
 from landscape.measures.average import average_rows, error_noise_row, relative
 from landscape.measures.layers import layer_rows

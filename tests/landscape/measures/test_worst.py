@@ -9,6 +9,7 @@ from sharpness_scene import Scene, bowl, relu_net, scene_of
 from torch import nn
 
 from landscape import Problem
+from landscape.compute import eigen_stores
 from landscape.core.errors import JobError
 from landscape.measures.curvature import curvature_rows
 from landscape.measures.measuring import Asked, measure
@@ -16,7 +17,6 @@ from landscape.measures.rises import draws_of
 from landscape.measures.rows import Row
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
 from landscape.model.description import describe_parameters
-from landscape.preparation import solving
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
@@ -118,7 +118,7 @@ def test_the_smallest_eigenvalue_of_a_flat_bulk_is_computed_on_or_undecided(tmp_
     assert resolved.value == pytest.approx(0.0, abs=1e-6)
     assert "no eigenvalue is below -1e-06 of the largest" in resolved.note
     assert row("negative", -1e-4).value < 0
-    monkeypatch.setattr(solving, "FURTHER", 1)
+    monkeypatch.setattr(eigen_stores, "FURTHER", 1)
     undecided = row("few", 0.0)
     assert undecided.value is None
     assert "sign undecided: between -0.0" in undecided.note

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape import Job, JobError, Problem, run
+from landscape.compute.prepare import prepare
+from landscape.compute.stores import create_store
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.options import DEFAULT_IGNORE, Normalise
 from landscape.job.directions.random import random_direction
@@ -33,7 +35,6 @@ from landscape.model.arithmetic import (
 from landscape.model.description import ParameterInfo, describe_parameters, in_first_version
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import match_state, persistent_buffers, state_of
-from landscape.preparation import create_store, prepare
 from landscape.surface.record import Record
 
 # -- filter normalisation ------------------------------------------------------------------------------------

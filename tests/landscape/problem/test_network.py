@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from landscape import Job, JobError, Problem, TrajectoryCollector, run
+from landscape.compute.prepare import prepare
 from landscape.model.run_files import read_info, read_network
-from landscape.preparation.preparing import prepare
 from landscape.problem.callback import load_problem
 from landscape.problem.network import network_options
 

@@ -18,10 +18,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from landscape import JobError, Problem, run
+from landscape.compute.prepare import prepare
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
-from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.observables import check_observed

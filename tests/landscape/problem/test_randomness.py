@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from cluster.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
+from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
-from landscape.preparation import prepare
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.store import LandscapeStore
 from landscape.surface.record_parts import RandomData

@@ -14,7 +14,8 @@ from small_models import make_job, plan_on_disk
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.choosing import freedom_of
+from landscape.compute.choosing import freedom_of
+from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
 from landscape.evaluation.engines import pooling
@@ -23,7 +24,6 @@ from landscape.evaluation.tuning.questions import Candidate, Check, Freedom, Lim
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.trials import Trials
 from landscape.evaluation.tuning.tuning import tune
-from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 from landscape.surface.record import plain
 from landscape.views.prepare.words import precision_text

@@ -14,12 +14,12 @@ from torch import nn
 
 from cluster.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
+from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.eigenpairs import serial_solver
+from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.local import LocalFolder
 from landscape.core.lock import run_lock
-from landscape.curvature import serial_solver
-from landscape.curvature.kept import KeptSteps
-from landscape.preparation import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 ENDS = [{"kind": "eigen", "rank": 1}, {"kind": "eigen", "rank": -1}]

@@ -12,6 +12,9 @@ import pytest
 import torch
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
+from landscape.compute.context import LandscapeContext
+from landscape.compute.prepare import prepare
+from landscape.compute.weights import Weights
 from landscape.core.grid import AXIS_NAMES
 from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.file import FileDirection
@@ -23,9 +26,6 @@ from landscape.job.directions.towards import TowardsDirection
 from landscape.job.landscape import Landscape
 from landscape.model.description import describe_parameters
 from landscape.model.snapshots import read_trajectory
-from landscape.preparation import prepare
-from landscape.preparation.context import LandscapeContext
-from landscape.preparation.weights import Weights
 from landscape.problem.samples import as_samples
 
 BASIS = '''

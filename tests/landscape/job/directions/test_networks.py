@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
-from landscape.calculation import AtPoints, LocalCalculator, setting_of
+from landscape.compute import path as path_on_axes
+from landscape.compute.executor import LocalCalculator, setting_of
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
 from landscape.job.directions.plane import plane_through
 from landscape.model.arithmetic import combine
-from landscape.preparation import path as path_on_axes
-from landscape.preparation import prepare
 from landscape.surface.curves import curve_places
 from landscape.surface.record import Record
 from landscape.views.prepare.figure import prepare_figure

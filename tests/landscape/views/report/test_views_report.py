@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from landscape.compute.work import Task
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
 from landscape.core.progress import Failure
@@ -30,7 +31,6 @@ from landscape.views.prepare.levels import number
 from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare.words import caption, state_text
 from landscape.views.report import render_report, write_report
-from landscape.work import Task
 
 NASTY = "</script><script>alert(1)</script>"
 

@@ -1,0 +1,193 @@
+"""How far the axes of a landscape run: to where the loss has changed visibly, found by bisection.
+
+Along each axis, the change at a distance r is the larger of abs(L(r) − L₀) and abs(L(−r) − L₀). From a first one, the
+distance is doubled or halved until the change is below a target at one and not at the next; then what lies between is
+halved. All distances are numbers of two digits. The axis runs to the first one that reaches the target: for a target τ
+along a parabola of curvature κ that is √(2τ/κ), rounded up.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+
+from landscape.compute.executor import Calculator, Calculators, here, setting_of
+from landscape.compute.points import AtPoints
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.ranging import RangeFinder
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, as_written
+from landscape.core.progress import stage
+from landscape.job.directions.eigen import LEAST_RISE
+from landscape.problem.guessing import guessing_of
+from landscape.surface.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
+
+log = logging.getLogger("landscape")
+
+# A third of the way to a network that only guesses: a picture then shows the basin, and not the plain around it.
+SHARE_OF_GUESSING = 1 / 3
+EVALUATIONS = 16  # that an axis takes, about: two a distance, of three for the bracket and five within it
+MOST_HALVINGS = 40
+FLAT = 1e-6  # of the loss: what changes by less is rounding of float32
+IN_NUMBERS = "range: must be given in numbers, not auto"
+
+Search = Generator[float, float, FoundAxis]
+
+
+def distance_of(number: int) -> float:
+    """The distances of two digits by their numbers: 1.0 has 0, and there are 90 from one power of ten to the next.
+
+    >>> [distance_of(number) for number in (-1, 0, 1, 89, 90)]
+    [0.99, 1.0, 1.1, 9.9, 10.0]
+    """
+    power, digits = divmod(number, 90)
+    return float(f"{digits + 10}e{power - 1}")
+
+
+def number_of(distance: float) -> int:
+    """The number of the largest distance of two digits that is not above this one.
+
+    >>> [number_of(distance) for distance in (0.999, 1.0, 1.05, 1.1, 10.0)]
+    [-1, 0, 0, 1, 90]
+    """
+    digits, _, power = f"{distance:.17e}".partition("e")
+    return 90 * int(power) + int(float(digits) * 10 + 1e-9) - 10
+
+
+def search(start: float, farthest: float, target: float) -> Search:
+    """Find how far one axis runs: yields distances, and is sent the change of the loss at each.
+
+    Raises:
+        JobError: the change is as large, or not finite, however close to the origin.
+    """
+    changes = dict[int, float]()
+
+    def change(number: int) -> Generator[float, float, bool]:
+        if number not in changes:
+            changes[number] = yield distance_of(number)
+        return not changes[number] < target
+
+    last = number_of(farthest)
+    low = high = min(number_of(start), last)
+    if (yield from change(high)):
+        for _ in range(MOST_HALVINGS):
+            low = number_of(distance_of(high) / 2)
+            if not (yield from change(low)):
+                break
+            high = low
+        else:
+            raise JobError(f"changes by {changes[high]:.3g} as close as {as_written(distance_of(high))} to the origin")
+    else:
+        while not (yield from change(high)):
+            if high == last:
+                return FoundAxis(radius=distance_of(high), change=changes[high], end="farthest")
+            low, high = high, min(number_of(2 * distance_of(high)), last)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if (yield from change(middle)) else (middle, high)
+    end: AxisEnd = "target" if math.isfinite(changes[high]) else "finite"
+    at = high if end == "target" else low
+    return FoundAxis(radius=distance_of(at), change=changes[at], end=end)
+
+
+def found_range(
+    calculator: Calculator,
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    starts: Sequence[float],
+    farthest: Sequence[float],
+) -> FoundRange:
+    """The range of the landscape's axes, each searched beside the others.
+
+    Raises:
+        JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
+    """
+    setting, names = setting_of(landscape), landscape.grid.names
+
+    def losses(points: Floats) -> list[float]:
+        answers = calculator.ask(setting, [AtPoints(point[None]) for point in points])
+        return [float(values.mean["loss"][0]) for values in answers]
+
+    (origin_loss,) = losses(np.zeros((1, len(names))))
+    if not math.isfinite(origin_loss):
+        raise JobError(f"{IN_NUMBERS}, as the loss at the origin is {origin_loss}")
+    target, rule = target_of(origin_loss, guessing_of(prepared.problem.observe, prepared.samples))
+    searches = dict(enumerate(search(start, end, target) for start, end in zip(starts, farthest, strict=True)))
+    asked, found, evaluations = {axis: next(each) for axis, each in searches.items()}, dict[int, FoundAxis](), 1
+    while asked:
+        points = np.array([
+            sign * distance * np.eye(len(names))[axis] for axis, distance in asked.items() for sign in (1.0, -1.0)
+        ])  # fmt: skip
+        changes = np.abs(np.array(losses(points)) - origin_loss).reshape(-1, 2)
+        evaluations += len(points)
+        for axis, (one, other) in zip(list(asked), changes.tolist(), strict=True):
+            # NaN counts as reached, and so must not be lost in a maximum.
+            larger = max(one, other) if math.isfinite(one) and math.isfinite(other) else math.inf
+            try:
+                asked[axis] = searches[axis].send(larger)
+            except StopIteration as ended:
+                del asked[axis]
+                found[axis] = ended.value
+            except JobError as error:
+                raise JobError(f"{IN_NUMBERS}, as the loss along {names[axis]} {error}") from None
+    axes = tuple(found[axis] for axis in range(len(names)))
+    for name, how_far in zip(names, axes, strict=True):
+        _look_at(landscape.name, name, how_far, target, origin_loss)
+    ends = ", ".join(f"{name} ±{as_written(each.radius)}" for name, each in zip(names, axes, strict=True))
+    stage(f"range of landscape {landscape.name}: {ends}, found by {evaluations} evaluations")
+    return FoundRange(target=target, rule=rule, axes=axes, evaluations=evaluations)
+
+
+def target_of(origin_loss: float, guessing: float | None) -> tuple[float, TargetRule]:
+    """By how much the loss is to change, and what that follows from.
+
+    A third of the loss of guessing where there are classes; else max(L₀, 0.1), to which the radius of `landscape
+    measure` and the range of eigenvectors reach too.
+    """
+    if guessing:
+        return SHARE_OF_GUESSING * guessing, "guessing"
+    return (origin_loss, "origin") if origin_loss > LEAST_RISE else (LEAST_RISE, "least")
+
+
+def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_loss: float) -> None:
+    """Refuse a loss that is flat along an axis, and say where it does not reach the target.
+
+    Raises:
+        JobError: it is flat.
+    """
+    if axis.end == "target":
+        return
+    radius = as_written(axis.radius)
+    if axis.end == "finite":
+        log.warning(
+            "range of landscape %r: the loss along %s is not finite beyond %s, and has changed by %.3g there, not by "
+            "%.3g", landscape, name, radius, axis.change, target,
+        )  # fmt: skip
+        return
+    if axis.change <= FLAT * abs(origin_loss):
+        raise JobError(f"{IN_NUMBERS}, as the loss is flat along {name}: at ±{radius} it is what it is at 0")
+    log.warning(
+        "range of landscape %r: the loss along %s has changed by %.3g at %s, not by %.3g, and nothing farther is "
+        "tried; give the range in numbers for another", landscape, name, axis.change, radius, target,
+    )  # fmt: skip
+
+
+def finder_of(calculators: Calculators) -> RangeFinder:
+    """The finder that asks a calculator."""
+
+    def find(
+        prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
+    ) -> FoundRange:
+        stage(f"finding the range of landscape {landscape.name}")
+        with calculators(prepared, landscape, EVALUATIONS * len(starts)) as calculator:
+            return found_range(calculator, prepared, landscape, starts, farthest)
+
+    return find
+
+
+def serial_finder(stop: Callable[[], bool] = lambda: False) -> RangeFinder:
+    """The finder that computes in this process: the reference."""
+    return finder_of(here(stop))

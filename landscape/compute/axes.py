@@ -1,0 +1,147 @@
+"""The axes of a landscape and the grid over them, from its specification and the weights it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from landscape.compute.context import LandscapeContext
+from landscape.compute.path import no_path_to_fit
+from landscape.core.errors import JobError
+from landscape.core.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
+from landscape.job.defaults import DEFAULTS
+from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
+from landscape.job.directions.directions_plane import cosines
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
+from landscape.model.arithmetic import direction_digest, norm
+from landscape.model.parameters import State
+from landscape.store import LandscapeStore
+from landscape.store.format import PathPlan
+from landscape.surface.record import plain
+from landscape.surface.record_parts import AxisRecord
+
+PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
+
+
+def axis_ranges(spec: Landscape) -> list[Range | None]:
+    """The range per axis as given, else the kind's default; None where it is to be fitted to the paths."""
+    return [_axis_range(spec, k) for k in range(len(spec.directions))]
+
+
+def _axis_range(spec: Landscape, k: int) -> Range | None:
+    if spec.ranges is not None:
+        return spec.ranges[k]
+    chosen = _chosen_coordinates(spec, k)
+    if chosen is None:
+        return None if spec.paths else spec.directions[k].default_range
+    return float(chosen[0]), float(chosen[-1])
+
+
+def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
+    """The coordinates that the kind of the axis chooses where the range is left out; None where it chooses none."""
+    return None if spec.range is not None else spec.directions[k].coordinates(spec.size[k])
+
+
+def make_coordinates(
+    spec: Landscape,
+    path: PathPlan | None,
+    defaults: int = DEFAULTS,
+    places: Sequence[Floats | None] = (),
+    ends: Sequence[Range | None] = (),
+) -> tuple[Floats, ...]:
+    """The coordinates per axis, in float64.
+
+    Args:
+        path: the projected trajectory, to which axes without a range are fitted.
+        defaults: the version of the defaults; axes fitted under the first one did not go through zero.
+        places: per axis the coordinates that its kind is fitted to instead; None, and by default, the path.
+        ends: per axis the range that follows from the origin; None, and by default, it does not.
+
+    Raises:
+        JobError: an axis without a range would be fitted to the path, and there is none.
+    """
+    own = [None if each is None else fit_range(each) for each in places or [None] * len(spec.size)]
+    fitted = [end or fit for end, fit in zip(ends or [None] * len(spec.size), own, strict=True)]
+    return tuple(_make_axis(spec, k, path, defaults, fitted[k]) for k in range(len(spec.size)))
+
+
+def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, fitted: Range | None) -> Floats:
+    size = spec.size[k]
+    if (chosen := _chosen_coordinates(spec, k)) is not None:
+        return chosen
+    if (limits := _axis_range(spec, k)) is not None:
+        return axis_coordinates(size, *limits)
+    if spec.paths and path is not None:
+        return _over_paths(size, path.coordinates[:, k], fitted, spec.directions[k].default_range)
+    if fitted is not None:
+        return coordinates_through_zero(size, *fitted)
+    if path is None:
+        raise no_path_to_fit(spec)
+    spread = coordinates_through_zero if defaults > 1 else axis_coordinates
+    return spread(size, *fit_range(path.coordinates[:, k]))
+
+
+def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | None) -> Floats:
+    """Coordinates that reach over all paths, and as far as they would without any."""
+    low, high = fit_range(places)
+    if usual is not None and fitted is None and usual[0] <= low and high <= usual[1]:
+        return axis_coordinates(size, *usual)
+    ends = [each for each in (fitted, usual) if each is not None]
+    return coordinates_through_zero(size, min([low, *(end for end, _ in ends)]), max([high, *(end for _, end in ends)]))
+
+
+def make_grid(context: LandscapeContext, path: PathPlan | None, defaults: int) -> Grid:
+    """The grid of a landscape that is new."""
+    places = [direction.places(context) for direction in context.axes]
+    ends = [axis.range_at(context) if context.spec.range is None else None for axis in context.axes]
+    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, defaults, places, ends))
+
+
+def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext) -> Floats:
+    """The cosines between the axes [axes, axes]: of the parameters alone where all axes move some.
+
+    Buffers that move along, such as running variances, are no part of an angle in weight space.
+    """
+    names = {info.name for info in context.infos}
+    parts = [{name: part for name, part in axis.tensors.items() if name in names} for axis in directions]
+    return cosines(parts if all(parts) else [axis.tensors for axis in directions])
+
+
+def fit_range(coordinates: np.ndarray) -> Range:
+    """From the least to the largest coordinate of the path, the origin included, and 20 % of that beyond each."""
+    low, high = min(0.0, float(coordinates.min())), max(0.0, float(coordinates.max()))
+    margin = PATH_MARGIN * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple[DirectionTensors, ...]:
+    """Every axis's tensors and what to record of them; those of a landscape on disk as they were stored."""
+    kept = stored.directions() if stored else None
+    axes = []
+    for k, spec in enumerate(context.axes):
+        tensors = kept[k] if kept else spec.make(context)
+        recorded = stored.arrays[stored.arrays.axis_names[k]].attributes if stored and spec.is_costly else None
+        axes.append(DirectionTensors(tensors, _describe(spec, tensors, context, recorded)))
+    return tuple(axes)
+
+
+def _describe(
+    spec: DirectionSpec, tensors: State, context: LandscapeContext, recorded: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What is recorded of an axis; where it is recorded already, the same, with the digest of the tensors at hand."""
+    if recorded is not None:
+        return {**recorded, "digest": direction_digest(tensors)}
+    fields = spec.model_dump(mode="json")
+    record = AxisRecord(
+        kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors)
+    )
+    return {**fields, **plain(record), **spec.attributes(context)}
+
+
+def check_tile(job: Job, grid: Grid) -> None:
+    """Refuse, by a `JobError`, a shape of tiles that has another number of axes than the grid."""
+    if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
+        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")

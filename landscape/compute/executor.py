@@ -1,0 +1,204 @@
+"""What a question is, what a process has at hand to answer it, and the calculator that has questions answered."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
+
+from landscape.compute.choosing import make_evaluator
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.plan import Plan
+from landscape.core.retries import NotRetried, RetryRule
+from landscape.evaluation.derivatives import Differentiation
+from landscape.evaluation.evaluator import Evaluator
+from landscape.job.directions.base import DirectionTensors
+from landscape.model.parameters import State
+from landscape.problem.user_code import cause_of, in_folder
+
+Value = TypeVar("Value", covariant=True)
+Answer = TypeVar("Answer", covariant=True)
+
+
+FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The weights that questions are about, and the arithmetic of the answers; a process is set to it once.
+
+    Attributes:
+        origin: θ₀.
+        directions: the axes through it; none where only the origin, or whole sets of weights, are asked about.
+        plan: with which values are computed. Derivatives take its precision, batches and statistics, and run eagerly.
+    """
+
+    origin: State
+    directions: tuple[DirectionTensors, ...]
+    plan: Plan
+
+
+class Shared(Protocol[Value]):
+    """A large value that travels to every process once, however many questions hold it."""
+
+    def get(self) -> Value:
+        """The value, in the process that answers."""
+
+
+@dataclass(frozen=True)
+class Held(Generic[Value]):
+    """A shared value of a calculator whose questions are answered where they are asked."""
+
+    value: Value
+
+    def get(self) -> Value:
+        """The value itself."""
+        return self.value
+
+
+@dataclass
+class Station:
+    """What a process that answers has at hand: the evaluator of a setting, and derivatives at its origin."""
+
+    evaluator: Evaluator
+    origin: State
+
+    @cached_property
+    def differentiation(self) -> Differentiation:
+        """Derivatives of the mean loss at the origin; takes the model once more into memory."""
+        return Differentiation.beside(self.evaluator, self.origin)
+
+    @cached_property
+    def differentiation_in_double(self) -> Differentiation:
+        """The same in float64, for what differences of gradients are taken of; once more again where it is another."""
+        if self.evaluator.plan.precision == "float64":
+            return self.differentiation
+        return Differentiation.beside(self.evaluator, self.origin, "float64")
+
+
+class Question(ABC, Generic[Answer]):
+    """One unit of what is asked. It travels to the process that answers, and so does its answer: both are picklable.
+
+    The answer depends on the question and the setting alone, to the bit: on no other question, and on no process.
+    """
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What messages call it."""
+
+    @abstractmethod
+    def answer(self, station: Station) -> Answer:
+        """Compute it."""
+
+
+class Calculator(ABC):
+    """Has questions answered. Who answers, and in which order, changes no bit of the answers."""
+
+    @abstractmethod
+    def share(self, value: Any) -> Shared[Any]:
+        """Make a value available to all who answer; questions hold what is returned."""
+
+    @abstractmethod
+    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+        """The answers, in the order of the questions.
+
+        Raises:
+            JobError: user code raised each time that a question was tried; says which question and what it raised.
+            Interrupted: a stop was asked for.
+        """
+
+    @abstractmethod
+    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+        """The answers of several processes to one question, each set anew; of as many different ones as there are."""
+
+
+@dataclass
+class LocalCalculator(Calculator):
+    """Answers in this process, one question after another: the reference.
+
+    Args:
+        prepared: the job, whose problem and samples the questions are about.
+        landscape: any one of it; says the device.
+        stop: is asked before each point; when true, `Interrupted` is raised.
+    """
+
+    prepared: PreparedJob
+    landscape: PreparedLandscape
+    stop: Callable[[], bool] = lambda: False
+    _station: Station | None = field(default=None, init=False)
+    _setting: Setting | None = field(default=None, init=False)
+
+    def share(self, value: Any) -> Shared[Any]:
+        """The value, held as it is."""
+        return Held(value)
+
+    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+        """The answers, in the order of the questions."""
+        return [self._answer(setting, question) for question in questions]
+
+    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+        """The answers of this process, set anew each time."""
+        answers = []
+        for _ in range(times):
+            self._station = self._setting = None
+            answers.append(self._answer(setting, question))
+        return answers
+
+    def _answer(self, setting: Setting, question: Question[Answer]) -> Answer:
+        rule, exceptions = RetryRule(), 0
+        with in_folder(self.prepared.folder):
+            station = self._set_to(setting)
+            while True:
+                self._on_point()
+                try:
+                    return station.evaluator.within_memory(lambda: question.answer(station))
+                except (Interrupted, NotRetried):
+                    raise
+                except Exception as error:
+                    exceptions += 1
+                    if rule.after_exception(exceptions) == "quarantine":
+                        raise unanswered(question.label, cause_of(error)) from error
+
+    def _set_to(self, setting: Setting) -> Station:
+        if self._station is None or self._setting is not setting:
+            self._station = None  # first, as the device may hold the model and the samples only once
+            set_to = replace(self.landscape, origin=setting.origin, directions=setting.directions, plan=setting.plan)
+            evaluator = make_evaluator(self.prepared, set_to, self._on_point)
+            self._station, self._setting = Station(evaluator, setting.origin), setting
+        return self._station
+
+    def _on_point(self) -> None:
+        if self.stop():
+            raise Interrupted("interrupted; nothing of this is kept: the same command begins it anew")
+
+
+# Gives one for a job, its landscape, and about so many evaluations of all samples.
+Calculators = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
+
+
+def here(stop: Callable[[], bool] = lambda: False) -> Calculators:
+    """Calculators that answer in this process: the reference."""
+    return lambda prepared, landscape, evaluations: nullcontext(LocalCalculator(prepared, landscape, stop))
+
+
+def setting_of(landscape: PreparedLandscape) -> Setting:
+    """The setting of a landscape: its origin, axes and plan."""
+    return Setting(landscape.origin, landscape.directions, landscape.plan)
+
+
+def unanswered(label: str, cause: str) -> JobError:
+    """The error of a question that cannot be answered, as user code raises, or as this software refuses it.
+
+    A refusal that begins with a field says by itself what it is about; of anything else, `label` says where it was met.
+
+    >>> str(unanswered("points", "JobError: batch_norm: must be eval")), str(unanswered("points", "ValueError: no"))
+    ('batch_norm: must be eval', 'points: ValueError: no')
+    """
+    words = cause.removeprefix(f"{JobError.__name__}: ")
+    return JobError(words if words != cause and FIELD.match(words) else f"{label}: {words}")

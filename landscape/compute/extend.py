@@ -1,0 +1,278 @@
+"""More of a landscape that is there: more samples, more observables, a wider range, with every value that is known.
+
+The result is, to the bit, what asking for it at once would have given with the same plan. It is computed beside the
+landscape, under another name, and takes its place when it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from landscape.compute.choosing import within_tile_bytes
+from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
+from landscape.compute.serial import run as run_serially
+from landscape.compute.widening import Ranges, parse_ranges, per_axis, wider_sizes
+from landscape.core.arguments import check_whole
+from landscape.core.errors import JobError, shown
+from landscape.job.job import Job
+from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.levels import why_incomplete
+from landscape.store.moving import finish_move
+from landscape.store.rename import extension_name, replace_landscape
+from landscape.store.results import Run, open_run
+from landscape.store.tidying import remove_landscape, writing
+from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
+
+
+@dataclass(frozen=True)
+class More:
+    """What an extension adds; None for what stays.
+
+    Attributes:
+        num_samples: how many samples the landscape shall have.
+        observables: names that `observe` returns by now and the landscape does not hold.
+        ranges: [low, high] of all axes, or of each.
+
+    Raises:
+        JobError: one of them is none.
+    """
+
+    num_samples: int | None = None
+    observables: Sequence[str] = ()
+    ranges: Ranges | None = None
+
+    def __post_init__(self) -> None:
+        count, names = self.num_samples, self.observables
+        if count is not None:
+            check_whole("num_samples", count, 1)
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise JobError(f"observables: must be a list of names, such as ['accuracy'], not {shown(names)}")
+        if self.ranges is not None:
+            object.__setattr__(self, "ranges", parse_ranges(self.ranges))
+
+    def one_by_one(self) -> Iterator[More]:
+        """The same in steps that add one kind of thing each."""
+        # Observables first: the later steps evaluate everything that `observe` returns.
+        if self.observables:
+            yield More(observables=self.observables)
+        if self.num_samples is not None:
+            yield More(num_samples=self.num_samples)
+        if self.ranges is not None:
+            yield More(ranges=self.ranges)
+
+
+def extend(
+    run: str | Path,
+    name: str,
+    *,
+    num_samples: int | None = None,
+    observables: Sequence[str] = (),
+    ranges: Ranges | None = None,
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+    compute: Callable[[Job], Run] = run_serially,
+) -> Run:
+    """Extend a landscape of a run; interrupted, the same call goes on.
+
+    Args:
+        num_samples: how many samples it shall have, more than it has.
+        observables: what `observe` returns by now, and the landscape does not hold yet.
+        ranges: a wider range, by whole steps: one [low, high] for all axes or one for each.
+        problem: the callback; default: the one that the landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+        compute: what computes a job, such as `cluster.run`; default: this process.
+
+    Returns:
+        The run, opened for reading.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        JobError: the landscape cannot be extended in this way; says why.
+        Interrupted: the same call goes on.
+    """
+    more = More(num_samples, observables, ranges)
+    path = open_run(run).path
+    refuse_unwritable(path)
+    _left(path, name, more)  # what is refused leaves no lock in the run
+    with writing(path):
+        finished = finish_move(path)  # of a process that was killed while an extension took the place of its landscape
+    if finished is not None and finished.target == name and not _left(path, name, more):
+        return open_run(run)
+    steps = steps_left(run, name, more)
+    for step in steps[1:]:  # that nothing is computed before a later step is refused
+        extension_job(run, name, step, problem, folder)
+    for step in steps:
+        job = extension_job(run, name, step, problem, folder)
+        opened = _computed(job, compute)
+        staged = job.landscapes[0].name
+        left = LandscapeStore.open(opened.path, staged).counts()
+        if left[NOT_COMPUTED] or left[QUARANTINED]:
+            return opened  # partial: the failures are listed with it, and the landscape stays as it is
+        with writing(opened.path):
+            replace_landscape(opened.path, staged, name)
+    return open_run(run)
+
+
+def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
+    """What `compute` returns; a refused job leaves no landscape behind that it has begun and computed nothing of."""
+    staged = job.landscapes[0].name
+    before = LandscapeStore.find(job.run_path, staged)
+    try:
+        return compute(job)
+    except JobError:
+        begun = LandscapeStore.find(job.run_path, staged) if before is None else None
+        if begun is not None and not begun.counts()[NOT_COMPUTED + 1 :].any():
+            remove_landscape(job.run_path, staged)
+        raise
+
+
+def steps_left(run: str | Path, name: str, more: More) -> list[More]:
+    """The steps of an extension that are not done yet: it may have been interrupted between two of them.
+
+    Raises:
+        JobError: nothing is asked for, or nothing more than there is.
+    """
+    left = _left(run, name, more)
+    if not left:
+        raise JobError(f"extend: landscape {shown(name)} has all of this already; ask for more")
+    return left
+
+
+def _left(run: str | Path, name: str, more: More) -> list[More]:
+    store = _opened(open_run(run).path, name)
+    asked = list(more.one_by_one())
+    if not asked:
+        raise JobError("extend: needs at least one of samples, observable and range")
+    return [step for step in asked if not _is_done(store, step)]
+
+
+def _opened(path: str, name: str) -> LandscapeStore:
+    """A landscape that a job has computed.
+
+    Raises:
+        NotFoundError: there is none of this name.
+        JobError: other software has.
+    """
+    store = LandscapeStore.open(path, name)
+    if store.record.is_imported and store.record.imported is not None:
+        file = shown(store.record.imported.file or "a file")
+        raise JobError(
+            f"landscape {shown(name)} cannot be extended: it was imported from {file}, and no job computed it; compute "
+            "a landscape of your own under another name"
+        )
+    return store
+
+
+def _is_done(store: LandscapeStore, step: More) -> bool:
+    if step.num_samples is not None:
+        # Batches that are taken whole may hold a few samples more than were asked for.
+        has, asked = store.identity.num_samples or 0, store.job.whole.get("num_samples")
+        return has == step.num_samples or (has > step.num_samples and asked == step.num_samples)
+    if step.observables:
+        return set(step.observables) <= set(store.observables)
+    grid = store.grid()
+    ends = [] if grid is None else [(float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    return ends == per_axis(step.ranges or (), len(store.shape))
+
+
+def extension_job(
+    run: str | Path,
+    name: str,
+    step: More,
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+) -> Job:
+    """The job that computes one step of an extension; what it is planned for and costs, `landscape plan` tells.
+
+    Raises:
+        JobError: the landscape cannot be extended in this way.
+    """
+    path = open_run(run).path
+    store = _opened(path, name)
+    _refuse(store, step)
+    recorded = recorded_fields(path, store, problem)
+    spec = recorded["landscapes"][0] | {"name": extension_name(name)}
+    if step.ranges is not None:
+        spec |= _wider(store, step.ranges)
+    if step.num_samples is not None:
+        recorded["num_samples"] = step.num_samples
+    # Tiles as they are, unless the losses of more samples need smaller ones.
+    tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
+    recorded |= {"landscapes": [spec], "engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
+    job = job_of(recorded)
+    if step.num_samples is not None:
+        _refuse_axes_of_samples(name, job)
+    return job.extending(name, folder or recorded_folder(store), tuple(step.observables))
+
+
+def _refuse_axes_of_samples(name: str, job: Job) -> None:
+    """Refuse more samples for a landscape whose axes would be others with them."""
+    kinds = [axis.kind for axis in job.landscapes[0].directions if axis.follows_samples]
+    if kinds:
+        raise JobError(
+            f"num_samples: landscape {shown(name)} has axes of kind {kinds[0]}, which are others for more samples; "
+            "compute it anew under another name"
+        )
+
+
+def _refuse(store: LandscapeStore, step: More) -> None:
+    """Refuse what cannot be extended.
+
+    Raises:
+        JobError: says why.
+    """
+    record, name = store.record, shown(store.name)
+    if store.refusal:
+        raise JobError(store.refusal)
+    if not store.job.landscapes:
+        raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it anew")
+    if not record.moment_rows:
+        raise JobError(
+            f"landscape {name} cannot be extended: an earlier version computed it, which kept no moments to go on "
+            "from; compute it anew under another name"
+        )
+    if store.levels():
+        raise JobError(
+            f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it anew "
+            "under another name, and extend that before it is refined"
+        )
+    if (why := why_incomplete(store)) is not None:
+        raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
+    if step.num_samples is not None and record.of_points:
+        what = "eigenvalues" if record.convexity is not None else "layers"
+        raise JobError(
+            f"landscape {name} cannot be extended by samples: its {what} would all be computed anew; compute it "
+            "under another name"
+        )
+    if step.num_samples is not None:
+        if record.batch_norm != "eval":
+            raise JobError(
+                f"num_samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all "
+                "samples of a batch; compute it anew under another name"
+            )
+        if record.quantisation is not None and record.quantisation.activations:
+            raise JobError(
+                f"num_samples: landscape {name} has activations calibrated over its samples, whose ranges would be "
+                "others over more; compute it anew under another name"
+            )
+        has = store.identity.num_samples or 0
+        if step.num_samples < has:
+            raise JobError(f"num_samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
+
+
+def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
+    """The range and the size of the wider grid.
+
+    Raises:
+        JobError: a range is not wider by whole steps.
+    """
+    grid = store.grid()
+    if grid is None:
+        raise JobError(
+            f"landscape {shown(store.name)} cannot be extended: its coordinates are damaged; mend them first"
+        )
+    limits = per_axis(ranges, len(store.shape))
+    return {"range": [list(ends) for ends in limits], "size": wider_sizes(store.name, grid, limits)}

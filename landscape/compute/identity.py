@@ -1,0 +1,279 @@
+"""The identity of a landscape: what decides its values, without what does not, such as tiles, workers and machine.
+
+A job goes on with a landscape on disk only where the recorded identity is the same. Else the job is refused, and the
+error says what changed.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from landscape.compute.axes import axis_ranges
+from landscape.compute.context import LandscapeContext
+from landscape.core.errors import JobError, shown
+from landscape.core.grid import as_written
+from landscape.core.numbers import ranges
+from landscape.core.validation import AUTO
+from landscape.job.directions.kinds import KINDS
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
+from landscape.model.snapshots import read_trajectory
+from landscape.store import LandscapeStore
+
+FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
+SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
+
+
+def identity_of(
+    job: Job, context: LandscapeContext, samples: str, num_samples: int, observables: Sequence[str]
+) -> dict[str, Any]:
+    """The identity of one landscape of a job.
+
+    Args:
+        samples: the digest of the chosen samples, of which there are `num_samples`.
+    """
+    convexity = context.spec.convexity
+    return {
+        "origin": context.digest(context.reference),
+        "directions": [direction.identity(context) for direction in context.axes],
+        "coordinates": coordinates_asked(context.spec),
+        "observables": list(observables),
+        "num_samples": num_samples,
+        "samples": samples,
+        "seed": job.seed,
+        "precision": job.precision,
+        "batch_norm": job.batch_norm,
+        **({"quantise": context.spec.quantise.value.record()} if context.spec.quantise else {}),
+        **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
+        **({} if context.spec.layers is None else {"layers": context.spec.layers.model_dump(mode="json")}),
+        **({"paths": _paths(context)} if context.paths else {}),
+    }
+
+
+def _paths(context: LandscapeContext) -> list[dict[str, str]]:
+    """The weights of every snapshot of each path, by whatever names."""
+    return [{str(snapshot.number): context.digest(snapshot) for snapshot in path.snapshots} for path in context.paths]
+
+
+def coordinates_asked(spec: Landscape) -> list[list[Any]]:
+    """Of each axis how many points it has and where it ends, in numbers or in a word."""
+    if spec.finds_range:
+        return [[size, AUTO] for size in spec.size]
+    return [[size, *(ends or ["fitted"])] for size, ends in zip(spec.size, axis_ranges(spec), strict=True)]
+
+
+def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+    """The error of a job that contradicts the landscape on disk.
+
+    Args:
+        changed: a phrase per field, as `changes` returns them.
+        remedy: what to do to go on.
+    """
+    return (
+        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
+        f"{remedy}, or give it another name or run"
+    )
+
+
+def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
+    """Refuse a landscape on disk that has another identity.
+
+    Raises:
+        JobError: it was computed from something else; the message says from what.
+    """
+    changed = changes(stored.identity.whole, identity)
+    if changed:
+        if job.extends is not None:
+            raise JobError(
+                f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
+                f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
+            )
+        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
+
+
+def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
+    """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
+    if not stored.record.has_check and stored.computed_point(lambda tile: True) is None:
+        words = ["landscape", "rm", run, stored.name]
+        return f"none of it is computed yet: drop it by `{shlex.join(words)}`"
+    recorded = stored.identity.whole
+    differ = {key for key, value in identity.items() if recorded.get(key) != value}
+    if remedy := (
+        _remedy_of_less(stored, identity, differ)
+        or _remedy_of_more_snapshots(stored, identity, differ)
+        or _remedy_of_later_end(stored, differ, run)
+    ):
+        return remedy
+    options = _options_that_extend(recorded, identity, differ)
+    explained = {*options, "samples"} if "num_samples" in options else set(options)
+    if not options or differ - explained or not stored.record.moment_rows:
+        return "change it back"
+    words = ["landscape", "extend", run, stored.name, *(word for words in options.values() for word in words)]
+    return f"change it back, keep its values by `{shlex.join(words)}`"
+
+
+def _options_that_extend(
+    recorded: Mapping[str, Any], identity: Mapping[str, Any], differ: Collection[str]
+) -> dict[str, list[str]]:
+    """What `landscape extend` is given for each field of the identity in which a job only asks for more."""
+    options: dict[str, list[str]] = {}
+    has, asks = recorded.get("num_samples"), identity["num_samples"]
+    fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
+    quantise = identity.get("quantise") or {}
+    fixed = fixed and not {"convexity", "layers"} & set(identity) and not quantise.get("activations")
+    if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval" and fixed:
+        options["num_samples"] = ["--samples", str(asks)]
+    held, returned = set(recorded.get("observables", [])), set(identity["observables"])
+    if held < returned:
+        options["observables"] = [word for name in sorted(returned - held) for word in ("--observable", name)]
+    if "coordinates" in differ and _is_wider(recorded.get("coordinates"), identity["coordinates"]):
+        ends = (as_written(end) for _, *ends in identity["coordinates"] for end in ends)
+        options["coordinates"] = [f"--range={','.join(ends)}"]
+    return options
+
+
+def _kinds(directions: Any) -> list[Any]:
+    """The kinds of the axes of an identity, as a document says them."""
+    return [each.get("kind") for each in directions or [] if isinstance(each, Mapping)]
+
+
+def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
+    """What to write in a job that asks for less than the landscape, once extended, holds; empty where other differs."""
+    recorded, fields = stored.identity.whole, dict[str, Any]()
+    has, asks = recorded.get("num_samples"), identity["num_samples"]
+    if "num_samples" in differ and isinstance(has, int) and has > asks:
+        fields["num_samples"] = has
+    before = recorded.get("coordinates")
+    if "coordinates" in differ and _is_wider(identity["coordinates"], before):
+        assert isinstance(before, list)
+        fields |= {"size": [size for size, *_ in before], "range": [ends for _, *ends in before]}
+    explained = {"num_samples", "samples"} if "num_samples" in fields else set()
+    explained |= {"coordinates"} if "size" in fields else set()
+    if not fields or set(differ) - explained:
+        return ""
+    written = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"it holds more than the job asks for: write {written} in the job"
+
+
+def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
+    """What to list where trainings only went on, so that `all` means more than it did; empty where other differs."""
+    recorded, pairs = stored.identity.whole, dict[str, tuple[Any, Any]]()
+    for k, pair in enumerate(zip(recorded.get("paths") or (), identity.get("paths", ()), strict=False), 1):
+        pairs[f"of path {k}"] = pair
+    for before, now in zip(recorded.get("directions") or (), identity["directions"], strict=False):
+        pair = _snapshots_of(before), _snapshots_of(now)
+        if pair[0] != pair[1]:  # another axis may have no snapshots, or the same as before
+            pairs["of trajectory"] = pair
+    grown = {whose: before for whose, (before, now) in pairs.items() if before != now}
+    only_grown = bool(grown) and all(_has_more(*pairs[whose]) for whose in grown)
+    if not only_grown or set(differ) - {"origin", "directions", "paths"}:
+        return ""
+    words = [f"{ranges(sorted(map(int, before)))} {whose}" for whose, before in grown.items()]
+    words += [f"{name} was {number}" for name, number in stored.record.snapshots.items()]
+    return f"training has gone on since; list the snapshots that it had ({'; '.join(words)})"
+
+
+def _remedy_of_later_end(stored: LandscapeStore, differ: Collection[str], run: str) -> str:
+    """What to name where the last snapshot, which the job means, is a later one by now; empty where other differs."""
+    before, specs = stored.record.origin_step, stored.job.landscapes
+    if set(differ) != {"origin"} or not specs:
+        return ""
+    origin, chosen = specs[0].get("origin"), specs[0].get("snapshots")
+    other, _, which = str(origin).rpartition("@")
+    if before is None and other and which == "last":
+        then = str(stored.record.origin).rpartition(" ")[2]
+        return f"the last snapshot of {other} was {then} then; write `origin: {other}@{then}` in the job"
+    if before is None or (origin != "last" and not (origin is None and chosen in (None, "all"))):
+        return ""
+    trajectory = read_trajectory(run)
+    if before not in trajectory.numbers or trajectory.numbers[-1] == before:
+        return ""
+    unit, last = trajectory.unit, trajectory.numbers[-1]
+    return f"the last snapshot was {unit} {before} then, and is {unit} {last} now; write `origin: {before}` in the job"
+
+
+def _snapshots_of(axis: Any) -> Any:
+    """The digests of the snapshots that an axis is made from, by their numbers; None where it is made otherwise."""
+    snapshots = axis.get("snapshots") if isinstance(axis, Mapping) else None
+    return snapshots if isinstance(snapshots, Mapping) else None
+
+
+def _has_more(before: Any, now: Any) -> bool:
+    """Whether all snapshots of before are among those of now, with the same weights."""
+    both = isinstance(before, Mapping) and isinstance(now, Mapping)
+    return both and all(number.isdecimal() and now.get(number) == digest for number, digest in before.items())
+
+
+def _is_wider(before: Any, now: Any) -> bool:
+    """Whether all axes reach as far as before, or farther by whole steps of the same length."""
+    if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
+        return False
+    for old, new in zip(before, now, strict=True):
+        if len(old) != 3 or len(new) != 3:
+            return False
+        step, other = ((high - low) / (size - 1) for size, low, high in (old, new))
+        steps = (old[1] - new[1]) / step, (new[2] - old[2]) / step
+        whole = all(count > -SLACK and abs(count - round(count)) < SLACK for count in steps)
+        if not (whole and math.isclose(step, other, rel_tol=1e-9)):
+            return False
+    return True
+
+
+def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """What differs between a recorded identity and this one, a phrase per field; empty where they agree.
+
+    >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
+    ['seed 0 to 1']
+    """
+    keys = dict.fromkeys([*identity, "quantise", "paths"])  # which only a landscape that has some names
+    differ = [key for key in keys if recorded.get(key) != identity.get(key)]
+    if {"num_samples", "seed"} & set(differ):
+        differ = [key for key in differ if key != "samples"]  # other samples follow from these two
+    return [_change(key, recorded.get(key), identity.get(key)) for key in differ]
+
+
+def _change(key: str, before: Any, now: Any) -> str:
+    """What changed in one field of the identity, without digests, which say nothing to a person."""
+    if key in ("origin", "samples"):
+        return f"{key} (other {'weights' if key == 'origin' else 'data'})"
+    if key == "paths":
+        return f"paths ({_change_of_paths(before or [], now or [])})"
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        parts = [
+            f"axis {axis}: {_change_of_axis(old, new)}"
+            for axis, (old, new) in enumerate(zip(before, now, strict=True), 1)
+            if old != new
+        ]
+        return f"{key} ({', '.join(parts)})"
+    return f"{key} {_plain(before)} to {_plain(now)}"
+
+
+def _change_of_axis(before: Any, now: Any) -> str:
+    """What changed along an axis; its snapshots, which may be many, in a word where nothing else has."""
+    old, new = _snapshots_of(before), _snapshots_of(now)
+    if old is None or new is None or {**before, "snapshots": None} != {**now, "snapshots": None}:
+        return f"{_plain(before)} to {_plain(now)}"
+    return f"other {'weights' if set(old) == set(new) else 'snapshots'}"
+
+
+def _change_of_paths(before: Any, now: Any) -> str:
+    """What changed in the snapshots of the paths, which are counted from 1 in the order of the job."""
+    if len(before) != len(now):
+        return f"{len(before)} of them to {len(now)}"
+    parts = [
+        f"path {k}: other {'weights' if set(old) == set(new) else 'snapshots'}"
+        for k, (old, new) in enumerate(zip(before, now, strict=True), 1)
+        if old != new
+    ]
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    """A recorded value for a person to read: the fields of a direction, a digest by its beginning."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if k != "kind") or "none"
+    text = str(value)
+    return text[:8] if len(text) == 64 and text.isalnum() else text

@@ -1,0 +1,75 @@
+"""The difference of two mean losses over the same samples, and its standard error, pair by pair.
+
+What both losses of a sample have in common cancels, so that the paired error is far below √(se_A² + se_B²), the error
+of the difference of means over samples drawn apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.compute.executor import Calculator, Setting
+from landscape.compute.points import AtPoints
+from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.values import SampleValues, Values
+from landscape.problem.observables import Observe
+from landscape.surface.sample_losses import paired_stderr
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two mean losses at P points, their difference, and its paired error: [P] each."""
+
+    first: Floats
+    second: Floats
+    stderr: Floats
+    unpaired: Floats
+
+    @property
+    def difference(self) -> Floats:
+        """The second less the first."""
+        return self.second - self.first
+
+
+def evaluated(calculator: Calculator, settings: Sequence[Setting], points: Floats, observe: Observe) -> Pairs:
+    """Both losses at points, evaluated with each setting.
+
+    Args:
+        settings: of the first and of the second landscape; over the same samples.
+        points: [P, axes].
+    """
+    found = [answers_at(calculator, setting, points) for setting in settings]
+    factors = terms_of(observe) or {}
+    rows = [
+        [
+            np.concatenate([each.mean["loss"] for each in values]),
+            np.concatenate([each.stderr["loss"] for each in values]),
+        ]
+        for values in found
+    ]
+    errors = [of_pair(one, two, factors) for one, two in zip(*found, strict=True)]
+    (first, one), (second, two) = rows
+    return Pairs(first, second, np.concatenate(errors), np.hypot(one, two))
+
+
+def answers_at(calculator: Calculator, setting: Setting, points: Floats) -> list[Values]:
+    """The values at points, a question each, with the losses of all samples."""
+    return calculator.ask(setting, [AtPoints(points[k : k + 1], keep=True) for k in range(len(points))])
+
+
+def of_pair(one: Values, two: Values, factors: Mapping[str, float]) -> Floats:
+    """The paired error at the points of two answers; of a loss of terms, whose samples differ, √Σ(λ·se)²."""
+    if one.samples is not None and two.samples is not None:
+        return _of_samples(one.samples, two.samples)
+    terms = [factors[name] * _of_samples(one.of_terms[name], two.of_terms[name]) for name in one.of_terms]
+    return np.sqrt(np.square(terms).sum(0)) if terms else np.full(len(one.mean["loss"]), np.nan)
+
+
+def _of_samples(one: SampleValues, two: SampleValues) -> Floats:
+    return paired_stderr(two.losses.astype(np.float64) - one.losses, one.weights)

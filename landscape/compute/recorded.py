@@ -1,0 +1,145 @@
+"""The plans that are recorded: of the landscape that a job goes on with, and of the run whose engine it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import get_args
+
+from landscape.compute.identity import refusal
+from landscape.core.batch_norm import BatchNorm
+from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.places import locate
+from landscape.core.plan import Plan, Precision, Reduction, default_plan
+from landscape.job.job import Job, names_a_run
+from landscape.store import LandscapeStore, landscape_names
+
+
+def recorded_plan(stored: LandscapeStore) -> Plan:
+    """How a landscape on disk is computed.
+
+    Raises:
+        LandscapeError: its record is damaged, or a later version's.
+    """
+    record = stored.plan.whole
+    try:
+        plan = Plan.from_record(record)
+    except (TypeError, ValueError):
+        plan = None
+    if plan is None or not _is_sound(plan):
+        raise LandscapeError(
+            f"landscape {shown(stored.name)}: its recorded plan {shown(record)} is not one of this version; update the "
+            "software, or give the landscape another name or run"
+        )
+    return plan
+
+
+def _is_sound(plan: Plan) -> bool:
+    """Whether every field is of its type and range: a record on disk may say anything."""
+    counts = (plan.batch_size, plan.threads)
+    return (
+        all(type(number) is int for number in (*counts, plan.seed))
+        and min(counts) >= 1
+        and plan.device in ("cpu", "cuda")
+        and plan.precision in get_args(Precision)
+        and plan.reduction in get_args(Reduction)
+        and plan.batch_norm in get_args(BatchNorm)
+        and type(plan.bfloat16_weights) is bool
+    )
+
+
+def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
+    """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
+
+    Args:
+        num_samples: the samples of the job, which a batch holds at most.
+
+    Raises:
+        JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
+    """
+    if not names_a_run(job.engine):
+        return None
+    place = locate(job.engine, job.folder)
+    name = shown(job.engine)
+    stores = [LandscapeStore.open(place, landscape) for landscape in landscape_names(place)]
+    plans = [recorded_plan(store) for store in stores if not store.record.is_imported]
+    if not plans:
+        raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
+    choices = {(plan.engine, plan.batch_size) for plan in plans}
+    if len(choices) > 1:
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(choices, key=str))
+        raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
+    (engine, size), plan = choices.pop(), plans[0]
+    asked = {
+        "precision": job.precision, "batch_norm": job.batch_norm, "threads": job.threads or 1,
+        "batch_size": job.batch_size or size, "device": plan.device if job.device == "auto" else job.device,
+    }  # fmt: skip
+    other = [f"{field} {getattr(plan, field)}" for field, value in asked.items() if getattr(plan, field) != value]
+    if other:
+        mine = ", ".join(str(value) for field, value in asked.items() if getattr(plan, field) != value)
+        raise JobError(
+            f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
+        )
+    return replace(plan, engine=engine, batch_size=min(size, num_samples), reduction=Plan.reduction)
+
+
+def is_of_before(run: str, names: Collection[str]) -> bool:
+    """Whether one of these landscapes was begun by an earlier version, whose rules then hold for the whole job.
+
+    Its samples stand in the order of the data, and its means are taken over all samples at once.
+    """
+    stored = (LandscapeStore.find(run, name) for name in sorted(names))
+    records = [landscape.record.plan for landscape in stored if landscape is not None]
+    return any(plan is not None and "reduction" not in plan.whole for plan in records)
+
+
+def plan_of(
+    job: Job,
+    stored: LandscapeStore | None,
+    num_samples: int,
+    device: str,
+    *,
+    bfloat16_weights: bool = False,
+    reduction: Reduction = Plan.reduction,
+) -> Plan:
+    """The recorded plan of a landscape on disk, else the default.
+
+    Args:
+        num_samples: the samples of the job, which a batch holds at most.
+        device: the kind of device that a new landscape is planned for.
+        bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
+        reduction: of a new landscape, the same for the whole job.
+
+    Raises:
+        JobError: the job contradicts the record.
+    """
+    if stored is None:
+        plan = default_plan(
+            num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads, bfloat16_weights
+        )
+        return replace(plan, reduction=reduction)
+    plan = recorded_plan(stored)
+    changed = _contradictions(job, stored, plan, num_samples)
+    if changed:
+        raise JobError(refusal(stored.name, changed, "leave it out to go on as before"))
+    return plan
+
+
+def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: int) -> list[str]:
+    """What the job asks for now, and did not ask for when the landscape was made, that its plan is not."""
+    asked = {
+        "batch_size": job.batch_size and min(job.batch_size, num_samples),
+        "threads": job.threads,
+        "engine": job.asked_engine,
+    }
+    # What was asked for when it was made is no change, also where the memory allowed less.
+    before = stored.job
+    changed = [
+        f"{field} {getattr(plan, field)} to {value}"
+        for field, value in asked.items()
+        if value is not None and value != getattr(plan, field) and getattr(job, field) != getattr(before, field)
+    ]
+    if job.engine != before.engine and (other := borrowed_plan(job, num_samples)) is not None:
+        both = (("engine", plan.engine, other.engine), ("batch_size", plan.batch_size, other.batch_size))
+        changed += [f"{field} {mine} to {theirs}" for field, mine, theirs in both if mine != theirs]
+    return changed

@@ -1,0 +1,191 @@
+"""Landscapes of a job made finer where their values ask for it: level after level. Levels that are there are mended.
+
+A level is chosen when those before are whole, as a function of the values that are there and of nothing else: any crew,
+order or interruption gives the same blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from landscape.compute import serial
+from landscape.compute.refining import level_job
+from landscape.core.digests import digest
+from landscape.core.grid import Floats, Index, tile_counts
+from landscape.core.progress import Observer
+from landscape.core.validation import MAX_SIZE
+from landscape.evaluation.tuning.questions import Limits
+from landscape.job.job import Job
+from landscape.job.refine import Refine
+from landscape.store import LandscapeStore
+from landscape.store.results import Run
+from landscape.surface.grids import (
+    Mask,
+    as_stretches,
+    blocks_of_tiles,
+    finer_shape,
+    of_stretches,
+    tile_shape,
+    tiles_of_blocks,
+)
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import MOST_LEVELS, Values, Wanted, next_blocks
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
+from landscape.surface.topology import topology_of
+from landscape.views.prepare.figure import suggests_log
+
+log = logging.getLogger("landscape")
+
+
+def run(
+    job: Job,
+    observer: Observer | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits | None = None,
+    *,
+    accept_origin: bool = False,
+) -> Run:
+    """Compute a job serially, in this process, or go on with it where it stopped.
+
+    Args:
+        observer: is told the `Progress` after every task.
+        stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
+        limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
+        accept_origin: go on, with a warning that the landscape keeps, where the model that the callback returned has
+            another loss at the origin, or at one point beside it, by its own forward pass; else that is an error.
+
+    Returns:
+        The run, opened for reading.
+    """
+    return with_levels(job, lambda each: serial.run(each, observer, stop, limits, accept_origin=accept_origin))
+
+
+def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
+    """Compute a job, and then, one after another, its levels of refinement, which are a job each.
+
+    They are those that the job asks for, and those that `refine` has begun: what is missing or damaged of them.
+
+    Args:
+        compute: computes one job; returns its run, opened for reading.
+    """
+    opened = compute(job)
+    asked = [] if job.extends is not None else [(spec.name, spec.refine) for spec in job.landscapes]
+    for name, refine in asked:
+        for level in _levels_of(job, name, refine):
+            opened = compute(level)
+    return opened
+
+
+def _levels_of(job: Job, name: str, asked: Refine | None) -> Iterator[Job]:
+    while (level := _next_level(job.run_path, name, asked)) is not None:
+        yield level_job(job.run_path, name, level, job.problem, job.folder)
+        if not LandscapeStore.open(job.run_path, name, level=level.number).examine().complete:
+            return  # partial: the failures are listed with the level
+
+
+def _next_level(run: str, name: str, asked: Refine | None) -> LevelRecord | None:
+    """The level to compute next: one that was interrupted or is damaged, else one that is chosen; None where none is.
+
+    Args:
+        asked: how further levels are chosen; None where the job asks for none.
+    """
+    store = LandscapeStore.open(run, name)
+    levels = store.levels()
+    if (asked is None and not levels) or not store.examine().complete:
+        return None
+    for level in levels:
+        if level.record.level is not None and not level.examine().complete:
+            return level.record.level
+    if asked is None:
+        return None
+    surface = store.read_surface()
+    values = values_of(surface)
+    if not levels:
+        _warn_of_noise(surface, asked.tolerance)
+    spent = store.arrays.points + sum(level.arrays.points for level in levels)
+    budget = None if asked.points is None else max(0, asked.points - spent)
+    most = sum(max(finer_shape(store.shape, 2**number)) <= MAX_SIZE for number in range(1, MOST_LEVELS + 1))
+    chosen = next_blocks(values, asked.tolerance, budget, most)
+    return None if chosen is None else _record(chosen, finer_shape(store.shape, 2**chosen.level), values, asked)
+
+
+def values_of(surface: Surface) -> Values:
+    """What is known of a landscape, for the choice of blocks; in log10 where its figure is logarithmic."""
+    in_log = suggests_log(surface)
+    base = replace(surface, levels=())
+    merged = [replace(base, levels=surface.levels[:count]).merged() for count in range(len(surface.levels) + 1)]
+    nothing = np.full(base.status.shape, np.nan)
+    losses = [each.loss for each in merged]
+    errors = [each.observables.get(RISE_STDERR, nothing) for each in merged]
+    drawn = [_drawn(each, in_log) for each in losses]
+    held = [_held(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
+    finite = drawn[0][np.isfinite(drawn[0])]
+    relief = float(np.subtract(*np.percentile(finite, [95, 5]))) if finite.size else 0.0
+    return Values(drawn, losses, errors, held, relief, _marked(merged[-1]))
+
+
+def _held(level: LevelRecord, shape: Index) -> Mask:
+    """The blocks that a level of this shape holds."""
+    return blocks_of_tiles(of_stretches(level.blocks, tile_counts(shape, tile_shape(shape))), shape)
+
+
+def _drawn(losses: Floats, in_log: bool) -> Floats:
+    if not in_log:
+        return losses
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log10(losses)
+
+
+def _marked(surface: Surface) -> list[Index]:
+    """Points that are read closely: minima and saddles above the noise, and the snapshots of the path."""
+    found = topology_of(surface)
+    kept = [pair for pair in found.pairs if pair.persistence > found.threshold]
+    places = [place for pair in kept for place in (pair.extremum, pair.saddle) if place is not None]
+    if surface.path is None:
+        return places
+    snapshots = zip(*(surface.path.coordinates[name] for name in surface.dimensions), strict=True)
+    axes = [surface.axis(name).coordinates for name in surface.dimensions]
+    inside = (
+        snapshot
+        for snapshot in snapshots
+        if all(axis[0] <= place <= axis[-1] for axis, place in zip(axes, snapshot, strict=True))
+    )
+    nearest = (tuple(int(np.abs(axis - at).argmin()) for axis, at in zip(axes, one, strict=True)) for one in inside)
+    return [*places, *nearest]
+
+
+def _record(chosen: Wanted, shape: Index, values: Values, asked: Refine) -> LevelRecord:
+    """The level as its document says it: its blocks, and what chose them."""
+    tiles = tiles_of_blocks(chosen.blocks, shape)
+    of_tiles = np.pad(
+        chosen.eta, [(0, more - has) for more, has in zip(tiles.shape, chosen.eta.shape, strict=True)], "edge"
+    )
+    known = hashlib.sha256()
+    for array in (*values.losses, *values.errors):
+        known.update(np.ascontiguousarray(array).tobytes())
+    rule = {"tolerance": asked.tolerance} | ({} if asked.points is None else {"points": asked.points})
+    return LevelRecord(
+        number=chosen.level, stride=2**chosen.level, blocks=as_stretches(tiles), eta=tuple(of_tiles[tiles].tolist()),
+        rule=rule, chosen_by=digest({"values": known.hexdigest(), "rule": rule}),
+    )  # fmt: skip
+
+
+def _warn_of_noise(surface: Surface, tolerance: float) -> None:
+    """Say where the tolerance asks for less than the samples can tell."""
+    errors = surface.observables.get(RISE_STDERR, np.full(1, np.nan))
+    there = surface.loss[(surface.status != NOT_COMPUTED) & np.isfinite(surface.loss)]
+    if not np.isfinite(errors).any() or not there.size:
+        return
+    allowed = tolerance * float(np.subtract(*np.percentile(there, [95, 5])))
+    noise = 2 * float(np.median(errors[np.isfinite(errors)]))
+    if allowed < noise:
+        log.warning(
+            "refine: tolerance %.3g of the relief of landscape %r is %.3g, below two standard errors of its rise "
+            "(%.3g): finer detail is that of these samples; take more samples, or a larger tolerance",
+            tolerance, surface.name, allowed, noise,
+        )  # fmt: skip

@@ -1,0 +1,405 @@
+"""Whether a process computes the values that a landscape holds, and whether they are those of the user's own model.
+
+Before the first value of a process is used, the process evaluates the origin and one point beside it. The values of
+the first process are kept with the landscape, and every later process must compute the same bits. It does not where it
+has other code, another kind of processor, other versions, or a network that is not the same in every process.
+
+Of a landscape that is new, the first process also has the user's own model give its losses at both places, by plain
+forward passes: the landscape is of a copy whose weights are moved, and a model may be such that this is another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from landscape.compute.extension import Extension
+from landscape.core.devices import processor_name
+from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import Grid
+from landscape.core.memory import is_out_of_memory
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.reduction import Before
+from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses
+from landscape.evaluation.values import Values
+from landscape.store import LandscapeStore
+from landscape.surface.record import Record
+from landscape.surface.record_parts import CheckRecord, OwnModelRecord
+
+log = logging.getLogger("landscape")
+
+ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
+COARSE_ROUNDING = 3e-2  # the same in bfloat16
+# What two landscapes of a run must share for the loss at their origin to be the same, up to rounding.
+SAME_ORIGIN = attrgetter("origin", "samples", "num_samples", "seed", "precision", "batch_norm")  # of the identities
+SAME_PLAN = attrgetter("engine", "batch_size", "device")  # of the plans
+Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
+UNKNOWN_ERROR = 1e-2  # relative: of a lower precision whose error could not be measured; bfloat16 has 8 bits, tf32 11
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What one process computes at the origin and at `point`, and on which processor.
+
+    `repeatable` says that the process computed the same bits twice. It does not with kernels that add in no fixed
+    order, and then no other process can be asked for these bits.
+    """
+
+    point: tuple[float, ...]
+    values: Numbers
+    origin: Numbers
+    processor: str = ""
+    repeatable: bool = True
+
+    def record(self) -> CheckRecord:
+        """The part of a landscape's record that keeps it.
+
+        Values are hexadecimal, so that no bit of them is lost, and NaN and infinity can be written.
+        """
+        values = {name: float(value).hex() for name, value in self.values.items()}
+        return CheckRecord(point=self.point, values=values, processor=self.processor, repeatable=self.repeatable)
+
+    def origin_value(self, name: str) -> float | None:
+        """A value at the origin; None where it is not known or not finite."""
+        value = self.origin.get(name, math.nan)
+        return value if math.isfinite(value) else None
+
+    def differs_from(self, other: Witness) -> str:
+        """A phrase that says how the first differing value differs; empty where all agree.
+
+        Bits are compared where both processes are repeatable, else values up to rounding.
+        """
+        exact = self.repeatable and other.repeatable
+        for name, value in self.values.items():
+            expected = other.values.get(name)
+            if expected is None or value.hex() == expected.hex():
+                continue
+            if exact or not np.isclose(value, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+                return f"{name} {value:.9g}, not {expected:.9g}, at ({self.place})"
+        return ""
+
+    @property
+    def place(self) -> str:
+        """The point for messages, four digits per coordinate."""
+        return ", ".join(f"{coordinate:.4g}" for coordinate in self.point)
+
+
+def check_point(grid: Grid) -> tuple[float, ...]:
+    """The grid's coordinates nearest to the origin that are not zero: off it along every axis, and likely finite."""
+
+    def nearest(axis: np.ndarray) -> float:
+        nonzero = (coordinate for coordinate in axis.tolist() if coordinate)
+        return float(min(nonzero, key=lambda coordinate: (abs(coordinate), coordinate)))
+
+    return tuple(nearest(axis) for axis in grid.coordinates)
+
+
+def bear_witness(evaluator: Evaluator, point: Sequence[float], before: Before | None = None) -> Witness | None:
+    """Evaluate the origin and the point; None where user code raises there, or the planned batch does not fit.
+
+    An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
+
+    Args:
+        before: what the landscape that is extended holds of the point; this process must reproduce it.
+
+    Raises:
+        NotReproduced: the samples that it holds have other losses here.
+    """
+    witness = _evaluated(evaluator, point)
+    if witness is None or before is None:
+        return witness
+    added = _numbers(evaluator.within_memory(lambda: evaluator.evaluate(np.array([point], np.float64), before=before)))
+    on_top = Witness(witness.point, added, {}, witness.processor, witness.repeatable)
+    difference = on_top.differs_from(witness)
+    if difference:
+        raise NotReproduced(
+            f"this landscape cannot be extended here: with its first samples {witness.processor} gives {difference}, "
+            "as computed on all of them; the code or a version has changed: go back to those, or compute it anew"
+        )
+    return witness
+
+
+def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
+    try:
+        points = np.array([point], np.float64)
+        evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))
+        if evaluator.batch_size != evaluator.plan.batch_size:
+            return None  # a batch of another size gives other bits
+        values, again = _numbers(evaluated), {}
+        if evaluator.device.type != "cpu" or evaluator.plan.threads > 1:
+            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(points)).items()}
+        repeatable = all(again.get(name, value.hex()) == value.hex() for name, value in values.items())
+        origin, processor = _numbers(evaluator.origin()), processor_name(evaluator.device)
+        return Witness(tuple(point), values, origin, processor, repeatable)
+    except Exception as error:
+        if isinstance(error, Interrupted) or is_out_of_memory(error):
+            raise
+        return None
+
+
+def _numbers(values: Values) -> dict[str, float]:
+    """Means and standard errors of one point by name, without those of the rise, which follow from them."""
+    return {
+        name: float(array[0])
+        for key in values.mean
+        for name, array in ((key, values.mean[key]), (f"{key}_stderr", values.stderr[key]))
+    }
+
+
+def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
+    """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
+
+    Version 0.1.0 kept no such values with its landscapes: there a computed point stands in. No point of a tile that
+    needed smaller batches does, since smaller batches give other bits.
+
+    Returns:
+        None where nothing is computed yet.
+    """
+    kept = _witness(store.record.check, len(grid.coordinates))
+    if kept is not None:
+        return kept
+    reduced = store.record.progress.reduced_batches
+    computed = store.computed_point(lambda tile: f"tile {tile}" not in reduced)
+    if computed is None:
+        return None
+    index, values = computed
+    point = tuple(float(axis[i]) for axis, i in zip(grid.coordinates, reversed(index), strict=True))
+    return Witness(point, values, {})
+
+
+def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
+    """The values that a landscape keeps; None where it keeps none, or damaged ones."""
+    if record is None or len(record.point) != axes or not record.values:
+        return None
+    try:
+        values = {name: float.fromhex(value) for name, value in record.values.items()}
+    except (ValueError, OverflowError):
+        return None
+    return Witness(record.point, values, {}, record.processor, record.repeatable)
+
+
+def keep_witness(store: LandscapeStore, witness: Witness) -> None:
+    """Record the values that every process must reproduce, unless the document has some, well formed or not."""
+    if store.record.has_check:
+        return
+    store.update_attributes(
+        check=witness.record(),
+        origin_loss=witness.origin_value("loss"),
+        origin_loss_stderr=witness.origin_value("loss_stderr"),
+    )
+
+
+def other_network(store: LandscapeStore, witness: Witness) -> str:
+    """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
+
+    It is empty where no landscape contradicts.
+
+    This shows that the code has changed since an earlier landscape of the run, before the new one holds a value.
+    """
+    here = witness.origin.get("loss", math.nan)
+    plan = store.record.plan
+    rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
+    for name, record in store.siblings().items():
+        recorded_loss = record.origin_loss
+        if recorded_loss is None or not math.isfinite(here) or not _same_origin(store.record, record):
+            continue
+        if not np.isclose(here, recorded_loss, rtol=rounding, atol=0.0):
+            return f"loss {here:.9g} at the origin, not {recorded_loss:.9g} as landscape {name!r} of this run"
+    return ""
+
+
+def _same_origin(one: Record, other: Record) -> bool:
+    """Whether two landscapes have one origin, evaluated on the same samples in the same way."""
+    if one.identity is None or other.identity is None or one.plan is None or other.plan is None:
+        return False
+    rounded = [each.whole.get("quantise") for each in (one.identity, other.identity)]
+    same = SAME_ORIGIN(one.identity) == SAME_ORIGIN(other.identity) and rounded[0] == rounded[1]
+    return bool(same and SAME_PLAN(one.plan) == SAME_PLAN(other.plan))
+
+
+class NotReproduced(JobError):
+    """This process computes other values than the landscape holds, so it must write nothing to it."""
+
+
+def refusal(name: str, expected: Witness | None, witness: Witness, difference: str) -> NotReproduced:
+    """The error of a process that computes other values than the landscape holds.
+
+    Args:
+        expected: what the landscape holds; None where it is another landscape of the run that contradicts.
+    """
+    if expected is None:
+        return NotReproduced(
+            f"landscape {name!r} would be of another network than the rest of this run: {witness.processor} gives "
+            f"{difference}; the code or a version has changed: go back to those, or give another run"
+        )
+    if expected.processor == witness.processor:
+        by = f"on this processor, {witness.processor}, by other code or with other versions"
+    else:
+        on = f"on {expected.processor} " if expected.processor else ""
+        by = f"{on}by other code, on another processor or with other versions"
+    return NotReproduced(
+        f"landscape {name!r} was computed {by}: {witness.processor} gives {difference}; go back to those, or give it "
+        "another name or run"
+    )
+
+
+def check_reproduction(
+    store: LandscapeStore,
+    grid: Grid,
+    evaluator: Evaluator,
+    extension: Extension | None = None,
+    *,
+    accept_origin: bool = False,
+) -> None:
+    """Have this process compute what the landscape holds before it adds to it.
+
+    Where the landscape holds nothing yet, what this process computes is kept as what every other one must reproduce.
+
+    Args:
+        accept_origin: go on, with a warning, where the user's own model gives other losses.
+
+    Raises:
+        NotReproduced: this process computes something else.
+        OtherModel: the user's own model gives other losses.
+    """
+    expected = recorded(store, grid)
+    point = expected.point if expected else check_point(grid)
+    witness = bear_witness(evaluator, point, None if extension is None else extension.before_at(grid, point))
+    to_be_compared = is_to_be_compared(store.record, extends=extension is not None, begun=expected is not None)
+    if witness is None:
+        if to_be_compared:
+            keep_not_compared(store, NO_LOSSES)
+        return
+    difference = witness.differs_from(expected) if expected else other_network(store, witness)
+    if difference:
+        raise refusal(store.name, expected, witness, difference)
+    if to_be_compared:
+        keep_comparison(store, losses_of_own_model(evaluator, witness), accept_origin=accept_origin)
+    keep_why_not_compared(store, extension)
+    keep_witness(store, witness)
+
+
+# -- the user's own model ------------------------------------------------------------------------------------------
+
+
+NO_LOSSES = "the landscape's losses at the origin and beside it could not be computed"
+
+
+class OtherModel(JobError):
+    """The landscape would be of another network than the user's own model."""
+
+
+def why_not_compared(record: Record, *, extends: bool) -> str:
+    """Why the losses are not compared with those of the user's own model; empty where they can be.
+
+    Args:
+        extends: whether the landscape takes over values of another one, or is a level of it.
+    """
+    if extends or record.level is not None:
+        return "it goes on with another landscape"
+    if record.quantisation is not None:
+        return f"its network has {record.rounding_in_words}, and the model has not"
+    if record.batch_norm != "eval" and record.provenance.batch_norm_layers:
+        return f"batch_norm: {record.batch_norm} is meant to give other losses than the model in eval mode"
+    return ""
+
+
+def is_to_be_compared(record: Record, *, extends: bool, begun: bool) -> bool:
+    """Whether nobody has compared the landscape with the user's own model yet, and that can be done.
+
+    Args:
+        begun: whether it holds values already, of a version that did not compare: they stay.
+    """
+    return not begun and not record.states("own_model") and not why_not_compared(record, extends=extends)
+
+
+def losses_of_own_model(evaluator: Evaluator, witness: Witness) -> OwnLosses:
+    """The user's own model at the origin and at the point of the witness, beside what the process has there."""
+    nothing = math.nan
+    return own_losses(
+        evaluator, witness.point, witness.origin.get("loss", nothing), witness.values.get("loss", nothing)
+    )
+
+
+def keep_why_not_compared(store: LandscapeStore, extension: Extension | None) -> None:
+    """Record why the landscape is not compared with the user's own model, if so; else nothing.
+
+    What goes on with a landscape has what is recorded of that.
+    """
+    reason = why_not_compared(store.record, extends=extension is not None)
+    if not reason or store.record.states("own_model"):
+        return
+    before = None if extension is None else extension.store.record.own_model
+    if extension is not None and before is None:
+        reason = f"{reason}, which was not compared either"
+    store.update_attributes(own_model=before or OwnModelRecord(state="not compared", text=reason))
+
+
+def keep_not_compared(store: LandscapeStore, reason: str) -> None:
+    """Record, and warn, that the landscape could not be compared with the user's own model."""
+    log.warning("landscape %r was not compared with your model: %s", store.name, reason)
+    store.update_attributes(own_model=OwnModelRecord(state="not compared", text=reason))
+
+
+def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: bool) -> None:
+    """Record what the user's own model gave.
+
+    Raises:
+        OtherModel: it has other losses, and that is not accepted; nothing is recorded.
+    """
+    if found.origin is None:
+        keep_not_compared(store, found.why_not)
+        return
+    pairs = {name: pair for name, pair in (("origin", found.origin), ("point", found.beside)) if pair is not None}
+    differs = {
+        name: pair for name, pair in pairs.items() if not pair.agrees(_error_of_precision(store.record, pair))
+    }  # fmt: skip
+    losses = {name: (pair.evaluated.hex(), pair.own.hex()) for name, pair in pairs.items()}
+    if not differs and found.beside is None:
+        keep_not_compared(store, "its own forward pass was made at the origin only")
+        return
+    kept = OwnModelRecord(state="agrees", point=found.point, losses=losses)
+    if differs:
+        name, pair = next(iter(differs.items()))
+        text = _difference(name, pair, found.point)
+        if not accept_origin:
+            raise OtherModel(f"landscape {store.name!r}: {text}; {CAUSES[name]} mend that, or {ACCEPT}")
+        log.warning("landscape %r: %s; this was accepted, and stays in its record and captions", store.name, text)
+        kept = OwnModelRecord(state="accepted", text=text, point=found.point, losses=losses)
+    store.update_attributes(own_model=kept)
+
+
+CAUSES = {
+    "origin": (
+        "does eval() merge weights, as LoRA's does, are values kept by the identity of a model, or does its "
+        "__deepcopy__ leave something out?"
+    ),
+    "point": (
+        "does a hook or observe read another layer or model than the one that it is given, does eval() merge weights, "
+        "as LoRA's does, or are values kept by the identity of a model?"
+    ),
+}
+ACCEPT = "go on as it is with --accept-origin (accept_origin=True)"
+
+
+def _difference(name: str, pair: Pair, point: Sequence[float]) -> str:
+    both = f"loss {pair.evaluated:.6g}, and {pair.own:.6g} by your model's own forward pass"
+    if name == "origin":
+        return f"the centre is not your model: {both} on the same samples"
+    at = ", ".join(f"{coordinate:.4g}" for coordinate in point)
+    return f"beside the centre it is not your model: {both} with the weights of ({at})"
+
+
+def _error_of_precision(record: Record, pair: Pair) -> float:
+    """By how much a lower precision may change the loss, as far as it was measured."""
+    if record.precision in ("float32", "float64", None):
+        return 0.0
+    found, size = record.precision_error, max(abs(pair.evaluated), abs(pair.own))
+    if found is None or found.max_abs_error is None:
+        return UNKNOWN_ERROR * size
+    return max(found.max_abs_error, (found.max_rel_error or 0.0) * size)
