@@ -6,6 +6,7 @@ nearly convex there. The Hessian is that of the mean loss over the parameters of
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +15,25 @@ from functools import partial
 import numpy as np
 import torch
 
-from landscape.compute.algebra import Floats
+from landscape.compute.algebra import Floats, dot
 from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
+from landscape.core.memory import is_out_of_memory
+from landscape.core.plan import Precision
 from landscape.evaluation.derivatives import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.model.description import trainable_matrices
-from landscape.surface.convexity import EIGENVALUES, YES, ConvexityRecord, products_in_float32
+from landscape.surface.convexity import (
+    EIGENVALUES,
+    UNDECIDED,
+    YES,
+    ZERO,
+    ZERO_IN_FLOAT32,
+    ConvexityRecord,
+    products_in_float32,
+)
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
@@ -69,7 +80,24 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
         return (np.nan,) * len(EIGENVALUES)
     values, residuals, _ = krylov.ritz_values()
     ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
-    return (*ends, krylov.lower_bound(), float(krylov.negative(product.in_float32)))
+    return (*ends, krylov.lower_bound(), float(_sign(krylov, product)))
+
+
+def _sign(krylov: Krylov, product: _Product) -> int:
+    """Whether there is a negative eigenvalue, an answer in float32 only where xᵀHx in float64 agrees with it.
+
+    The rounding of a product has a part that does not shrink with the eigenvalues: where the loss is nearly zero, its
+    derivatives are differences of numbers that are not. So no share of λmax bounds it, and it is measured at x, the
+    Ritz vector of θmin, at each point. "Yes" holds where xᵀHx, which no λmin is above, is itself below zero; "no" where
+    the rounding has not moved it by more than what counts as zero in float32.
+    """
+    answer = krylov.negative(product.in_float32)
+    if answer == UNDECIDED or not product.in_float32:
+        return answer
+    values, _, _ = krylov.ritz_values()
+    scale, exact = np.abs(values).max(), product.curvature_in_float64(krylov.pair(-1).vector)
+    agrees = exact < -ZERO * scale if answer == YES else abs(exact - values[0]) <= ZERO_IN_FLOAT32 * scale
+    return answer if agrees else UNDECIDED
 
 
 def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
@@ -84,24 +112,41 @@ def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bo
 class _Product:
     """H·v at one point, block by block of the samples; by differences of gradients once autograd has refused."""
 
-    def __init__(self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products) -> None:
+    def __init__(
+        self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products,
+        precision: Precision | None = None,
+    ) -> None:  # fmt: skip
         """
         Args:
             make: the derivatives at the point, in the precision that it is given.
+            precision: default: that of the evaluator's plan.
         """
         self._make, self._evaluator = make, evaluator
+        self._precision = precision or evaluator.plan.precision
         self._use(how)
 
     def _use(self, how: Products) -> None:
         self._how = how
-        self._derivatives = self._make(precision="float64" if how == "differences" else None)
+        self._derivatives = self._make(precision="float64" if how == "differences" else self._precision)
         totals = [self._derivatives.totals(block) for block in range(self._derivatives.blocks)]
         self._factors: Mapping[str, float] = loss_factors(totals, self._evaluator.observe)
 
     @property
     def in_float32(self) -> bool:
         """Whether products are computed in float32."""
-        return products_in_float32(self._how, self._evaluator.plan.precision)
+        return products_in_float32(self._how, self._precision)
+
+    def curvature_in_float64(self, vector: Floats) -> float:
+        """xᵀHx with a product in float64; NaN where the model or the device does not compute in it."""
+        self._derivatives.forget_graphs()  # what is made here needs the room
+        try:
+            return dot(vector, _Product(self._make, self._evaluator, self._how, "float64")(vector))
+        except _NotFiniteError:
+            return math.nan
+        except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            return math.nan
 
     def __call__(self, vector: Floats) -> Floats:
         self._evaluator.on_point()

@@ -109,6 +109,10 @@ class Differentiation:
         self._batching = batching_of(self._feed.samples.length, self._plan, batch_size, self._feed.samples.cuts)
         self._feed.split(self._batching.edges)
 
+    def forget_graphs(self) -> None:
+        """Give back the memory of the graphs that are kept for the next product; they are made anew where needed."""
+        self._graphs.forget()
+
     def totals(self, block: int) -> dict[str, float]:
         """Σ wᵢ over a block, of the loss or of each of its terms."""
         found: dict[str, float] = {}

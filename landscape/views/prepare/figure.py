@@ -381,7 +381,9 @@ def _negative(surface: Surface) -> NDArray[np.uint8]:
         codes = np.where(np.isfinite(stored), stored, UNDECIDED).astype(np.uint8)
         if surface.interpolated is None:
             return codes
-        between = np.where(_by_values(surface) == YES, YES, np.where(stored == NO, NO, UNDECIDED))
+        # What float64 has left undecided at the points around is not decided by their values in float32.
+        negative = (_by_values(surface) == YES) & (stored <= YES)
+        between = np.where(negative, YES, np.where(stored == NO, NO, UNDECIDED))
         return np.where(surface.interpolated > 0, between, codes).astype(np.uint8)
     return _by_values(surface)
 

@@ -96,6 +96,46 @@ def test_no_decided_sign_is_wrong_on_larger_maps(tmp_path, name, epochs, precisi
     check(judged(tmp_path, name, epochs, 5, precision), name, epochs)
 
 
+def softmax_regression(loss: float) -> Problem:
+    """Softmax regression trained to a loss: it is convex, and its smallest eigenvalue is 0."""
+    draw = torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(200, 20, generator=draw)
+    labels = x[:, :4].argmax(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(20, 4)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    while (value := torch.nn.functional.cross_entropy(model(x), labels)).item() > loss:
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    return Problem.supervised(model, (x, labels))
+
+
+@pytest.mark.parametrize("loss", [1e-4, 1e-5, 1e-6])
+def test_the_rounding_of_a_small_loss_proves_no_negative_eigenvalue(tmp_path, loss):
+    landscape = {"name": "map", "convexity": True, "size": 3, "range": [-0.1, 0.1]}
+    surface = run(make_job(tmp_path, lambda: softmax_regression(loss), [landscape], num_samples=200))["map"]
+    assert (surface["eig_min"] < -1e-5 * surface["eig_max"]).any()  # rounding, which says that it is negative
+    assert not (surface["eig_negative"] == YES).any()
+
+
+class HeadInFloat32(torch.nn.Linear):
+    """Names float32 in its own code, so that it does not compute in float64."""
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+def test_a_model_that_does_not_compute_in_float64_has_undecided_signs(tmp_path):
+    torch.manual_seed(0)
+    problem = Problem.supervised(HeadInFloat32(5, 3), (torch.randn(24, 5), torch.arange(24) % 3))
+    landscape = {"name": "map", "convexity": True, "size": 3}
+    surface = run(make_job(tmp_path, lambda: problem, [landscape], num_samples=24))["map"]
+    assert np.isfinite(surface["eig_min"]).all()
+    assert (surface["eig_negative"] == UNDECIDED).all()
+
+
 # -- the bound -------------------------------------------------------------------------------------------------------
 
 
