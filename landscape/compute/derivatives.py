@@ -116,6 +116,44 @@ class ProductOfBlocks(Question[SumOfProducts]):
         return SumOfProducts(total)
 
 
+@dataclass(frozen=True)
+class CurvaturesOfSamples:
+    """The answer to `CurvaturesAlong`.
+
+    Attributes:
+        found: vᵀ∇²ℓᵢv and wᵢ of all samples, of the loss or of each of its terms; None where there are no such
+            derivatives.
+    """
+
+    found: Mapping[str, tuple[Floats, Floats]] | None
+
+
+@dataclass(frozen=True, eq=False)
+class CurvaturesAlong(Question[CurvaturesOfSamples]):
+    """vᵀ∇²ℓᵢv of every sample, see `Differentiation.curvatures`."""
+
+    direction: Shared[Mapping[str, torch.Tensor]]
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return "curvature of each sample's loss along an eigenvector"
+
+    def answer(self, station: Station) -> CurvaturesOfSamples:
+        """Differentiate three times, block by block."""
+        derivatives, direction = _of(station), self.direction.get()
+        try:
+            blocks = [derivatives.curvatures(block, direction) for block in range(derivatives.blocks)]
+        except NoSecondDerivative:
+            return CurvaturesOfSamples(None)
+
+        def whole(name: str, k: int) -> Floats:
+            return np.concatenate([block[name][k].numpy() for block in blocks if name in block])
+
+        names = dict.fromkeys(name for block in blocks for name in block)  # a term may have samples in few blocks
+        return CurvaturesOfSamples({name: (whole(name, 0), whole(name, 1)) for name in names})
+
+
 def _named(blocks: Sequence[int]) -> str:
     return f"blocks {blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"block {blocks[0]}"
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from landscape.compute.algebra import Floats
-from landscape.compute.executor import Calculator, Setting
+from landscape.compute.derivatives import CurvaturesAlong
+from landscape.compute.executor import Calculator, Question, Setting
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.lanczos import TOLERANCE, lanczos
 from landscape.compute.points import AtPoints
@@ -19,11 +21,14 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.values import SampleValues
 from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.eigen import STEPS, half_width
+from landscape.job.directions.eigen import STEPS
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
+SAME_ERROR = 0.1  # of an error: what two steps of differences may be apart by
+
+Answer = TypeVar("Answer", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -43,35 +48,64 @@ def sampled_curvature(
     calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
     terms: Mapping[str, float] | None = None,
 ) -> SampledCurvature | None:  # fmt: skip
-    """vᵀHᵢv ≈ (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h² of every sample: three evaluations, in float64 where they can be.
+    """vᵀHᵢv of every sample by derivatives of its loss, in float64 where they can be.
 
     To first order the standard error of an eigenvalue is that of the mean of these, sd/√n, at its eigenvector v.
 
+    Where the model cannot be differentiated so often they are (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h², and known only
+    where half of h says the same: no h is right for samples whose curvatures are far from λ in size.
+
     Args:
         value: λ, which sets h.
+        loss: L(θ), likewise.
         terms: what the loss is the sum of, each with its factor, see `reduction.terms_of`.
 
     Returns:
-        None where λ is 0, or where there is one sample.
+        None where λ is 0, where there is one sample, or where h and half of it disagree.
     """
-    width = half_width(value, loss)
-    if not math.isfinite(width):
+    if not value or not math.isfinite(value):
         return None
-    h = STEP_SHARE * width
-    line = Setting(setting.origin, (DirectionTensors(direction),), setting.plan)
-    around = AtPoints(np.array([[-h], [0.0], [h]]), keep=True)
+    asked = [CurvaturesAlong(calculator.share(dict(direction)))]
+    (answer,) = _in_float64(calculator, setting, asked)
+    if answer.found is None:
+        return _by_differences(calculator, setting, direction, value, loss, terms)
+    return _summed(answer.found, terms)
+
+
+def _in_float64(calculator: Calculator, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
     try:
-        (values,) = calculator.ask(_in(line, "float64"), [around])
+        return calculator.ask(_in(setting, "float64"), questions)
     except JobError:  # the model names float32 in its own code, as many do
-        (values,) = calculator.ask(_in(line, "float32"), [around])
-    if terms is None:
-        return None if values.samples is None else _over_samples(values.samples, h)
-    return _over_terms(values.of_terms, terms, h)
+        return calculator.ask(_in(setting, "float32"), questions)
 
 
-def _over_terms(found: Mapping[str, SampleValues], terms: Mapping[str, float], h: float) -> SampledCurvature | None:
+def _by_differences(
+    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    terms: Mapping[str, float] | None,
+) -> SampledCurvature | None:  # fmt: skip
+    h = STEP_SHARE * math.sqrt(2 * max(abs(loss), float(np.finfo(np.float32).tiny)) / abs(value))
+    line = Setting(setting.origin, (DirectionTensors(direction),), setting.plan)
+    around = AtPoints(h * np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]]), keep=True)
+    (values,) = _in_float64(calculator, line, [around])
+    kept = {"loss": values.samples} if terms is None else values.of_terms
+    found = {name: each for name, each in kept.items() if each is not None}
+    far = _summed({name: _second_difference(each, (0, 2, 4), h) for name, each in found.items()}, terms)
+    near = _summed({name: _second_difference(each, (1, 2, 3), h / 2) for name, each in found.items()}, terms)
+    if far is None or near is None or not math.isfinite(far.stderr):
+        return far
+    return far if math.isclose(far.stderr, near.stderr, rel_tol=SAME_ERROR) else None
+
+
+def _second_difference(found: SampleValues, places: tuple[int, int, int], h: float) -> tuple[Floats, Floats]:
+    before, at, after = found.losses.astype(np.float64)[list(places)]
+    return (after - 2 * at + before) / h**2, found.weights
+
+
+def _summed(found: Mapping[str, tuple[Floats, Floats]], terms: Mapping[str, float] | None) -> SampledCurvature | None:
     """Σλ·mean and √Σλ²·SE² over the terms, whose samples are drawn independently; one of one sample is a condition."""
-    parts = [(factor, _over_samples(found[name], h)) for name, factor in terms.items() if name in found]
+    if terms is None:
+        return _over_samples(*found["loss"]) if "loss" in found else None
+    parts = [(factor, _over_samples(*found[name])) for name, factor in terms.items() if name in found]
     known = [(factor, part) for factor, part in parts if part is not None]
     if not known:
         return None
@@ -80,12 +114,9 @@ def _over_terms(found: Mapping[str, SampleValues], terms: Mapping[str, float], h
     return SampledCurvature(mean, stderr, sum(part.samples for _, part in known), np.empty(0))
 
 
-def _over_samples(found: SampleValues, h: float) -> SampledCurvature | None:
-    """Second differences of each sample's loss at −h, 0 and h."""
-    if found.losses.shape[1] < 2:
+def _over_samples(curvatures: Floats, weights: Floats) -> SampledCurvature | None:
+    if len(curvatures) < 2:
         return None
-    before, at, after = found.losses.astype(np.float64)
-    curvatures, weights = (after - 2 * at + before) / h**2, found.weights
     mean = float((weights * curvatures).sum() / weights.sum())
     count = len(curvatures)
     if not math.isfinite(mean):  # as where the loss is infinite beside the weights

@@ -180,6 +180,33 @@ class Differentiation:
         with self._computing():
             return [each.cpu() for each in ways[how](block, factors, [each.to(self._device) for each in vectors])]
 
+    def curvatures(self, block: int, direction: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """vᵀ∇²ℓᵢv and wᵢ of every sample of a block, of the loss or of each of its terms, float64 on the CPU.
+
+        With ℓ = Σᵢ uᵢℓᵢ the number vᵀ∇²ℓv is linear in u, and its derivatives by u are these: three derivatives for all
+        samples of a batch at once, and no step to choose, which no length is right for at all samples.
+
+        Args:
+            direction: v, a tensor per parameter; a parameter that it lacks stays.
+
+        Raises:
+            NoSecondDerivative: an operation of the model cannot be differentiated so often.
+        """
+        found = dict[str, list[tuple[Tensor, Tensor]]]()
+        along = [
+            direction[name].to(parameter) if name in direction else torch.zeros_like(parameter)
+            for name, parameter in zip(self._names, self.parameters, strict=True)
+        ]
+        with self._computing():
+            for batch in self._batches(block):
+                for name, losses, weights in self._losses(batch):
+                    bends = _curvatures(losses, self.parameters, along)
+                    found.setdefault(name, []).append((bends.double().cpu(), weights.double().cpu()))
+        return {
+            name: (torch.cat([bends for bends, _ in each]), torch.cat([w for _, w in each]))
+            for name, each in found.items()
+        }
+
     def _by_autograd(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         totals = [self._zeros() for _ in vectors]
         split = [self._split(vector) for vector in vectors]
@@ -308,6 +335,27 @@ class Differentiation:
         self._graphs.forget()
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
+
+
+def _curvatures(losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Tensor]) -> Tensor:
+    """vᵀ∇²ℓᵢv of each loss; the graph of the losses is kept, as other terms may share it."""
+    if not losses.requires_grad:
+        return torch.zeros_like(losses)
+    refuse_wrong_derivatives(losses)
+    shares = torch.ones_like(losses).requires_grad_()
+    with second_derivatives():
+        value: Tensor = losses
+        outer: Tensor | None = shares
+        for _ in range(2):
+            slopes = torch.autograd.grad(
+                value, parameters, outer, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+            parts = [(slope * part).sum() for slope, part in zip(slopes, along, strict=True)]
+            value, outer = torch.stack(parts).sum(), None
+            if not value.requires_grad:
+                return torch.zeros_like(losses)
+        (found,) = torch.autograd.grad(value, shares, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return found.detach()
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

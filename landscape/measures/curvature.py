@@ -43,7 +43,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     """λmax and λmin with their errors over the samples, and the trace with its interval over the probes.
 
     Args:
-        loss: L(θ), from which the step of the second differences follows.
+        loss: L(θ), from which the step of second differences follows where they are taken.
         kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
     """
     size, setting = slope.layout.size, slope.setting

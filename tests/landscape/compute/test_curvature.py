@@ -302,6 +302,90 @@ def test_the_error_of_an_eigenvalue_is_the_spread_of_the_samples_curvatures(tmp_
     assert sampled_curvature(operator.calculator, operator.setting, tensors, 0.0, 0.5) is None
 
 
+def _tanh_or_relu(activation):
+    return nn.Sequential(nn.Linear(6, 12), activation(), nn.Linear(12, 3))
+
+
+SMALL = {
+    "tanh": lambda: _tanh_or_relu(nn.Tanh),
+    "relu": lambda: _tanh_or_relu(nn.ReLU),
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.MaxPool2d((1, 2)), nn.Flatten(), nn.Linear(4, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("name", SMALL)
+def test_the_error_of_an_eigenvalue_is_right_at_small_losses(tmp_path, name, loss):
+    """Against vᵀHᵢv sample by sample in float64, along a steep direction and a nearly flat one."""
+    torch.manual_seed(0)
+    x = 2 * torch.randn(60, 6)
+    labels, model = x[:, :3].argmax(1), SMALL[name]()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(5000):
+        value = nn.functional.cross_entropy(model(x), labels)
+        if value.item() < loss:
+            break
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+    operator = operator_of(tmp_path, Problem.supervised(model, (x, labels)), precision="float32", num_samples=60)
+    krylov = lanczos(operator, operator.size, [1, -1])
+    model.double()
+    names, shapes = zip(*((key, each.shape) for key, each in model.named_parameters()), strict=True)
+    weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+
+    def loss_of(flat, i):
+        parts = torch.split(flat, [shape.numel() for shape in shapes])
+        state = {key: part.view(shape) for key, part, shape in zip(names, parts, shapes, strict=True)}
+        found = torch.func.functional_call(model, state, (x[i : i + 1].double(),))
+        return nn.functional.cross_entropy(found, labels[i : i + 1])
+
+    for rank in (1, -1):
+        pair = krylov.pair(rank)
+        vector = torch.tensor(pair.vector).float().double()
+        each = [
+            float(vector @ torch.autograd.functional.hvp(lambda flat, i=i: loss_of(flat, i), weights, vector)[1])
+            for i in range(60)
+        ]
+        found = sampled_curvature(
+            operator.calculator, operator.setting, operator.layout.tensors(pair.vector), pair.value, value.item()
+        )
+        assert found.mean == pytest.approx(np.mean(each), rel=1e-6, abs=1e-14)
+        assert found.stderr == pytest.approx(np.std(each, ddof=1) / math.sqrt(60), rel=1e-6, abs=1e-14)
+
+
+class OnceDifferentiable(torch.autograd.Function):
+    """exp, without a second derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, slope):
+        return slope * ctx.saved_tensors[0].exp()
+
+
+@pytest.mark.parametrize(("factor", "is_known"), [(1.0, True), (1e-5, False)])
+def test_without_second_derivatives_an_error_is_known_where_two_steps_agree(tmp_path, factor, is_known):
+    torch.manual_seed(0)
+    x = torch.randn(17, 5).double()
+    model = nn.Linear(5, 1, bias=False).double()
+    problem = Problem(model, x, lambda model, batch: {"loss": OnceDifferentiable.apply(model(batch)[:, 0])})
+    operator = operator_of(tmp_path, problem)
+    vector, outputs = np.eye(5)[0], model(x)[:, 0].detach()
+    each = (outputs.exp() * x[:, 0] ** 2).numpy()
+    asked = operator.calculator, operator.setting, operator.layout.tensors(vector)
+    found = sampled_curvature(*asked, factor * each.mean(), float(outputs.exp().mean()))
+    assert (found is not None) == is_known
+    if found is not None:
+        assert found.stderr == pytest.approx(each.std(ddof=1) / math.sqrt(17), rel=0.01)
+
+
 class InFloat32(nn.Module):
     """A model whose code names float32, as that of many normalisations and embeddings of time does."""
 
