@@ -10,7 +10,15 @@ import numpy as np
 
 from landscape.views.draw.finer import NAME as FINER
 from landscape.views.draw.finer import edge_places
-from landscape.views.draw.style import Shades, band_colours, band_shades, is_centred, line_colours, line_shades
+from landscape.views.draw.style import (
+    Shades,
+    band_colours,
+    band_shades,
+    is_centred,
+    line_colours,
+    line_shades,
+    signs_of,
+)
 from landscape.views.matplotlib import (
     HALO,
     INK,
@@ -73,7 +81,7 @@ def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
     x, y = (axis.coordinates for axis in data.axes)
     if values.count():
         signed = is_centred(style.colour_scale, scale)
-        dashes = ["dashed" if signed and tick < 0 else "solid" for tick in scale.ticks]
+        dashes = ["dashed" if signed and sign < 0 else "solid" for sign in signs_of(scale)]
         lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles=dashes, linewidths=1.2)
         ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
     _finish(data, ax, style, line_shades(style.colour_scale, scale, "light"))

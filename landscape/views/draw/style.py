@@ -116,7 +116,7 @@ def colours_of(name: str | None, scale: Scale, drawn: Any) -> list[str]:
     """The colours of values in drawn units."""
     if not is_centred(name, scale):
         return colours_at(name, (drawn - scale.low) / (scale.high - scale.low))
-    return colours_at(DIVERGING, 0.5 + 0.5 * drawn / max(abs(scale.low), abs(scale.high)))
+    return colours_at(DIVERGING, 0.5 + 0.5 * drawn / scale.reach)
 
 
 def colours_at(name: str | None, positions: Any) -> list[str]:
@@ -151,7 +151,7 @@ def line_colours(name: str | None, scale: Scale, theme: str) -> list[list[Any]]:
 def signs_of(scale: Scale) -> list[int]:
     """The sign of each contour line of a range: −1, 0 or 1."""
     ticks = np.array(scale.ticks)
-    none = np.abs(ticks) < 1e-9 * max(abs(scale.low), abs(scale.high))
+    none = np.abs(ticks) <= max(1e-9 * max(abs(scale.low), abs(scale.high)), scale.zero)
     return [int(sign) for sign in np.where(none, 0, np.sign(ticks))]
 
 

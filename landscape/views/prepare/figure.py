@@ -219,7 +219,8 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
     )
-    scale = replace(scale, signed=not log and _is_signed(surface, observable))
+    signed = not log and _is_signed(surface, observable)
+    scale = replace(scale, signed=signed, zero=_counts_as_zero(surface, observable) if signed else 0.0)
     paths = prepare_paths(full, observable, log) if choice.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
@@ -332,6 +333,15 @@ def _is_signed(surface: Surface, observable: str) -> bool:
     values = np.asarray(surface[observable], np.float64)[surface.status == OK]
     finite = values[np.isfinite(values)]
     return observable != "loss" and bool(finite.size) and bool(finite.min() < 0 < finite.max())
+
+
+def _counts_as_zero(surface: Surface, observable: str) -> float:
+    """The largest size of a smallest eigenvalue that is not negative and within what counts as zero; 0 of all else."""
+    if surface.record.convexity is None or observable != EIG_MIN:
+        return 0.0
+    largest, smallest = (np.abs(np.asarray(surface[name], np.float64)) for name in (EIG_MAX, EIG_MIN))
+    near = (surface.status == OK) & (_negative(surface) == NO) & (smallest <= ZERO * np.maximum(largest, smallest))
+    return float(smallest[near].max(initial=0.0))
 
 
 def _with_unresolved(surface: Surface, observable: str, states: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ STATES = {
 CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies
 CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
 WIDE_RATIO = 100.0
+ZERO_SHARE = 20.0  # what counts as 0 has at most one part in so many of the colours of signed values
 LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unless another is asked for
 
 
@@ -40,7 +41,7 @@ class Scale(Comparable):
 
     `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and
     `levels_note` for that of a drawing with contour lines. `signed` says that the sign of the values is what matters:
-    colours are then centred on 0.
+    colours are then centred on 0. What is no further than `zero` from 0 counts as 0: it has hardly any colour.
     """
 
     log: bool
@@ -51,6 +52,12 @@ class Scale(Comparable):
     notes: tuple[str, ...] = ()
     levels_note: str = ""
     signed: bool = False
+    zero: float = 0.0
+
+    @property
+    def reach(self) -> float:
+        """How far from 0 the colours of signed values are full."""
+        return max(abs(self.low), abs(self.high), ZERO_SHARE * self.zero)
 
     def real(self, drawn: float) -> float:
         """The value that a drawn number stands for."""

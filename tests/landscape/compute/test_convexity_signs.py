@@ -277,6 +277,35 @@ def test_a_negative_value_within_its_residual_keeps_its_sign_and_loses_its_size(
     assert said.startswith("A negative eigenvalue at 2 of 4 points, undecided at 2; at 1 of the negative ones")
 
 
+def test_a_value_that_counts_as_zero_has_hardly_a_colour():
+    """Else the rounding of a convex loss is as blue as a valley, under a caption that says that nothing is negative."""
+    data = of_smallest([-3.5e-6, -1e-6, 2e-6], [NO, NO, NO])
+    colours = [np.array(_rgb(each)) for each in colours_of(None, data.scale, data.values)]
+    assert min(each.min() for each in colours) > 230
+    mixed = of_smallest([-3.5e-6, -1.0, 2e-6], [NO, YES, NO])
+    assert colours_of(None, mixed.scale, mixed.values)[1] == colours_at("rdbu", np.array([0.0]))[0]  # full, as before
+    near = of_smallest([-3.5e-6, -1e-4, 2e-6], [NO, YES, NO])
+    assert colours_of(None, near.scale, near.values)[1] == colours_at("rdbu", np.array([0.0]))[0]
+
+
+def of_smallest(values: list[float], negative: list[int]):
+    """The figure of a map with these smallest eigenvalues, of which the largest is 10."""
+    observables = {
+        "loss": np.ones(len(values)),
+        "eig_max": np.full(len(values), 10.0),
+        "eig_max_residual": np.zeros(len(values)),
+        "eig_min": np.array(values),
+        "eig_min_residual": np.zeros(len(values)),
+        "eig_min_bound": np.array(values) - 1e-7,
+        "eig_negative": np.array(negative, float),
+    }
+    how = {"convexity": {"steps": 60, "parameters": 9, "second_derivatives": "autograd", "most": 240}}
+    axis = Axis("alpha", np.arange(len(values), dtype=float))
+    return prepare_figure(
+        Surface("map", (axis,), observables, np.ones(len(values), np.uint8), attributes=how), "eig_min"
+    )
+
+
 def test_captions_and_hatches_have_the_signs_that_the_map_holds():
     """A point that went over to differences in float64 has a sign that would be within rounding in float32."""
     observables = {
