@@ -24,14 +24,15 @@ def counted(unit: str, numbers: Sequence[int]) -> str:
     Example:
         >>> counted("epoch", range(21)), counted("step", [5]), counted("epoch", [0, 1, 2, 3, 9, 10, 11, 12])
         ('epochs 0 to 20', 'step 5', 'epochs 0-3, 9-12')
-        >>> counted("epoch", [1, 2, 4, 8, 16, 32])
-        '6 epochs from 1 to 32'
+        >>> counted("epoch", [0, 2, 4, 6, 8]), counted("epoch", [1, 2, 4, 8, 16, 32])
+        ('epochs 0 to 8 by 2', '6 epochs from 1 to 32')
     """
     parts = progressions(numbers)
     if len(numbers) == 1:
         return f"{unit} {numbers[0]}"
     if len(parts) == 1:
-        return f"{unit}s {numbers[0]} to {numbers[-1]}"
+        stride = numbers[1] - numbers[0]
+        return f"{unit}s {numbers[0]} to {numbers[-1]}{f' by {stride}' if stride > 1 else ''}"
     if len(parts) > MOST_STRETCHES:
         return f"{len(numbers)} {unit}s from {numbers[0]} to {numbers[-1]}"
     return f"{unit}s {ranges(numbers)}"

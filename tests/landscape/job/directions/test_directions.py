@@ -23,6 +23,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
+from landscape.core.numbers import counted
 from landscape.job.defaults import DEFAULTS
 from landscape.job.directions.directions_plane import cosines, project
 from landscape.job.directions.file import supplied_direction
@@ -375,3 +376,9 @@ def test_a_direction_of_zeros_has_no_angle_and_spans_no_plane():
     assert cosines(axes).tolist() == [[pytest.approx(1), 0], [0, 0]]
     with pytest.raises(JobError, match="span no plane"):
         project({"a": torch.ones(2)}, {"a": torch.zeros(2)}, axes, ["a"])
+
+
+def test_the_snapshots_of_a_component_are_named_with_the_steps_between_them():
+    assert counted("epoch", [0, 2, 4, 6, 8]) == "epochs 0 to 8 by 2"
+    assert counted("epoch", [0, 1, 2]) == "epochs 0 to 2"
+    assert counted("step", [5, 10]) == "steps 5, 10"
