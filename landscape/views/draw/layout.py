@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -21,6 +22,7 @@ from landscape.views.prepare.words import in_fewer_words, wrap
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
 MIN_WIDTH = 560
+BAR_TITLE_PX, BAR_TITLE_LINES = 84, 4  # of the margin right of the plot, from the bar's left edge
 HYPHEN = re.compile(r"(?<![^\s(\[±])-(?=\.?\d)")  # that begins a number; those within names stay
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 
@@ -204,7 +206,7 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
     """
     ticks, texts = spread_ticks(data.scale, length)
     return {
-        "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+        "title": bar_title(data.observable.replace("_", " ")),
         "thickness": 14,
         "len": length,
         "lenmode": "pixels",
@@ -219,6 +221,13 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
         "tickvals": ticks if even is None else even.values(np.array(ticks)).tolist(),
         "ticktext": texts,
     }
+
+
+def bar_title(words: str) -> dict[str, Any]:
+    """The title of a colour bar in lines that fit the margin beside the plot, smaller where a word is longer."""
+    font = 13 if max(map(len, words.split()), default=0) <= BAR_TITLE_PX / (0.52 * 13) else 11
+    lines = textwrap.wrap(words, int(BAR_TITLE_PX / (0.52 * font)), max_lines=BAR_TITLE_LINES, placeholder="…")
+    return {"text": "<br>".join(text(line) for line in lines), "side": "top", "font": {"size": font}}
 
 
 def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str, Any]:

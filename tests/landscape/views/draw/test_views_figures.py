@@ -17,7 +17,7 @@ from landscape.surface.surface import NOT_FINITE, ProjectedPath
 from landscape.views.draw.curve import band, y_limits
 from landscape.views.draw.figure import figure, figure_name
 from landscape.views.draw.kinds import KIND_TABLE, KINDS, Kind
-from landscape.views.draw.layout import Style
+from landscape.views.draw.layout import Style, bar_title
 from landscape.views.draw.paths import LIFT
 from landscape.views.draw.space import LINE_LIFT, MARK_LIFT
 from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
@@ -636,3 +636,17 @@ def test_kinds_and_colour_scales_are_those_of_the_documentation() -> None:
     assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == plain
     assert {kinds[-1] for kinds in KINDS.values()} == {"barcode"}
     assert {"cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu"} <= set(COLOUR_SCALES)
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "size"),
+    [
+        ("loss", "loss", 13),
+        ("token accuracy", "token<br>accuracy", 13),
+        ("classification error", "classification<br>error", 11),
+        ("a<b", "a&lt;b", 13),
+    ],
+)
+def test_the_title_of_a_colour_bar_fits_its_margin(words: str, lines: str, size: int) -> None:
+    title = bar_title(words)
+    assert (title["text"], title["font"]["size"]) == (lines, size)
