@@ -19,10 +19,10 @@ from landscape.views.draw.overlay_surface import draw_surface_overlay
 from landscape.views.draw.side_by_side import side_by_side
 from landscape.views.draw.style import check_scale
 from landscape.views.draw.theme import TEMPLATES
-from landscape.views.prepare.comparison import Compared, Given, check_mode, compared
+from landscape.views.prepare.comparison import Compared, Given, check_mode, compared, contrasts
 from landscape.views.prepare.comparison_overlay import prepare_overlay, share_scale
 from landscape.views.prepare.difference import DifferenceData, prepare_difference
-from landscape.views.prepare.words import file_name
+from landscape.views.prepare.words import capitalised, file_name
 
 # By mode and number of axes, the default first.
 COMPARISON_KINDS: dict[str, dict[int, tuple[str, ...]]] = {
@@ -207,12 +207,15 @@ def _differences(items: Sequence[Compared], kind: str | None, asked: Options) ->
 
 
 def _tiles(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
-    """One figure each. With one scale, the ends are given to each, from which all choose the same contour lines."""
+    """One figure each, whose caption says what sets them apart, as each may be read by itself.
+
+    With one scale, the ends are given to each, from which all choose the same contour lines.
+    """
     low, high, log = asked.zmin, asked.zmax, asked.log
     if asked.lock:
         shared = share_scale(items, asked.observable, log, zmin=low, zmax=high)
         low, high, log = shared.low, shared.high, shared.log
-    style, figures = asked.style, []
+    style, figures, differ = asked.style, [], tuple(capitalised(each) for each in contrasts(items))
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
         chosen = choose_kind(named, kind)
@@ -233,6 +236,7 @@ def _tiles(items: Sequence[Compared], kind: str | None, asked: Options) -> list[
             title=style.title,
             caption=style.caption,
             max_points=asked.max_points,
+            notes=differ,
         )
         words = drawn.layout.meta["caption"]
         name = _file(item.label, "", chosen, asked)

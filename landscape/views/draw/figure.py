@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,7 @@ def figure(
     font_size: str | float | None = None,
     preset: str | None = None,
     max_points: int | None = None,
+    notes: Sequence[str] = (),
     **unknown: Any,
 ) -> go.Figure:
     """Draw a landscape.
@@ -74,6 +76,7 @@ def figure(
         preset: "column" or "page", for a figure in one or both columns of a paper: 3.25 and 6.75 in wide, words of 7 to
             9 pt as printed, no title and no caption. Options given beside it count.
         max_points: points per axis to draw at most; the data are never changed, only picked.
+        notes: sentences without full stops that the caption says besides, such as how this landscape differs from another.
 
     Raises:
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
@@ -124,6 +127,7 @@ def figure(
     )
     if isinstance(title, str):
         data = replace(data, title=title)
+    data = replace(data, caption=(*data.caption, *notes))
     if len(data.axes) > 1:
         data = replace(data, caption=(*data.caption, *scale_warning(style.colour_scale, data.scale)))
     drawn = draw_categories(data, style) if data.categories and len(data.axes) == 2 else chosen.draw(data, style)

@@ -124,6 +124,15 @@ def test_tiles_share_the_scale_and_the_contour_lines_where_locked(planes: Pair) 
     assert free[0] != free[1]
 
 
+def test_the_caption_of_every_tile_says_what_sets_the_landscapes_apart(make: ModuleType) -> None:
+    pair = [("one", make.quadratic()), ("two", make.quadratic(num_samples=64, batch_norm="batch"))]
+    for kind in ("topographic", "contour", "surface"):
+        for tile in compare_figures(pair, "tiled", kind):
+            assert "The landscapes have other samples. Batch norm differs: " in tile.caption
+    alike = compare_figures([("one", make.quadratic()), ("two", make.quadratic())], "tiled")
+    assert not any("other samples" in tile.caption for tile in alike)
+
+
 def test_tiled_curves_share_the_height(lines: Pair) -> None:
     one, two = (tile.figure.layout.yaxis.range for tile in compare_figures(lines, "tiled"))
     assert one == two
