@@ -11,7 +11,7 @@ import numpy as np
 from landscape.views.draw.finer import NAME as FINER
 from landscape.views.draw.finer import edge_places
 from landscape.views.draw.path_looks import KEY, are_told_apart, path_look
-from landscape.views.draw.paths import PathInSpace
+from landscape.views.draw.paths import PathInSpace, raised_note
 from landscape.views.draw.space import height_notes, heights_drawn, origin_height, paths_in_space
 from landscape.views.draw.style import colour_scale, even_shades
 from landscape.views.matplotlib import (
@@ -59,8 +59,9 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
         look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
         ax.plot(across, up, heights + LIFT * span, **look)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
-    _paths(data, ax, style, paths_in_space(data, LIFT * span, ends))
-    _say_which_heights_are_not_true(data, ax, ends)
+    overlays = paths_in_space(data, LIFT * span, ends)
+    _paths(data, ax, style, overlays)
+    _say_which_heights_are_not_true(data, ax, ends, overlays)
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
@@ -91,9 +92,11 @@ def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
         ax.scatter(x[at], y[at], np.full(int(at.sum()), floor), s=4, marker=symbol, color=colour, label=name)
 
 
-def _say_which_heights_are_not_true(data: FigureData, ax: Any, ends: tuple[float, float]) -> None:
+def _say_which_heights_are_not_true(
+    data: FigureData, ax: Any, ends: tuple[float, float], overlays: Sequence[PathInSpace]
+) -> None:
     """In lines at the lower edge of the axes, as a plot has no caption."""
-    notes = height_notes([("", path) for path in data.paths], ends)
+    notes = [*height_notes([("", path) for path in data.paths], ends), *raised_note(overlays)]
     lines = [line for note in notes for line in wrap(plain_label(note), LINE_LENGTH)]
     if lines:
         ax.text2D(0.0, 0.0, "\n".join(lines), transform=ax.transAxes, fontsize="x-small", va="top")

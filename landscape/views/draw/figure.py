@@ -76,7 +76,7 @@ def figure(
         preset: "column" or "page", for a figure in one or both columns of a paper: 3.25 and 6.75 in wide, words of 7 to
             9 pt as printed, no title and no caption. Options given beside it count.
         max_points: points per axis to draw at most; the data are never changed, only picked.
-        notes: sentences without full stops that the caption says besides, such as how this landscape differs from another.
+        notes: sentences without full stops that the caption has besides.
 
     Raises:
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.

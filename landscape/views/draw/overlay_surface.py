@@ -13,7 +13,7 @@ from landscape.views.draw.missing import symbols
 from landscape.views.draw.origin import space_origin
 from landscape.views.draw.overlay import add_marks, entry, space_key, space_marks
 from landscape.views.draw.overlay_looks import hue_scale, look
-from landscape.views.draw.paths import LIFT
+from landscape.views.draw.paths import LIFT, PathInSpace, raised_note
 from landscape.views.draw.pointer import of_heights
 from landscape.views.draw.scene import draw_scene
 from landscape.views.draw.space import (
@@ -46,6 +46,7 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
     aspect = horizontal_aspect(frame)
     traces: list[Any] = []
     marks: list[Any] = []
+    overlays: list[PathInSpace] = []
     for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
         group = {"legendgroup": f"item {number}"}
         traces.append(_heights(field, label, number, opacity))
@@ -55,12 +56,14 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         for trace in missing:
             trace.update(name=f"{entry(label)}: {trace.name}", **group)
         marks += missing
-        for path in paths_in_space(field, LIFT * span, ends):
+        drawn = paths_in_space(field, LIFT * span, ends)
+        overlays += drawn
+        for path in drawn:
             marks += space_marks(path, label, number, look(number), style)
     traces += _origins(data, style, span)
     if any(np.isfinite(path.own).any() for _, path in named):
         frame = replace(frame, caption=(*frame.caption, "Snapshots have the height of their own loss"))
-    frame = replace(frame, caption=(*frame.caption, *height_notes(named, ends)))
+    frame = replace(frame, caption=(*frame.caption, *raised_note(overlays), *height_notes(named, ends)))
     upwards, aspects = z_axis(frame, *ends), [*aspect, HEIGHT]
     figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=aspects, overlay=[])
     return add_marks(figure, marks)

@@ -24,6 +24,7 @@ SPARSE, DENSE, FEW = 10, 7, 25  # pixels of the other snapshots: of up to `FEW`,
 POINTS_OF_THREAD = 3  # both ends, and one that is not drawn, which parts it from the next
 SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
+MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and on the surface would be half hidden
 
 
 def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
@@ -205,6 +206,19 @@ class PathInSpace:
     height: Floats
     line: Floats
     foot: Floats | None = None
+
+
+def raised_note(overlays: Sequence[PathInSpace]) -> list[str]:
+    """That snapshots which lie on the surface, or as good as on it, are drawn above it, where some do."""
+    raised = sum(
+        int((np.isfinite(each.path.own) & (each.height == each.foot)).sum())
+        for each in overlays
+        if each.foot is not None
+    )
+    if not raised:
+        return []
+    share = f"{100 * LIFT * MARK_LIFT:.0f}\u00a0% of the range drawn"
+    return [f"Snapshots within {share} of the surface are drawn just above it: {raised}"]
 
 
 def threads(overlay: PathInSpace, colour: str, width: float, **more: Any) -> list[go.Scatter3d]:

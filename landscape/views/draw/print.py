@@ -144,7 +144,7 @@ def _tick_letters(figure: go.Figure) -> int:
 def _bar_width(bar: Any, font: float) -> float:
     letters = max((len(str(label)) for label in bar.ticktext), default=0)
     ticks = (1.0 + 0.3 + 0.3) * font + letters * LETTER * SMALL * font
-    title = len(bar.title.text or "") * LETTER * AXIS * font
+    title = max(map(len, (bar.title.text or "").split("<br>"))) * LETTER * AXIS * font
     return 0.6 * font + max(ticks, title)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from landscape.views.draw.extrema import space_extrema
 from landscape.views.draw.finer import space_edges
@@ -17,7 +18,7 @@ from landscape.views.draw.marks import error_sheets
 from landscape.views.draw.missing import symbols
 from landscape.views.draw.networks import space_networks
 from landscape.views.draw.origin import space_origin
-from landscape.views.draw.paths import LIFT, PathInSpace
+from landscape.views.draw.paths import LIFT, MARK_LIFT, PathInSpace
 from landscape.views.draw.pointer import of_heights
 from landscape.views.draw.scene import COLOUR_BAR_PX, draw_scene
 from landscape.views.draw.style import ON_PALE_SURFACE, ON_SURFACE, colour_scale, is_centred
@@ -32,7 +33,6 @@ from landscape.views.prepare.scale import Scale
 LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
 FINEST = 164  # points per axis, at most, of the grid that isolines are found on
 HEIGHT = 0.72  # of the longer horizontal axis
-MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and would be half hidden
 REACH = 0.5  # of the range drawn: as much more height the scene has for snapshots that lie off the surface
 NAMED = 3  # snapshots beyond an end of the scene, at most, that the caption names
 
@@ -173,7 +173,8 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
 def paths_in_space(data: FigureData, lift: float, ends: tuple[float, float]) -> list[PathInSpace]:
     """The paths: their lines over the projections, lifted so that they do not sink in, the snapshots at their own loss.
 
-    A snapshot whose own loss has no height lies on the line; what is beyond the ends of the scene is drawn there.
+    A snapshot whose own loss is as good as that of the surface would be half hidden in it: it stands just above, as one
+    does whose own loss has no height. What is beyond the ends of the scene is drawn there.
 
     Args:
         ends: the lowest and the highest height of the scene, as `heights_drawn` gives them.
@@ -182,9 +183,15 @@ def paths_in_space(data: FigureData, lift: float, ends: tuple[float, float]) -> 
     return [
         PathInSpace(
             path,
-            np.clip(np.where(np.isfinite(path.own), path.own, path.height) + MARK_LIFT * lift, *ends),
+            np.clip(np.where(_is_off(path, MARK_LIFT * lift), path.own, path.height + MARK_LIFT * lift), *ends),
             path_on_surface((path.places[0], path.places[1]), path.height + lift, alpha, beta, data.drawn),
-            path.height + MARK_LIFT * lift,
+            np.where(_is_off(path, MARK_LIFT * lift), path.height, path.height + MARK_LIFT * lift),
         )
         for path in data.paths
     ]
+
+
+def _is_off(path: DrawnPath, lift: float) -> NDArray[np.bool_]:
+    """Which snapshots lie further from the surface than those on it are raised; of the others that is not known."""
+    apart = np.abs(path.own - path.height) > lift
+    return np.isfinite(path.own) & (apart | ~np.isfinite(path.height))

@@ -18,8 +18,8 @@ from landscape.views.draw.curve import band, y_limits
 from landscape.views.draw.figure import figure, figure_name
 from landscape.views.draw.kinds import KIND_TABLE, KINDS, Kind
 from landscape.views.draw.layout import Style, bar_title
-from landscape.views.draw.paths import LIFT
-from landscape.views.draw.space import LINE_LIFT, MARK_LIFT
+from landscape.views.draw.paths import LIFT, MARK_LIFT
+from landscape.views.draw.space import LINE_LIFT
 from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
 from landscape.views.draw.theme import config
 from landscape.views.prepare.figure import FigureData, prepare_figure
@@ -274,11 +274,15 @@ def test_the_line_lies_on_the_surface_and_snapshots_at_their_own_loss_with_a_thr
     lift = LIFT * (field.cmax - field.cmin)
     on_plane, own = (np.log10(each) if log else each for each in (path.projected_loss, path.loss))
     np.testing.assert_allclose(line.z[::PIECES], on_plane + lift, rtol=1e-9)
-    np.testing.assert_allclose(marks.z, own + MARK_LIFT * lift, rtol=1e-9)
+    off = np.abs(own - on_plane) > MARK_LIFT * lift  # the others would be half hidden
+    assert 0 < off.sum() < len(off)
+    np.testing.assert_allclose(marks.z, np.where(off, own, on_plane + MARK_LIFT * lift), rtol=1e-9)
     np.testing.assert_array_equal(edges.z, marks.z)
     np.testing.assert_allclose(
-        threads.z.reshape(-1, 3)[:, :2], np.stack([own, on_plane], axis=1) + MARK_LIFT * lift, rtol=1e-9
+        threads.z.reshape(-1, 3)[:, :2], np.stack([marks.z, np.where(off, on_plane, marks.z)], axis=1), rtol=1e-9
     )
+    raised = f"within 3\u00a0% of the range drawn of the surface are drawn just above it: {(~off).sum()}."
+    assert raised in drawn.layout.meta["caption"]
     assert np.isnan(threads.z[2::3]).all()
     low, high = drawn.layout.scene.zaxis.range
     assert low < marks.z.min() < marks.z.max() < high, "a snapshot is cut off"

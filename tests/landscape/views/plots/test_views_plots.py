@@ -91,13 +91,14 @@ def test_snapshots_float_at_their_own_loss_over_a_surface_with_a_thread(make: Mo
     ax = surface.plot(kind="surface", log=False)
     scale = prepare_figure(surface, log=False).scale
     lift, path = 0.03 * (scale.high - scale.low), surface.path
-    known = np.where(np.isfinite(path.loss), path.loss, path.projected_loss) + lift
+    off = np.abs(path.loss - path.projected_loss) > lift
+    known = np.where(off, path.loss, path.projected_loss + lift)
     (dots,) = (each for each in ax.collections if each.get_label() == "_snapshots")
     ax.figure.canvas.draw()  # which projects them
     seen = proj3d.proj_transform(path.coordinates["alpha"], path.coordinates["beta"], known, ax.get_proj())
     np.testing.assert_allclose(np.sort(dots.get_offsets()[:, 1]), np.sort(seen[1]), rtol=1e-6)
     threads = [line.get_data_3d()[2] for line in ax.lines if len(line.get_data_3d()[2]) == 2]
-    np.testing.assert_allclose(threads, np.stack([path.projected_loss + lift, known], axis=1))
+    np.testing.assert_allclose(threads, np.stack([np.where(off, path.projected_loss, known), known], axis=1))
 
 
 def test_a_plot_says_which_snapshots_are_not_at_their_own_loss(make: ModuleType) -> None:
@@ -107,9 +108,11 @@ def test_a_plot_says_which_snapshots_are_not_at_their_own_loss(make: ModuleType)
     assert [each.get_text() for each in ax.texts] == [
         "Snapshots below the heights shown, and drawn at their lower end: epoch 2 (-9)\n"
         "Snapshots above the heights shown, and drawn at their upper end: epoch 1 (250)\n"
-        "White snapshots lie on the surface: 1 whose loss is not finite"
+        "White snapshots lie on the surface: 1 whose loss is not finite\n"
+        "Snapshots within 3\u00a0% of the range drawn of the surface are drawn just above it: 2"
     ]
-    assert not make.quadratic(path=path).plot(kind="surface").texts
+    (note,) = make.quadratic(path=path).plot(kind="surface").texts
+    assert note.get_text().startswith("Snapshots within 3")
 
 
 def test_missing_points_are_hatched_each_in_its_own_way(make: ModuleType) -> None:
