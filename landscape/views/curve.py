@@ -42,7 +42,7 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
         there = data.interpolated == 0
         ax.plot(x[there], shown[there], "o", color=colour, markersize=2.5, label=EVALUATED)
     _hatch_stretches(data, ax)
-    if data.observable == "loss":
+    if any(np.isfinite(path.height).any() for path in data.paths):
         heights = [np.array([data.scale.real(float(drawn)) for drawn in path.height]) for path in data.paths]
         places = [(path.places[0], height) for path, height in zip(data.paths, heights, strict=True)]
         plot_paths(ax, data.paths, places, style)

@@ -27,11 +27,11 @@ from landscape.views.prepare.figure import FigureData
 from landscape.views.prepare.levels import nice_ticks
 from landscape.views.prepare.missing import legend_name, missing_names, missing_states
 from landscape.views.prepare.paths import DrawnPath, ends_of
+from landscape.views.prepare.words import observable_title
 
 Floats = NDArray[np.float64]
 
 PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
-SNAPSHOT_NAME = "loss at the snapshot itself"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
         layout[f"yaxis{panel.y[1:]}"] = _y_axis(one, limits, panel)
         first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(one))
         traces += _panel(one, panel, limits, style, band_in_legend=panel.number == first)
-    if data.paths and data.observable == "loss":
+    if any(np.isfinite(path.height).any() for path in data.paths):
         paths = [_over_curve(data, path) for path in data.paths]
         traces += [trace.update(places[0].axes) for trace in flat_paths(paths, style)]
         labels = _log_labels(flat_labels(paths), data.scale.log)
@@ -94,7 +94,7 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
     first = observables[0]
     names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
     names += seed_names(first)
-    names += [*legend_names(first.paths), SNAPSHOT_NAME] if first.paths else []
+    names += [*legend_names(first.paths), snapshot_name(first)] if first.paths else []
     names += origin_names(first) if _origin_height(first) is not None else []
     return [*names, *missing_names(first.states), *extrema_names(first)]
 
@@ -159,9 +159,9 @@ def _panel(
     height = _origin_height(data)
     marks = flat_origin(data, style, height, **panel.axes) if height is not None else []
     traces += [mark.update(showlegend=False) if panel.number else mark for mark in marks]
-    known = [path for path in data.paths if np.isfinite(path.loss).any()]
-    if panel.number == 0 and data.observable == "loss":
-        traces += [_snapshots(path, panel, style, in_legend=path is known[0]) for path in known]
+    known = [path for path in data.paths if np.isfinite(path.own).any()]
+    if panel.number == 0:
+        traces += [_snapshots(path, panel, style, snapshot_name(data), in_legend=path is known[0]) for path in known]
     return traces
 
 
@@ -234,8 +234,13 @@ def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Sc
     )
 
 
-def _snapshots(path: DrawnPath, panel: Panel, style: Style, *, in_legend: bool) -> go.Scatter:
-    """The loss at the real snapshots, which need not lie on the line."""
+def snapshot_name(data: FigureData) -> str:
+    """The legend entry of the values at the snapshots themselves."""
+    return f"{observable_title(data.observable)} at the snapshot itself"
+
+
+def _snapshots(path: DrawnPath, panel: Panel, style: Style, name: str, *, in_legend: bool) -> go.Scatter:
+    """The values at the real snapshots, which need not lie on the line."""
     look = path_look(path.number, style.path_colour)
     colour = look.colour if path.run else _colours(panel)[style.theme]
     return go.Scatter(
@@ -243,8 +248,8 @@ def _snapshots(path: DrawnPath, panel: Panel, style: Style, *, in_legend: bool) 
         y=path.loss,
         mode="markers",
         marker={"symbol": f"{look.symbol}-open", "size": 8, "color": colour, "line": {"width": 1.6}},
-        name=SNAPSHOT_NAME,
-        legendgroup=SNAPSHOT_NAME,
+        name=name,
+        legendgroup=name,
         showlegend=in_legend,
         hovertext=list(path.hover),
         hoverinfo="text",

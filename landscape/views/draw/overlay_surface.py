@@ -29,6 +29,7 @@ from landscape.views.draw.space import (
 from landscape.views.draw.theme import typed
 from landscape.views.prepare.comparison_overlay import OverlayData
 from landscape.views.prepare.figure import FigureData
+from landscape.views.prepare.words import observable_title
 
 LINES = "rgba(255,255,255,0.6)"
 
@@ -62,7 +63,10 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
             marks += space_marks(path, label, number, look(number), style)
     traces += _origins(data, style, span)
     if any(np.isfinite(path.own).any() for _, path in named):
-        frame = replace(frame, caption=(*frame.caption, "Snapshots have the height of their own loss"))
+        frame = replace(
+            frame,
+            caption=(*frame.caption, f"Snapshots have the height of their own {observable_title(frame.observable)}"),
+        )
     frame = replace(frame, caption=(*frame.caption, *raised_note(overlays), *height_notes(named, ends)))
     upwards, aspects = z_axis(frame, *ends), [*aspect, HEIGHT]
     figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=aspects, overlay=[])

@@ -15,6 +15,8 @@ from landscape.views.draw.layout import Style, text
 from landscape.views.draw.path_looks import KEY, PathLook, are_told_apart, path_look
 from landscape.views.draw.style import Shades
 from landscape.views.draw.theme import PAPER, PATH_HALO, themed
+from landscape.views.prepare import words
+from landscape.views.prepare.figure import FigureData
 from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels_of_all
 
 Floats = NDArray[np.float64]
@@ -25,6 +27,16 @@ POINTS_OF_THREAD = 3  # both ends, and one that is not drawn, which parts it fro
 SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and on the surface would be half hidden
+
+
+def snapshots_note(data: FigureData, looks: str = "colour") -> list[str]:
+    """What the fill of the snapshots stands for: their own values, or nothing where these are not known."""
+    if not data.paths:
+        return []
+    title = words.observable_title(data.observable)
+    if any(np.isfinite(path.own).any() for path in data.paths):
+        return [f"Snapshots have the {looks} of their own {title}"]
+    return [] if data.observable == "loss" else [f"Snapshots are white, as their own {title} is not kept"]
 
 
 def legend_names(paths: Sequence[DrawnPath]) -> list[str]:

@@ -28,7 +28,7 @@ from landscape.views.draw.marks import unclear_names, unclear_region
 from landscape.views.draw.missing import hatched
 from landscape.views.draw.networks import flat_networks, network_labels, network_names
 from landscape.views.draw.origin import flat_origin, origin_names
-from landscape.views.draw.paths import flat_labels, flat_paths, legend_names
+from landscape.views.draw.paths import flat_labels, flat_paths, legend_names, snapshots_note
 from landscape.views.draw.pointer import plane_hover, pointer_notes, pointer_values
 from landscape.views.draw.style import BETWEEN, BETWEEN_PALE, Shades, band_colours, band_shades, is_centred
 from landscape.views.draw.theme import TEMPLATES, typed
@@ -74,8 +74,7 @@ def draw_plane(
     """
     if shades is None:
         shades = dict.fromkeys(TEMPLATES, band_shades(style.colour_scale, data.scale))
-    if any(np.isfinite(path.own).any() for path in data.paths):
-        data = replace(data, caption=(*data.caption, "Snapshots have the colour of their own loss"))
+    data = replace(data, caption=(*data.caption, *snapshots_note(data)))
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room

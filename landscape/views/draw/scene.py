@@ -11,7 +11,15 @@ import plotly.graph_objects as go
 
 from landscape.views.draw.animation import animate
 from landscape.views.draw.layout import Style, base_layout, finish, make_frame, one_line
-from landscape.views.draw.paths import PathInSpace, legend_names, raised_note, space_keys, space_labels, space_path
+from landscape.views.draw.paths import (
+    PathInSpace,
+    legend_names,
+    raised_note,
+    snapshots_note,
+    space_keys,
+    space_labels,
+    space_path,
+)
 from landscape.views.draw.style import even_shades
 from landscape.views.prepare.figure import FigureData
 from landscape.views.prepare.missing import missing_names
@@ -47,11 +55,9 @@ def draw_scene(
         overlay: the paths.
     """
     drawn = [each for each in overlay if np.isfinite(each.height).any()]
-    if any(np.isfinite(each.path.own).any() for each in drawn):
+    if drawn:
         looks = "colour" if drawn[0].foot is None else "colour and the height"
-        data = replace(
-            data, caption=(*data.caption, f"Snapshots have the {looks} of their own loss", *raised_note(drawn))
-        )
+        data = replace(data, caption=(*data.caption, *snapshots_note(data, looks), *raised_note(drawn)))
     shades = even_shades(style.colour_scale, data.scale)
     paths = [trace for each in drawn for trace in space_path(each, style, shades)]
     paths += space_keys([each.path for each in drawn], style)

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from landscape.core.batch_norm import RECALIBRATE
 from landscape.core.numbers import counted
 from landscape.surface.axes import SEEN
+from landscape.surface.derived import bases_of, derive
 from landscape.surface.record_entries import BATCH_NORM, Check
-from landscape.surface.surface import ProjectedPath, Surface
+from landscape.surface.surface import OK, ProjectedPath, Surface
+from landscape.views.prepare import words
 from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.levels import number
-from landscape.views.prepare.scale import Scale
+from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks
 
 Floats = NDArray[np.float64]
@@ -45,9 +47,10 @@ class DrawnPath(Comparable):
     drawn units, and NaN where it is not known or has no logarithm, and `below` the same as it is. `loss` is the loss at
     the snapshots themselves, which lie off the plane, infinite where it is not finite, and `own` the same in drawn
     units, NaN as `height` is;
-    `apart` is how far both losses are from each other, as `Along.ranked`, and 0 for other observables. `run` is what
-    the run is called, empty where it is that of the landscape; `number` is the place among the paths of several runs,
-    from 0, and `shown` the share of its own variance on the axes, if known.
+    `apart` is how far both losses are from each other, as `Along.ranked`. All of these are values of an observable that
+    is computed from the loss, such as the perplexity; of any other one `height` and `own` are NaN, and `apart` 0. `run`
+    is what the run is called, empty where it is that of the landscape; `number` is the place among the paths of several
+    runs, from 0, and `shown` the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -98,18 +101,22 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
         return ()
     longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
     flat = [_flat(each) / longest for each in places]
+    follows, losses = follows_loss(surface, observable), [_of_losses(surface, observable, path) for path in paths]
     labels = place_labels_of_all(flat, [[str(int(step)) for step in path.step] for path in paths])
     return tuple(
         DrawnPath(
             unit=path.unit,
             numbers=tuple(int(step) for step in path.step),
             places=places[k],
-            height=_drawn(path.projected_loss, observable, log),
-            below=path.losses[1],
-            loss=path.losses[0],
-            own=_drawn(path.loss, observable, log),
-            apart=surface.along(path).ranked if observable == "loss" else np.zeros(len(path.step)),
-            hover=tuple(_hover(path, names, place, observable) for place in range(len(path.step))),
+            height=_drawn(losses[k][1], follows, log),
+            below=losses[k][1],
+            loss=losses[k][0],
+            own=_drawn(losses[k][0], follows, log),
+            apart=_apart(surface, observable, path, losses[k]) if follows else np.zeros(len(path.step)),
+            hover=tuple(
+                _hover(path, names, place, observable, losses[k] if follows else None)
+                for place in range(len(path.step))
+            ),
             labels=tuple(labels[k]),
             run=path.label,
             number=k,
@@ -117,6 +124,35 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
         )
         for k, path in enumerate(paths)
     )
+
+
+def follows_loss(surface: Surface, observable: str) -> bool:
+    """Whether the observable is the loss, or derived from it alone, and so known along a path."""
+    record = surface.record
+    if observable == "loss" or observable in record.observables:
+        return observable == "loss"
+    return observable in record.derived and bases_of(record.derived, observable) == ("loss",)
+
+
+def _of_losses(surface: Surface, observable: str, path: ProjectedPath) -> tuple[Floats, Floats]:
+    """The values at the snapshots and at their projections; the losses there where these do not decide them."""
+    own, below = path.losses
+    if observable == "loss" or not follows_loss(surface, observable):
+        return own, below
+    formula = {observable: surface.record.derived[observable]}
+    at_snapshots, at_projections = (derive(formula, {"loss": losses}) for losses in (own, below))
+    unknown = np.full(own.shape, np.nan)  # a formula of a later version
+    return at_snapshots.get(observable, unknown), at_projections.get(observable, unknown)
+
+
+def _apart(surface: Surface, observable: str, path: ProjectedPath, values: tuple[Floats, Floats]) -> Floats:
+    """How far the values at snapshots are from those at their projections, 0 where their losses differ by chance."""
+    ranked = surface.along(path).ranked
+    if observable == "loss":
+        return ranked
+    with np.errstate(invalid="ignore"):
+        gaps = np.nan_to_num(np.abs(values[0] - values[1]), nan=0.0, posinf=np.inf)
+    return np.where(ranked > 0, gaps, 0.0)
 
 
 def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
@@ -138,30 +174,43 @@ def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, sc
     Then where the loss on them is not known, and what batch norm has to do with it, which is said of lines between
     networks too. Where check 10 has judged that, its finding is repeated, or nothing is said where it holds.
     """
-    apart, judged = off_the_axes(paths, scale), None
-    if observable == "loss" and has_fixed_statistics(surface):
-        judged = _judged(surface)
+    follows, judged = follows_loss(surface, observable), _judged(surface) if has_fixed_statistics(surface) else None
+    # Of other observables the snapshots have no values: how far the path is off the axes, the loss tells.
+    told, limits, name = (
+        (paths, scale, words.observable_title(observable))
+        if follows
+        else (prepare_paths(surface, "loss", _loss_scale(surface).log) if paths else (), _loss_scale(surface), "loss")
+    )
+    apart = off_the_axes(told, limits, name)
     if judged is None:
-        statistics = _statistics(surface, paths, bool(apart)) if observable == "loss" else []
+        statistics = _statistics(surface, paths, bool(apart))
     else:
         statistics = [] if judged.state == "holds" else [f"{judged.text}; {judged.remedy}".removesuffix("; ")]
-        told = {judged.numbers.get("snapshot")} if statistics else set()
-        if {_name(path, k) for path, k in _far_off(paths, scale)} <= told:  # by the check, with the same two losses
+        by_check = {judged.numbers.get("snapshot")} if statistics and name == "loss" else set()
+        if {_name(path, k) for path, k in _far_off(told, limits)} <= by_check:  # with the same two losses
             apart = []
     shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
     return [
         *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
         *apart,
-        *(_unknown(paths) if observable == "loss" else ()),
+        *(_unknown(paths, words.observable_title(observable)) if follows else ()),
         *statistics,
     ]
 
 
-def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
-    """Of each path the largest difference between the loss at a snapshot and at its projection, where it can be seen.
+def _loss_scale(surface: Surface) -> Scale:
+    """The scale on which a figure of the loss is drawn unless another one is asked for."""
+    values = np.asarray(surface.loss, np.float64)
+    log = spanned_decades(values[surface.status == OK]) > LOG_DECADES
+    return choose_scale(drawn_values(values, point_states(values, surface.status, log), log), log)
 
-    It can where it is more than `VISIBLE` of the range drawn, on a logarithmic scale of the decades, or one of both is
-    not finite. The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
+
+def off_the_axes(paths: Sequence[DrawnPath], scale: Scale, name: str = "loss") -> list[str]:
+    """Of each path the largest difference between a snapshot and its projection, where it can be seen.
+
+    That is of the loss, or of what follows from it and has that `name`. It can be seen where it is more than `VISIBLE`
+    of the range drawn, on a logarithmic scale of the decades, or one of both is not finite.
+    The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
     """
     far = _far_off(paths, scale)
     if not far:
@@ -173,14 +222,14 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale) -> list[str]:
         path, k = far[0]
         there = f"the {plane} has {below[0]} there" if below[0] else f"the {plane}'s is not finite there"
         return [
-            f"the loss of the path{f' of {path.run}' if path.run else ''} is not that of the {plane}: at {path.unit} "
+            f"the {name} of the path{f' of {path.run}' if path.run else ''} is not that of the {plane}: at {path.unit} "
             f"{path.numbers[k]} it is {losses[0]}, {there}"
         ]
     each = [
-        f"{path.run} {path.unit} {path.numbers[k]} (loss {loss}, {plane} {there or 'not finite'})"
+        f"{path.run} {path.unit} {path.numbers[k]} ({name} {loss}, {plane} {there or 'not finite'})"
         for (path, k), loss, there in zip(far, losses, below, strict=True)
     ]
-    return [f"the losses of the paths are not those of the {plane}, furthest apart at {', '.join(each)}"]
+    return [f"the {_plural(name)} of the paths are not those of the {plane}, furthest apart at {', '.join(each)}"]
 
 
 def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
@@ -198,11 +247,15 @@ def _name(path: DrawnPath, k: int) -> str:
     return f"{path.unit} {path.numbers[k]}{f' of {path.run}' if path.run else ''}"
 
 
-def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
+def _plural(name: str) -> str:
+    return "losses" if name == "loss" else f"values of {name}"
+
+
+def _unknown(paths: Sequence[DrawnPath], name: str) -> list[str]:
     """Of each path at how many of its points the loss is known, where it is not at all of them."""
     known = [(path, int(np.isfinite(path.below).sum())) for path in paths]
     return [
-        f"loss on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
+        f"{name} on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
         for path, count in known
         if count < len(path.numbers)
     ]
@@ -249,23 +302,31 @@ def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
     return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
 
 
-def _drawn(loss: Floats, observable: str, log: bool) -> Floats:
-    """The loss in drawn units; NaN throughout for other observables, which are not known along the path."""
-    values = np.asarray(loss, np.float64)
-    if observable != "loss":
+def _drawn(values: Floats, known: bool, log: bool) -> Floats:
+    """The values in drawn units; NaN throughout for observables that are not known along the path."""
+    values = np.asarray(values, np.float64)
+    if not known:
         return np.full(values.shape, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = np.log10(np.where(values > 0, values, np.nan)) if log else values
     return np.where(np.isfinite(drawn), drawn, np.nan)
 
 
-def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -> str:
+def _hover(
+    path: ProjectedPath, names: Sequence[str], k: int, observable: str, known: tuple[Floats, Floats] | None
+) -> str:
+    """What the pointer shows at a snapshot; `known` are the values there and at its projection, where there are any."""
     last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
     own, projected = path.losses
+    title = words.observable_title(observable)
+    derived = (
+        () if known is None or observable == "loss" else ((title, known[0]), (f"{title} at its projection", known[1]))
+    )
     facts = (
+        *((escape(name, quote=False), values) for name, values in derived),
         ("loss", own),
         ("loss at its projection", projected),
         ("distance off the plane", path.distance),
@@ -274,7 +335,7 @@ def _hover(path: ProjectedPath, names: Sequence[str], k: int, observable: str) -
         value = float(values[k])
         unknown = "not finite" if math.isinf(value) else "not known"
         lines.append(f"{name} {number(value, 5) if math.isfinite(value) else unknown}")
-    if observable != "loss":
+    if known is None:
         lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
     return "<br>".join(lines)
 

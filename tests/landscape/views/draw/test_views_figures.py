@@ -430,7 +430,10 @@ def test_a_plane_that_is_not_finite_below_a_snapshot_is_furthest_from_it(make: M
     surface = make.quadratic(path=dataclasses.replace(path, projected_loss=below, status=status))
     said = figure(surface, "contour").layout.meta["caption"]
     assert f"at epoch {path.step[3]} it is {path.loss[3]:.3g}, the plane's is not finite there" in said
-    assert "is not that of" not in figure(surface, "contour", observable="accuracy").layout.meta["caption"]
+    assert (
+        "The loss of the path is not that of"
+        in figure(surface, "contour", observable="accuracy").layout.meta["caption"]
+    )
 
 
 def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> None:
@@ -654,3 +657,27 @@ def test_kinds_and_colour_scales_are_those_of_the_documentation() -> None:
 def test_the_title_of_a_colour_bar_fits_its_margin(words: str, lines: str, size: int) -> None:
     title = bar_title(words)
     assert (title["text"], title["font"]["size"]) == (lines, size)
+
+
+def test_another_observable_along_a_path_says_why_snapshots_are_white_and_how_far_off_the_loss_is(
+    make: ModuleType,
+) -> None:
+    surface = make.quadratic(path=off_the_plane(make))
+    loss, other = (figure(surface, "contour", observable=name).layout.meta["caption"] for name in ("loss", "accuracy"))
+    sentence = re.search(r"The loss of the path is not that of the plane: [^.]*\.[^.]*\.[^.]*", loss)
+    assert sentence is not None
+    assert sentence[0] in other
+    assert "Snapshots are white, as their own accuracy is not kept." in other
+
+
+def test_what_is_derived_from_the_loss_is_known_along_a_path(make: ModuleType) -> None:
+    surface = make.quadratic(path=off_the_plane(make))
+    values = {**surface.observables, "perplexity": np.exp(surface.loss)}
+    surface = dataclasses.replace(surface, observables=values)
+    record = surface.record.changed(derived={"perplexity": "exp(loss)"}, observables=["loss", "accuracy"])
+    surface = dataclasses.replace(surface, attributes=record.attributes)
+    data = prepare_figure(surface, "perplexity", log=False)
+    np.testing.assert_allclose(data.paths[0].own, np.exp(surface.path.loss))
+    np.testing.assert_allclose(data.paths[0].height, np.exp(surface.path.projected_loss))
+    caption = figure(surface, "contour", observable="perplexity").layout.meta["caption"]
+    assert "Snapshots have the colour of their own perplexity." in caption
