@@ -112,8 +112,9 @@ def status_text(status: dict[str, Any]) -> str:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             lowest = f"{_LOWEST.get(each['state'], 'lowest so far')} {each['minimum']['loss']:.4g} at {place}"
             parts.append(f"the same loss {each['minimum']['loss']:.4g} at all points" if each["constant"] else lowest)
-        lines.append(", ".join(parts))
         own = each["own_model"] or {}
+        parts += ["not compared with your own model"] if own.get("state") == "not compared" else []
+        lines.append(", ".join(parts))
         accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
         below = (*accepted, *each["problems"], *_failure_lines(each), *_worker_lines(each))
         lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]

@@ -183,6 +183,20 @@ class Record:
         return self.own_model.text if self.own_model is not None and self.own_model.state == "accepted" else ""
 
     @property
+    def not_compared_in_words(self) -> str:
+        """That nobody compared the landscape with the user's own model, where that is recorded; else empty."""
+        if self.own_model is None or self.own_model.state != "not compared":
+            return ""
+        return "not compared with your own model"
+
+    @property
+    def points_found_wrong(self) -> tuple[str, ...]:
+        """What checks found of points that are not those of the user's model, unless that was accepted before."""
+        found = () if self.checks is None else self.checks.of("fails")
+        told = {"centre", "spot check", "repetition"} - ({"centre"} if self.accepted_in_words else set())
+        return tuple(each.text for each in found if each.name in told)
+
+    @property
     def rounding_in_words(self) -> str:
         """Such as `weights rounded to 4 bits per channel`; empty where nothing is rounded."""
         found = self.quantisation

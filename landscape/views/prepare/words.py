@@ -250,6 +250,8 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         constant_in_words(surface.loss, surface.name, surface.record.is_imported) if observable == "loss" else "",
         surface.record.accepted_in_words,
+        surface.record.not_compared_in_words,
+        *surface.record.points_found_wrong,
         state_text(surface),
         *notes,
     ]

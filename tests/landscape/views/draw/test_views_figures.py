@@ -681,3 +681,13 @@ def test_what_is_derived_from_the_loss_is_known_along_a_path(make: ModuleType) -
     np.testing.assert_allclose(data.paths[0].height, np.exp(surface.path.projected_loss))
     caption = figure(surface, "contour", observable="perplexity").layout.meta["caption"]
     assert "Snapshots have the colour of their own perplexity." in caption
+
+
+def test_captions_say_that_nobody_compared_the_model_and_which_points_were_found_wrong(make: ModuleType) -> None:
+    wrong = {"number": "3", "name": "spot check", "state": "fails", "text": "11 of 12 points differ"}
+    surface = make.with_record(
+        make.quadratic(), own_model={"state": "not compared", "text": "why"}, checks={"results": [wrong]}
+    )
+    caption = figure(surface, "contour").layout.meta["caption"]
+    assert "Not compared with your own model. 11 of 12 points differ. Complete." in caption
+    assert "own model" not in figure(make.quadratic(), "contour").layout.meta["caption"]
