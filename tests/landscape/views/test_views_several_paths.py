@@ -94,7 +94,10 @@ def test_in_a_comparison_snapshots_float_over_their_surface_and_the_caption_says
         each for each in drawn.data if (each.meta or {}).get("item") == 1 and getattr(each, "mode", "") == "markers"
     ]
     heights = next(trace.z for trace in marks if len(trace.x) == 10)
-    np.testing.assert_allclose(heights - heights[-1], off.loss - off.loss[-1], rtol=1e-9)
+    assert heights[0] == off.loss[0]
+    raised = (heights - off.loss)[1:]  # which lie on the surface, and would be half hidden
+    np.testing.assert_allclose(raised, raised[0], rtol=1e-9)
+    assert raised[0] > 0
     flat = compare([("a", make.quadratic(path=path)), ("b", make.quadratic(21, 11, path=off))], "overlay")
     assert "b: 21 × 11 points, complete, the loss of the path is not that of the plane" in flat.layout.meta["caption"]
 
