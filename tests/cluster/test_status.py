@@ -241,3 +241,10 @@ def test_a_driver_that_crashed_does_not_run(place):
     status = run_status(str(place))
     assert (status["driver"], status["landscapes"][0]["state"]) == (False, "interrupted")
     assert np.isnan(open_run(place)["a"].loss[0])
+
+
+def test_a_landscape_that_was_not_compared_with_the_users_model_says_so(tmp_path: Path) -> None:
+    job = job_of(tmp_path / "run")
+    rounded = [each.model_dump(mode="json", exclude_none=True) | {"quantise": {"bits": 4}} for each in job.landscapes]
+    run(Job(run=job.run, problem=job.problem, landscapes=rounded[:1], engine="eager", batch_size=8, num_samples=8))
+    assert "not compared with your own model" in status_text(run_status(str(tmp_path / "run")))
