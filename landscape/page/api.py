@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
-from landscape.page.comparing import Readable, compare_answer, compare_query, differences_answer, readable
-from landscape.page.describing import run_description
+from landscape.page.comparison import Readable, compare_answer, compare_query, differences_answer, readable
+from landscape.page.description import run_description
 from landscape.page.exact import exact_answer, point_query, slopes_answer
 from landscape.page.figures import figure_answer
 from landscape.page.jobs import box_job, box_query

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import JobError
-from landscape.page.forwarding import ServiceError, answer_of
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
+from landscape.page.service import ServiceError, answer_of
 from landscape.store import LandscapeStore, read_axes
 from landscape.store.state import finite
 from landscape.surface.derived import derive

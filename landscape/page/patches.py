@@ -16,9 +16,9 @@ from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Floats, axis_coordinates
 from landscape.page.answers import utf8
 from landscape.page.exact import landscape_of, numbers_of, understood, values_of
-from landscape.page.forwarding import Request, rows_of
 from landscape.page.queries import Query
 from landscape.page.runs import RunReader
+from landscape.page.service import Request, rows_of
 from landscape.store.state import cause_of, finite
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from landscape.core.errors import LandscapeError
-from landscape.page.describing import state_facts
-from landscape.page.forwarding import landscapes_served, serve_command
+from landscape.page.description import state_facts
 from landscape.page.logs import LogTails
 from landscape.page.runs import RunChange, RunReader
+from landscape.page.service import landscapes_served, serve_command
 from landscape.page.tiles import tile_facts
 from landscape.page.viewers import Viewer, event
 from landscape.store.places import GoneError

@@ -12,7 +12,7 @@ from cluster.status import training_lines
 from landscape.model.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end
 from landscape.model.snapshots import Snapshot
 from landscape.model.training_state import training_state, went_on_to
-from landscape.page.describing import training as training_facts
+from landscape.page.description import training as training_facts
 
 
 def lines_of(epochs, steps, *, every=1, ended=True):

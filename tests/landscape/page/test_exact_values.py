@@ -13,7 +13,7 @@ from page_client import Client, asking
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from landscape.core.http import Guard
-from landscape.page import forwarding
+from landscape.page import service as forwarding
 from landscape.page.app import make_app
 from landscape.page.patches import passes
 from landscape.store.places import open_place

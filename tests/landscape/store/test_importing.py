@@ -28,7 +28,7 @@ from cluster.planning import plan_job
 from cluster.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.core.lock import run_lock
-from landscape.page.describing import run_description
+from landscape.page.description import run_description
 from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.runs import RunReader
 from landscape.store.importing import import_surfaces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.page.describing import measure_columns
+from landscape.page.description import measure_columns
 from landscape.views.prepare.measures import lines_of, measure_curves, measure_numbers, table_csv
 from landscape.views.report import render_report
 from landscape.views.report_bundle import ReportRun
