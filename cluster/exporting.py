@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive

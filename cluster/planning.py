@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.process.console import bytes_text
+from cluster.runtime.console import bytes_text
 from cluster.scheduling.starting import time_in_words, times_of
 from landscape.compute import auto_range
 from landscape.compute.choosing import freedom_of, make_evaluator, tile_shape_for

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape.core.errors import ClusterUnreachableError
 from landscape.studies.on_cluster import surface
 

@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from warm_workers import WarmWorkers
 
-from cluster.process.logs import TASKS, WORKERS
+from cluster.runtime.logs import TASKS, WORKERS
 from landscape.core.memory import free_host_bytes
 
 os.environ["RAY_AUTH_MODE"] = "token"

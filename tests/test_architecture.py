@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
     "landscape: core; cluster: templates",
-    "landscape: model surface; cluster: options process",
-    "landscape: job problem views; cluster: scheduling shipping",
-    "landscape: evaluation store training; cluster: session",
-    "landscape: compute optim page recipes; cluster: doctor exporting status",
-    "landscape: bench checks comparison connectivity curvature inspection measures studies; cluster: "
-    "planning serving submit viewing workers",
-    "cluster: driver studies",
+    "landscape: model surface",
+    "landscape: job problem views",
+    "landscape: evaluation store training",
+    "landscape: compute optim page recipes; cluster: runtime",
+    "landscape: bench checks comparison connectivity curvature inspection measures studies; cluster: doctor "
+    "exporting scheduling serving submit viewing workers",
+    "cluster: driver planning studies",
     "cluster: training",
     "cluster: commands",
 ]
@@ -65,13 +65,13 @@ ALLOWED = {
     "ray": {
         "cluster/workers/crew.py",
         "cluster/serving/deployment.py",
-        "cluster/session/",
+        "cluster/runtime/",
         "cluster/doctor/",
         "cluster/submit/",
         "cluster/training/failures.py",
         "cluster/training/trainer.py",
     },
-    "grpc": {"cluster/serving/", "cluster/session/attach.py"},
+    "grpc": {"cluster/serving/", "cluster/runtime/address.py"},
     "onnx2torch": {"landscape/problem/onnx_models.py"},
     "plotly": {"landscape/views/draw/", "landscape/views/"},
     "kaleido": {"landscape/views/"},
@@ -85,8 +85,8 @@ ALLOWED = {
     "meshio": {"landscape/views/"},
     "matplotlib": {"landscape/studies/pictures.py", "landscape/views/"},
     **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
-    "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
-    "rich": {"cluster/process/"},
+    "cyclopts": {"cluster/runtime/options.py", "cluster/commands/", "cluster/submit/"},
+    "rich": {"cluster/runtime/"},
     **{package: {"landscape/core/listening.py", "landscape/page/", "cluster/serving/"} for package in SERVING},
 }
 
@@ -278,7 +278,7 @@ def test_preparing_values_loads_no_plotly():
 
 def test_reading_and_showing_landscapes_loads_no_torch():
     # Torch would take two thirds of the memory of a server that only reads, and a second of its start.
-    loaded = loaded_after("import landscape.page.server, cluster.status, cluster.viewing")
+    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.viewing")
     assert {"zarr", *SERVING} <= loaded
     assert not loaded & {"torch", "ray", "matplotlib"}
 

@@ -52,7 +52,7 @@ def job_file(tmp_path: Path) -> Path:
 EVERY_COMMAND = """
 import gc
 from cluster.commands.app import app
-from cluster.process.logs import configure
+from cluster.runtime.logs import configure
 
 configure("json", debug=True)
 job, run = "job.yaml", "run"
@@ -136,7 +136,7 @@ def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, mon
     from cluster.commands.entry import main
 
     # Where no other test has imported torch, the command would fork this process.
-    monkeypatch.setattr("cluster.process.supervision.can_supervise", lambda: False)
+    monkeypatch.setattr("cluster.runtime.supervision.can_supervise", lambda: False)
     for words in (
         ["--log-format=json", "status", "s3://key:hidden@bucket"],
         ["status", "s3://key:hidden@bucket/run"],

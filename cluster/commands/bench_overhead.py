@@ -74,7 +74,7 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
     """Seconds per point serially, with one worker and with two, each round one after the other; and their ratios."""
     # Ray takes seconds to import, which a quick measurement does not need.
     from cluster.driver.run import run as run_on_ray
-    from cluster.session.session import ray_session
+    from cluster.runtime.session import ray_session
 
     precision = next(each for each in measured["precisions"] if each["precision"] == job.precision)
     engine, batch_size, seconds = _chosen(precision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.options import Flag
+from cluster.runtime.options import Flag
 
 
 def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = False) -> int:

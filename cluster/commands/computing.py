@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.process.console import ProgressDisplay
-from cluster.process.streams import diverted, put
-from cluster.status import run_status, status_text
+from cluster.runtime.console import ProgressDisplay
+from cluster.runtime.status import run_status, status_text
+from cluster.runtime.streams import diverted, put
 from landscape.core.errors import DONE, PARTIAL, printable
 from landscape.job.job import Job
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cluster.options import Flag, MaybeWhole, checked_workers
+from cluster.runtime.options import Flag, MaybeWhole, checked_workers
 from landscape.core.errors import DONE, JobError
 
 if TYPE_CHECKING:

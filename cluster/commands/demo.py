@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.options import Whole, checked_workers
-from cluster.process.logs import bind, write_remark
-from cluster.process.streams import diverted, put
+from cluster.runtime.logs import bind, write_remark
+from cluster.runtime.options import Whole, checked_workers
+from cluster.runtime.streams import diverted, put
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
 
 NUM_SAMPLES = 512
@@ -46,7 +46,7 @@ def run_demo(out: Path, workers: int) -> int:
     """
     from cluster.commands.check import check_all, texts_of
     from cluster.commands.computing import compute
-    from cluster.process.console import seconds_text
+    from cluster.runtime.console import seconds_text
     from landscape.compute.asked import collected_landscapes
     from landscape.job.job import Job
     from landscape.recipes.digits import train

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from cyclopts import CycloptsError, UnknownOptionError
 
-from cluster.process import supervisor_pipe
-from cluster.process.logs import as_json, masked, write_remark
-from cluster.process.streams import drop_output
-from cluster.process.supervisor_pipe import supervised
+from cluster.runtime import supervisor_pipe
+from cluster.runtime.logs import as_json, masked, write_remark
+from cluster.runtime.streams import drop_output
+from cluster.runtime.supervisor_pipe import supervised
 from landscape.core.errors import (
     BAD_USAGE,
     DONE,

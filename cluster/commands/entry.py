@@ -15,11 +15,11 @@ def main() -> NoReturn:
     # Until the supervisor is there nothing has begun, and there is nothing to say.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
-    from cluster.process.streams import open_standard, own
+    from cluster.runtime.streams import open_standard, own
 
     open_standard()
-    from cluster.process.logs import begin
-    from cluster.process.supervision import can_supervise, supervise
+    from cluster.runtime.logs import begin
+    from cluster.runtime.supervision import can_supervise, supervise
 
     if not can_supervise():
         sys.exit(_command())

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole, Words
-from cluster.process.streams import diverted
+from cluster.runtime.options import Flag, MaybeWhole, Words
+from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, JobError, shown
 
 TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
@@ -50,7 +50,7 @@ def extend(
         Show what it costs, step by step where several things are asked for, and write nothing.
     """
     who.check()
-    from cluster.status import run_status, status_text
+    from cluster.runtime.status import run_status, status_text
     from landscape.compute.extend import More, steps_left
     from landscape.compute.extend import extend as extend_landscape
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.planning import plan_job, plan_text
-from cluster.process.console import seconds_text
+from cluster.runtime.console import seconds_text
 from cluster.scheduling.starting import time_in_words
 from landscape.compute.extend import More, extension_job
 from landscape.compute.recorded import recorded_plan

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from cluster.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
+from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cluster.options import Flag
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Flag
 
 
 def import_(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import JobError, shown
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.commands.output import Json, show
-from cluster.process.console import seconds_text
-from cluster.process.logs import write_remark
+from cluster.runtime.console import seconds_text
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import DONE, FAILED, flat
 
 LONGEST_NAMES = 60

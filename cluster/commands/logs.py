@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from cluster.options import Flag, MaybeWhole
+from cluster.runtime.options import Flag, MaybeWhole
 from cluster.submit.options import watched
 from landscape.core.errors import JobError, shown
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cluster.process import supervisor_pipe
-from cluster.process.logs import bind
-from cluster.process.streams import put
+from cluster.runtime import supervisor_pipe
+from cluster.runtime.logs import bind
+from cluster.runtime.streams import put
 from landscape.core.errors import printable
 
 if TYPE_CHECKING:

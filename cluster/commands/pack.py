@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.commands.output import Json, read_bound_job, show
-from cluster.process.console import bytes_text
+from cluster.runtime.console import bytes_text
 
 
 def pack(

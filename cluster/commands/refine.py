@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole
-from cluster.process.streams import diverted
+from cluster.runtime.options import Flag, MaybeWhole
+from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, JobError, shown
 
 
@@ -43,7 +43,7 @@ def refine(
         Show what it costs, level by level, and write nothing.
     """
     who.check()
-    from cluster.status import run_status, status_text
+    from cluster.runtime.status import run_status, status_text
     from landscape.compute.refining import refine as refine_landscape
     from landscape.store.levels import Finer, levels_left
     from landscape.store.results import open_run

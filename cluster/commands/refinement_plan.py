@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.planning import plan_job
-from cluster.process.console import seconds_text
+from cluster.runtime.console import seconds_text
 from cluster.scheduling.starting import time_in_words
 from landscape.compute.refining import level_job
 from landscape.store import LandscapeStore

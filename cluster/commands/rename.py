@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import flat
 
 

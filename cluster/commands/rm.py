@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import DONE, FAILED, JobError, flat
 
 

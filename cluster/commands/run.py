@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cluster.commands.computing_options import ANYONE, Workers
 from cluster.commands.output import read_bound_job
-from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole
+from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cluster.commands.computing_options import AS_RECORDED, Callback
 from cluster.commands.output import Json
-from cluster.options import Flag, Whole
+from cluster.runtime.options import Flag, Whole
 from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def serve(
     token = os.environ.get(TOKEN) if token is None else token
     refuse_token(token or "")
     refuse_open_service(host, token)
-    from cluster.process.streams import stdout_as_it_is
+    from cluster.runtime.streams import stdout_as_it_is
     from cluster.serving.requests import Limits
     from cluster.serving.serving import Serving
     from cluster.serving.serving import serve as serve_landscapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cluster.commands.output import Json, show
-from cluster.options import Flag
+from cluster.runtime.options import Flag
 from landscape.core.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
 
 
@@ -31,7 +31,7 @@ def status(
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
-    from cluster.status import is_readable, run_status, status_text
+    from cluster.runtime.status import is_readable, run_status, status_text
     from cluster.submit.job_status import job_status, job_status_text, names_a_job
 
     def show_job() -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from cluster.process.logs import bind
+from cluster.runtime.logs import bind
 from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget

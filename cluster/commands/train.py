@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
-from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
-from cluster.process.logs import bind, write_remark
+from cluster.runtime.logs import bind, write_remark
+from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
 from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget
@@ -224,8 +224,8 @@ def _words(given: dict[str, str]) -> list[str]:
 
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
-    from cluster.process.console import ProgressDisplay
-    from cluster.process.streams import diverted
+    from cluster.runtime.console import ProgressDisplay
+    from cluster.runtime.streams import diverted
     from cluster.training.launching import next_line
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
@@ -244,8 +244,8 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
 
 
 def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
-    from cluster.process.console import ProgressDisplay
-    from cluster.process.streams import diverted
+    from cluster.runtime.console import ProgressDisplay
+    from cluster.runtime.streams import diverted
     from cluster.training.scaling import measure_scaling, scaling_text
 
     with diverted(), ProgressDisplay():

@@ -14,7 +14,7 @@ def validate(run: str, *, json: Json = False) -> int:
     run
         The run folder or URL.
     """
-    from cluster.status import validate_run, validation_text
+    from cluster.runtime.status import validate_run, validation_text
 
     found = validate_run(run)
     show(found, json, validation_text(found))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cluster.options import Flag, Whole, Words
+from cluster.runtime.options import Flag, Whole, Words
 
 
 def view(

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from cluster.doctor.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
-from cluster.session.attach import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
+from cluster.runtime.address import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
 
 NODE_SECONDS = 60.0  # until a node that does not answer is taken for hung
 SLOW_CONNECTION = 0.1  # seconds to open a connection to the head; Ray opens many
@@ -27,7 +27,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     """
     import ray
 
-    from cluster.session.session import ray_session
+    from cluster.runtime.session import ray_session
     from landscape.job.job import Job
 
     start = time.monotonic()

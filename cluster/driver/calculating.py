@@ -19,7 +19,7 @@ from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 
 if TYPE_CHECKING:
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
     from cluster.workers.crew import RayCrew
 
 Answer = TypeVar("Answer")

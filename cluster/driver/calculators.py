@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cluster.driver.short_jobs import is_quicker_here
-from cluster.process.signals import graceful_stop
+from cluster.runtime.session import ray_session
+from cluster.runtime.signals import graceful_stop
 from cluster.scheduling.policy import Policy
-from cluster.session.session import ray_session
 from landscape.compute.executor import Calculator, LocalCalculator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.progress import stage
@@ -46,7 +46,7 @@ def calculator_of(
         return
     # Importing Ray takes seconds, which what is computed here should not cost.
     from cluster.driver.calculating import RayCalculator
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
     from cluster.workers.crew import RayCrew
 
     # The handlers of signals come after `ray.init`, which installs some of its own.

@@ -9,12 +9,12 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cluster.process.signals import graceful_stop
-from cluster.session.session import ray_session
+from cluster.runtime.session import ray_session
+from cluster.runtime.signals import graceful_stop
 from landscape.compute.prepared import PreparedJob
 
 if TYPE_CHECKING:
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
     from cluster.workers.crew import RayCrew
 
 
@@ -69,6 +69,6 @@ class Company:
     @cached_property
     def metrics(self) -> Metrics:
         """What Ray's metrics are told of the job."""
-        from cluster.session.metrics import Metrics
+        from cluster.runtime.metrics import Metrics
 
         return Metrics()

@@ -24,7 +24,7 @@ from landscape.core.progress import Observer
 from landscape.evaluation.tuning.questions import Limits
 
 if TYPE_CHECKING:
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
 
 POLL_SECONDS = 0.25
 DRAIN_SECONDS = 2.0  # outcomes that come in within it after a stop are still committed; the rest is dropped

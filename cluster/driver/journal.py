@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cluster.process.logs import TASKS, event_fields, relay
+from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import Witness
 from landscape.compute.work import Task
 from landscape.core.progress import Failure

@@ -16,7 +16,7 @@ from landscape.compute.work import Task
 from landscape.core.progress import Failure, Observer
 
 if TYPE_CHECKING:
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from cluster.process import supervisor_pipe
+from cluster.runtime import supervisor_pipe
 from cluster.scheduling.starting import is_done_sooner_here
 from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape

@@ -14,7 +14,7 @@ from landscape.compute.reproducibility import NotReproduced, Witness
 from landscape.core.errors import JobError, LandscapeError
 
 if TYPE_CHECKING:
-    from cluster.session.metrics import Metrics
+    from cluster.runtime.metrics import Metrics
 
 LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.process.console import seconds_text
+from cluster.runtime.console import seconds_text
 
 # From the end of the preparation to the first tile committed by a worker, without the tile itself: 7.1 to 9.4 s on 2
 # idle cores (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3). Ending Ray takes

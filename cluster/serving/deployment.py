@@ -18,6 +18,8 @@ from ray.serve.config import AutoscalingConfig, HTTPOptions
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.schema import LoggingConfig
 
+from cluster.runtime.address import is_loopback
+from cluster.runtime.placement import Placement
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described
 from cluster.serving.gathering import is_cancelled_here
@@ -26,8 +28,6 @@ from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
 from cluster.serving.replica import Replica
 from cluster.serving.scale import LANDSCAPES, Scale
 from cluster.serving.sources import Source
-from cluster.session.attach import is_loopback
-from cluster.session.placement import Placement
 from landscape.compute.tasks import Floats
 from landscape.core.errors import one_line
 

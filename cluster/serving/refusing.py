@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from cluster.session.attach import is_loopback
+from cluster.runtime.address import is_loopback
 from landscape.core.errors import JobError
 
 NEEDED = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")

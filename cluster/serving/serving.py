@@ -14,8 +14,10 @@ from typing import Any
 
 import uvicorn
 
-from cluster.process.environment import in_environment
-from cluster.process.signals import graceful_stop
+from cluster.runtime.environment import in_environment
+from cluster.runtime.placement import refuse_too_few_places
+from cluster.runtime.session import ray_session, refuse_dead_ray, supply
+from cluster.runtime.signals import graceful_stop
 from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
 from cluster.serving.kept import KeptFiles, keeping
@@ -27,8 +29,6 @@ from cluster.serving.scale import LANDSCAPES, Scale, scale_of
 from cluster.serving.served import Replicas, ServedLandscape, refuse_other_kept
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
-from cluster.session.placement import refuse_too_few_places
-from cluster.session.session import ray_session, refuse_dead_ray, supply
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
 from landscape.core.http import Guard, is_address, new_token, own_names
 from landscape.core.listening import BACKLOG, Server, listen

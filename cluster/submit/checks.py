@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cluster.session.upload import callback_files
-from cluster.shipping.listing import Listing
-from cluster.shipping.packed import is_packed, packed_listing
-from cluster.shipping.walk import list_folder
+from cluster.runtime.listing import Listing
+from cluster.runtime.packed import is_packed, packed_listing
+from cluster.runtime.shipping import list_folder
+from cluster.runtime.upload import callback_files
 from cluster.submit.work import SentTraining, Work, has_files
 from landscape.core.errors import JobError, shown
 from landscape.core.places import locate

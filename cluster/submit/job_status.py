@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from cluster.process.console import seconds_text
+from cluster.runtime.console import seconds_text
 from cluster.submit.job_state import job_state
 from cluster.submit.kuberay.state import kuberay_state
 from cluster.submit.ray_jobs.sent import connect_to, keep_address
@@ -59,7 +59,7 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
 
 def _run_status(run: str) -> dict[str, Any] | None:
     """The status of the run; None where it lies on a disk that is not here, or is not begun."""
-    from cluster.status import run_status
+    from cluster.runtime.status import run_status
 
     if not run or ("://" not in run and not os.path.isdir(run)):
         return None
@@ -71,7 +71,7 @@ def _run_status(run: str) -> dict[str, Any] | None:
 
 def job_status_text(found: dict[str, Any], now: float | None = None) -> str:
     """The state in a line, then what is known beside it, then the run's own status."""
-    from cluster.status import status_text
+    from cluster.runtime.status import status_text
 
     job = found["job"]
     since = ""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.shipping.listing import SECRET, THE_RUN, Listing
-from cluster.shipping.packed import travelling_folder
+from cluster.runtime.listing import SECRET, THE_RUN, Listing
+from cluster.runtime.packed import travelling_folder
 from landscape.core.errors import JobError, flat, shown
 from landscape.job.job import Job
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from landscape.core.errors import shown
 from landscape.core.files import folder_of_user
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.options import checked_workers
+from cluster.runtime.options import checked_workers
 from cluster.submit.work import SentTraining, Work
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.options import checked_workers
+from cluster.runtime.options import checked_workers
 from cluster.training.function import NamedFunction
 from landscape.core.errors import JobError
 from landscape.core.places import locate

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
 from cluster.training.board import LOST, PACE, REMARK
 from landscape.core.errors import shown
 from landscape.store.state import finite

@@ -15,8 +15,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.session.placement import Placement, explain_placement
-from cluster.session.session import private_ray_ended, refuse_dead_ray, supply
+from cluster.runtime.placement import Placement, explain_placement
+from cluster.runtime.session import private_ray_ended, refuse_dead_ray, supply
 from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
 from cluster.training.job import RankPlan
 from cluster.training.rank import RankFailed, run_rank

@@ -15,8 +15,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from cluster.session.placement import Placement, explain_placement, places
-from cluster.session.session import (
+from cluster.runtime.placement import Placement, explain_placement, places
+from cluster.runtime.session import (
     draining_nodes,
     has_process,
     object_store_room,

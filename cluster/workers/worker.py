@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from cluster.process.logs import Listener, Said
+from cluster.runtime.logs import Listener, Said
 from cluster.workers.packing import (
     Packed,
     PackedItems,

@@ -164,7 +164,7 @@ class SharedRay:
     def start(self) -> None:
         import ray
 
-        from cluster.session.session import without_services
+        from cluster.runtime.session import without_services
 
         if self.folder:
             return

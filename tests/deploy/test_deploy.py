@@ -14,7 +14,7 @@ from kuberay_schemas import check_manifest
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-# As they stand in the source; tests/cluster/session/test_metrics.py finds them on the port of a real Ray.
+# As they stand in the source; tests/cluster/runtime/test_metrics.py finds them on the port of a real Ray.
 METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "session" / "metrics.py").read_text()))
 
 

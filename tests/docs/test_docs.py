@@ -25,7 +25,7 @@ from blocks import Block, blocks_of, commands_in_prose, shell_commands
 from cyclopts import CycloptsError, MissingArgumentError
 
 from cluster.commands.app import app, command
-from cluster.process.logs import common_options
+from cluster.runtime.logs import common_options
 from landscape import read_job
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ import pytest
 
 from cluster.driver import company
 from cluster.driver import run as driver
-from cluster.status import run_status
+from cluster.runtime.status import run_status
 from landscape import read_job
 from landscape.core.grid import Tile
 from landscape.store import LandscapeStore, chunk_io

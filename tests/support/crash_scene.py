@@ -31,7 +31,7 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 from torch import nn
 
 import landscape
-from cluster.status import run_status, validate_run
+from cluster.runtime.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.core.grid import tile_at
 from landscape.model.arithmetic import state_digest

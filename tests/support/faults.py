@@ -33,7 +33,7 @@ import psutil, ray
 from ray.cluster_utils import Cluster
 from warm_workers import warm_workers
 
-from cluster.session.session import without_services
+from cluster.runtime.session import without_services
 
 small = ExitStack()
 small.enter_context(warm_workers())

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.shipping.archive import read_file
-from cluster.shipping.listing import LEAVES, Listing
+from cluster.runtime.archive import read_file
+from cluster.runtime.listing import LEAVES, Listing
 from cluster.submit.checks import folder_listing, named_files
 from cluster.submit.work import Work
 from landscape.core.errors import JobError, shown

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.process.environment import in_environment
-from cluster.process.logs import take_over
-from cluster.session.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
+from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
+from cluster.runtime.environment import in_environment
+from cluster.runtime.logs import take_over
 from cluster.submit.submission import first_line
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cluster.process.logs import LONGEST_LINE
+from cluster.runtime.logs import LONGEST_LINE
 from cluster.submit.attempts import ENDED
 from cluster.submit.ray_jobs.connection import translated_errors
 from cluster.submit.ray_jobs.jobs import POLL_SECONDS, info, outcome

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.options import Flag
-from cluster.process.logs import write_remark
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Flag
 from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.options import Whole
-from cluster.process.logs import write_remark
-from cluster.shipping.packed import travelling_folder
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Whole
+from cluster.runtime.packed import travelling_folder
 from cluster.submit.options import SubmitOptions
 from landscape.core.errors import JobError, shown
 

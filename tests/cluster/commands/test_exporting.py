@@ -15,7 +15,7 @@ from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
 from cluster.commands.figure_options import FigureOptions
 from cluster.exporting import export_run, export_runs, runs_or_names
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
 
 

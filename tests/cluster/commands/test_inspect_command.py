@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape import open_run, run
 from landscape.core.errors import BAD_USAGE, DONE, NOT_FOUND
 from landscape.job.reading import read_job

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster.commands.entry import main
-from cluster.status import training_lines
+from cluster.runtime.status import training_lines
 from landscape.core.lock import training_lock
 from landscape.measures.asking import origins_of
 from landscape.model.history import log_end

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from cluster.driver.calculating import RayCalculator
+from cluster.runtime.metrics import Metrics
+from cluster.runtime.session import ray_session
 from cluster.scheduling.policy import Policy
-from cluster.session.metrics import Metrics
-from cluster.session.session import ray_session
 from cluster.workers.crew import RayCrew
 from landscape.compute.derivatives import BlockGradient, ProductOfBlocks, TotalsOfBlocks
 from landscape.compute.executor import LocalCalculator, Setting, setting_of

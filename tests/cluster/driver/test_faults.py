@@ -96,8 +96,8 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     progress = disturbed(
         job,
         """
-        import cluster.session.session
-        real = cluster.session.session.draining_nodes
+        import cluster.runtime.session
+        real = cluster.runtime.session.draining_nodes
         drained = []
         import cluster.workers.crew
         def draining():

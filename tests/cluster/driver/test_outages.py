@@ -22,8 +22,8 @@ from waiting import wait_for
 import cluster
 import landscape
 from cluster.driver.driver import Driver
+from cluster.runtime.status import run_status
 from cluster.scheduling.policy import Policy
-from cluster.status import run_status
 from cluster.workers.crew import RayCrew
 from landscape.compute.tally import Tally
 from landscape.core.errors import LandscapeError

@@ -13,7 +13,7 @@ import pytest
 import cluster
 from cluster.driver import run as driver
 from cluster.driver.short_jobs import is_worth_it, may_run_here
-from cluster.process import supervisor_pipe
+from cluster.runtime import supervisor_pipe
 from cluster.scheduling.starting import LONGEST_HERE
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from kuberay_schemas import check_manifest
 
-from cluster.session import attach
-from cluster.shipping.listing import ListedFile, Listing
+from cluster.runtime import address as attach
+from cluster.runtime.listing import ListedFile, Listing
 from cluster.submit.attempts import next_attempt
 from cluster.submit.kuberay import manifest
 from cluster.submit.kuberay.options import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster

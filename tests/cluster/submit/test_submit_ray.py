@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 import landscape
-from cluster.status import run_status, validate_run
+from cluster.runtime.status import run_status, validate_run
 from cluster.submit.kuberay.files import job_files
 from cluster.submit.kuberay.manifest import render
 from cluster.submit.kuberay.options import KubeRayOptions

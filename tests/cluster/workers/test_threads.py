@@ -44,7 +44,7 @@ def test_a_local_session_has_the_cores_that_the_process_may_use(ray_folder, thre
         import os
         os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
         import ray
-        from cluster.session.session import ray_session
+        from cluster.runtime.session import ray_session
         from landscape import Job
         with ray_session(Job(run="r", problem="a:b", device="cpu", threads={threads}), None, None) as placement:
             print(placement.workers, ray.cluster_resources()["CPU"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_problem, quadratic_samples
 
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
 from landscape.checks import check_landscape, checks_text, keep_checks
 from landscape.core.errors import Interrupted, JobError, NotFoundError

@@ -33,7 +33,7 @@ from small_models import (
 )
 from torch import nn
 
-from cluster.status import run_status
+from cluster.runtime.status import run_status
 from landscape import JobError, Problem, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.core.devices import cores

@@ -15,7 +15,7 @@ from small_models import make_job
 from torch import Tensor, nn
 
 from cluster.planning import plan_job, plan_text
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial
 from landscape.compute.auto_range import distance_of, found_range, number_of, search, serial_finder, target_of

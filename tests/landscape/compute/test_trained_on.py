@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
-from cluster.status import run_status, status_text
+from cluster.runtime.status import run_status, status_text
 from landscape import JobError, open_run, run
 from landscape.checks.evidence import Evidence
 from landscape.checks.scene import Scene

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from cluster.status import training_lines
+from cluster.runtime.status import training_lines
 from landscape.model.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end
 from landscape.model.snapshots import Snapshot
 from landscape.model.training_state import training_state, went_on_to

@@ -17,7 +17,7 @@ import pytest
 from damages import Damage, damaged_copy, damages_of, kinds_of
 from small_models import Quadratic, make_job, quadratic_problem, train_quadratic
 
-from cluster.status import run_status, status_text, validate_run, validation_text
+from cluster.runtime.status import run_status, status_text, validate_run, validation_text
 from landscape import TrajectoryCollector, open_run, run
 from landscape.core.errors import LandscapeError
 

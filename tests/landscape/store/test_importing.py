@@ -25,7 +25,7 @@ from small_models import (
 
 from cluster.exporting import export_run
 from cluster.planning import plan_job
-from cluster.status import run_status, validate_run
+from cluster.runtime.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.core.lock import run_lock
 from landscape.page.description import run_description

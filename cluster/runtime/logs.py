@@ -1,0 +1,280 @@
+"""What the commands write to stderr, as text for people or as one JSON object a line for machines; and workers' logs.
+
+A log call gives the event and its fields with `event_fields`. As text, only the message is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO, cast
+from urllib.parse import quote
+
+from cluster.runtime import supervisor_pipe
+from landscape.core.errors import JobError, one_line, printable, shown
+from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
+
+Format = Literal["text", "json"]
+FORMATS = ("text", "json")
+VARIABLE = "LANDSCAPE_LOG_FORMAT"
+# In this order, and first; an event may have further fields of its own.
+FIELDS = ("run", "landscape", "task", "worker", "host", "node", "attempt", "cause", "seconds")
+LONGEST = 2000  # characters of a worker's message that travel
+LONGEST_LINE = 1 << 16  # characters of what is printed that make one line
+MOST = 20  # messages that travel with one receipt
+# In text logs these loggers show only the worst: what every worker or task repeats would hide the rest.
+WORKERS, TASKS = "landscape.workers", "landscape.tasks"
+
+
+def event_fields(event: str, **fields: Any) -> dict[str, Any]:
+    """The `extra` of a log call: which event this is, and its fields; None and '' are left out.
+
+    >>> event_fields("worker-lost", worker="worker-1", node="")
+    {'event': 'worker-lost', 'fields': {'worker': 'worker-1'}}
+    """
+    known = {name: fields[name] for name in FIELDS if name in fields}
+    return {"event": event, "fields": {k: v for k, v in (known | fields).items() if v not in (None, "")}}
+
+
+class Text(logging.Formatter):
+    """The message, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text, without credentials and without control characters."""
+        return printable(masked(super().format(record)))
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: time, level, event, message, then the fields of the event.
+
+    `context` holds fields that every line has, such as the run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context: dict[str, Any] = {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without credentials and without its newline."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", "log"),
+            "message": record.getMessage(),
+            **self.context,
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return printable(masked(json.dumps(line, default=str, ensure_ascii=False)))
+
+
+_stream: TextIO | None = None  # what is logged goes there, where stderr is left to what is printed
+
+
+class Stderr(logging.Handler):
+    """Writes to whatever sys.stderr is at the moment: a program that calls a command may have replaced it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; what cannot be written is told as the logging module tells it."""
+        try:
+            _put_line(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+def chosen(given: str | None = None) -> Format:
+    """The format that was asked for, on the command line or in the environment.
+
+    Raises:
+        JobError: there is no such format.
+    """
+    value = given or os.environ.get(VARIABLE) or "text"
+    if value not in FORMATS:
+        raise JobError(f"log_format: must be text or json, not {shown(value)}; see --log-format and {VARIABLE}")
+    return cast(Format, value)
+
+
+def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
+    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
+    left, form = [], None
+    given = iter(arguments)
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name == "--log-format":
+            form = value if equals else next(given, "")
+        elif each != "--debug":
+            left.append(each)
+    return left, "--debug" in arguments, form
+
+
+def begin(arguments: list[str]) -> None:
+    """Log in the format that the arguments ask for, before they are parsed; an unknown format is refused later."""
+    _, debug, form = common_options(arguments)
+    try:
+        configure(chosen(form), debug)
+    except JobError:
+        configure("text", debug)
+
+
+def configure(form: Format, debug: bool) -> None:
+    """Send all that is logged, and Python's warnings, to stderr in this format; replaces what an earlier call set up.
+
+    Text shows what a person must know; JSON lines also tell of every task.
+    """
+    root, handler = logging.getLogger(), Stderr()
+    handler.setFormatter(JsonLines() if form == "json" else Text("%(message)s"))
+    root.handlers[:] = [*(each for each in root.handlers if not isinstance(each, Stderr)), handler]
+    root.setLevel(logging.INFO if debug else logging.WARNING)
+    logging.getLogger("landscape").setLevel(logging.INFO if form == "json" or debug else logging.WARNING)
+    for name in (WORKERS, TASKS):
+        logging.getLogger(name).setLevel(logging.NOTSET if form == "json" or debug else logging.CRITICAL)
+    logging.captureWarnings(form == "json")
+
+
+def take_over(library: str) -> None:
+    """Remove the handlers and levels that a library set up for its loggers when it was imported.
+
+    What goes wrong in it reaches the user as our errors; its own lines are shown with --debug.
+    """
+    below = [each for each in logging.root.manager.loggerDict if each.startswith(f"{library}.")]
+    for name in (library, *below):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    logging.getLogger(library).setLevel(logging.INFO if in_detail() else logging.CRITICAL)
+
+
+def tell_unraisable(ignored: Any) -> None:
+    """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
+    cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
+    logging.getLogger("landscape").info(
+        "ignored in %s: %s", shown(ignored.object), cause, extra=event_fields("ignored")
+    )
+
+
+def _json_lines() -> list[JsonLines]:
+    return [each.formatter for each in logging.getLogger().handlers if isinstance(each.formatter, JsonLines)]
+
+
+def as_json() -> bool:
+    """Whether this process speaks JSON lines."""
+    return bool(_json_lines())
+
+
+def in_detail() -> bool:
+    """Whether --debug was given: what others log is shown, too."""
+    return logging.getLogger().level <= logging.INFO
+
+
+def log_to(stream: TextIO) -> None:
+    """Write what is logged there, whatever becomes of stderr."""
+    global _stream
+    _stream = stream
+
+
+def bind(**fields: Any) -> None:
+    """Give every line from now on these fields, also those of who supervises this process."""
+    for each in _json_lines():
+        each.context.update(fields)
+    if as_json():
+        supervisor_pipe.tell(supervisor_pipe.CONTEXT, quote(json.dumps(fields, default=str)))
+
+
+def write_remark_lines(text: str, event: str) -> None:
+    """Lines that were written for people or by another process: those that are events already stay as they are."""
+    for line in text.splitlines():
+        if is_event(line):
+            _put_line(printable(masked(line)))
+        elif line.strip():
+            write_remark(line[:LONGEST_LINE], event)
+
+
+def is_event(line: str) -> bool:
+    """Whether a line is one that `JsonLines` has made."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"time", "level", "event", "message"} <= set(found)
+
+
+def write_remark(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:
+    """A remark of a command: plain text on stderr, or a line of JSON."""
+    if as_json():
+        logging.getLogger("landscape").log(level, text, extra=event_fields(event, **fields))
+    else:
+        _put_line(printable(masked(text)))
+
+
+def _put_line(text: str) -> None:
+    """Write a line at once: `print` writes its end apart from it, and another thread's line may come between."""
+    stream: TextIO | None = _stream or sys.stderr  # a program without a console has none
+    if stream is not None:
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+# -- what a worker says ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Said:
+    """A record of a worker's log, as plain data."""
+
+    level: int
+    logger: str
+    message: str
+    traceback: str = ""
+
+
+class Listener(logging.Handler):
+    """Collects warnings and worse, each message once, until they are taken."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._records: list[Said] = []
+        self._known: set[tuple[str, str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record unless the same message has come before, or MOST are kept."""
+        message = record.getMessage()[:LONGEST]
+        if (record.name, message) in self._known or len(self._records) == MOST:
+            return
+        self._known.add((record.name, message))
+        trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
+        self._records.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
+
+    def take(self) -> tuple[Said, ...]:
+        """What was collected; it is forgotten."""
+        taken, self._records = tuple(self._records), []
+        return taken
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Collect what is logged in the block, Python's warnings too."""
+        root = logging.getLogger()
+        root.addHandler(self)
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            root.removeHandler(self)
+
+
+def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
+    """Log in this process what a worker has logged."""
+    for each in said:
+        fields = event_fields(
+            "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback
+        )
+        logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)

@@ -1,0 +1,110 @@
+"""How many workers, what each asks of its node, and why none starts. Pure: what the cluster has is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cluster.runtime.asking import Asking
+from landscape.core.errors import JobError
+
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many workers, and what each asks of the cluster."""
+
+    workers: int
+    num_cpus: int
+    num_gpus: float
+
+    @property
+    def asks(self) -> tuple[tuple[str, float], ...]:
+        """Ray's names of what one worker takes, and how much of it."""
+        return tuple((name, amount) for name, amount in (("CPU", self.num_cpus), ("GPU", self.num_gpus)) if amount)
+
+    def fitting(self, node: Resources) -> int:
+        """How many such workers one node holds."""
+        name, amount = self.asks[-1]
+        return int(node.get(name, 0.0) / amount)
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What a cluster has, node by node; `grows` where an autoscaler may add nodes of any size."""
+
+    nodes: tuple[Resources, ...]
+    grows: bool = False
+
+    def total(self, name: str) -> float:
+        """The amount of a resource on all nodes together."""
+        return sum(each.get(name, 0.0) for each in self.nodes)
+
+    def largest(self, name: str) -> float:
+        """The largest amount of a resource on one node."""
+        return max((each.get(name, 0.0) for each in self.nodes), default=0.0)
+
+
+def placement(job: Asking, workers: int | None, has: Supply) -> Placement:
+    """One worker per GPU where there are GPUs, else one per CPU core and thread; or as the job says.
+
+    Raises:
+        JobError: no node holds what one worker asks for, and none can be added.
+    """
+    per_worker = job.num_gpus
+    if per_worker is None:
+        gpus = job.device == "cuda" or (job.device == "auto" and has.total("GPU") >= 1)
+        per_worker = 1.0 if gpus else 0.0
+    # A worker with a GPU needs little of a CPU: nodes with fewer cores than GPUs must still be filled.
+    wanted = Placement(1, 0 if per_worker else job.threads or 1, per_worker)
+    if not has.grows:
+        _refuse_impossible(wanted, has)
+    return replace(wanted, workers=workers or job.workers or max(1, places(wanted, has)))
+
+
+def _refuse_impossible(wanted: Placement, has: Supply) -> None:
+    """Refuse a worker that asks for more than any single node has."""
+    name, amount = wanted.asks[-1]
+    if name == "CPU" and amount == 1:
+        return  # a head without cores of its own: others may join it
+    if not any(wanted.fitting(each) for each in has.nodes):
+        option = "num_gpus" if name == "GPU" else "threads"
+        raise JobError(
+            f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
+            f"{has.largest(name):g} at most; ask for less or add nodes"
+        )
+
+
+def refuse_too_few_places(wanted: Placement, has: Supply) -> None:
+    """Refuse workers that must all run at once where the cluster has no room for all, and no node can be added.
+
+    Raises:
+        JobError: says what they ask for, and what the cluster has.
+    """
+    room = places(wanted, has)
+    if has.grows or room >= wanted.workers:
+        return
+    each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.asks)
+    there = ", ".join(f"{has.total(name):g} {name}" for name, _ in wanted.asks)
+    raise JobError(
+        f"workers: {wanted.workers} must run at once and each asks for {each}; the cluster has {there}, room for "
+        f"{room}; ask for fewer, for less of each, or add nodes"
+    )
+
+
+def places(wanted: Placement, has: Supply) -> int:
+    """For how many such workers the cluster has room; 0 while all its nodes are gone."""
+    return sum(wanted.fitting(each) for each in has.nodes)
+
+
+def explain_placement(wanted: Placement, has: Supply, available: Resources) -> str:
+    """Why no worker starts: what was asked, what the cluster has, what of that is free, and what is waited for."""
+    parts = [
+        f"{name} {amount:g} of {has.total(name):g} ({available.get(name, 0):g} free, {has.largest(name):g} on one node)"
+        for name, amount in wanted.asks
+    ]
+    too_small = not any(wanted.fitting(each) for each in has.nodes)
+    waiting = "a larger node" if too_small else "the cluster"
+    asked = ", of which its autoscaler is told" if has.grows else ""
+    return f"no worker has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{asked}"

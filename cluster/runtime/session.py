@@ -1,0 +1,275 @@
+"""A Ray session: local and private, or attached to a cluster; what it has, and how many workers that makes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from cluster.runtime.address import check_address, unreachable
+from cluster.runtime.asking import Asking
+from cluster.runtime.logs import in_detail
+from cluster.runtime.placement import Placement, Supply, placement
+from cluster.runtime.streams import without_native_text
+from cluster.runtime.supervisor_pipe import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
+from cluster.runtime.upload import upload
+from landscape.core.devices import cores
+from landscape.core.errors import ClusterUnreachableError, JobError, one_line
+from landscape.core.progress import stage
+
+NODE_GROUP = "ray.io/node-group"
+
+
+class RayDied(ClusterUnreachableError):
+    """The private Ray that this process has started is gone."""
+
+
+@contextlib.contextmanager
+def ray_session(job: Asking, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
+    """Within the block, a private local Ray, or the cluster at `address` (default: RAY_ADDRESS), is attached.
+
+    Raises:
+        ClusterUnreachableError: nothing answers at the address, or a private Ray does not start, or dies.
+        JobError: the job asks for devices or workers that cannot be had, or the cluster takes code from anybody.
+    """
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    attached = place != "local"
+    if attached:
+        check_address(place, allow_open)
+    if attached and job.device_ids is not None:
+        raise JobError(
+            "device_ids: restricts a local Ray only; "
+            "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
+        )
+    stage("attaching to Ray" if attached else "starting Ray")
+    with signals_kept(), without_native_text(keep=in_detail()):
+        tell(ATTACHED if attached else RAY)
+        import ray
+        from ray._private import worker
+
+        worker._worker_logs_enabled = in_detail()  # these include the last lines of the raylet
+        started_here = not ray.is_initialized()
+        if started_here:
+            _begin(job, place if attached else None, workers)
+        try:
+            yield placement(job, workers, supply())
+        finally:
+            if not (supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
+                if started_here:
+                    ray.shutdown()
+                tell(NO_RAY)
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGTERM after the block: Ray replaces SIGTERM's, in Python and in its core."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _begin(job: Asking, address: str | None, workers: int | None) -> None:
+    try:
+        if address is not None:
+            _attach(job, address)
+        else:
+            _start(job, workers)
+    except SystemExit:
+        raise KeyboardInterrupt from None  # Ray's SIGTERM handler raises it
+
+
+def private_ray_ended() -> str:
+    """Which necessary process of a private Ray has ended; '' while all live, and on a cluster."""
+    from ray._private import worker
+
+    node = worker._global_node
+    gone = {name for name, _ in node.dead_processes()} if node is not None else set()
+    return next((each for each in ("gcs_server", "raylet") if each in gone), "")
+
+
+def refuse_dead_ray() -> None:
+    """Raise where the private Ray is gone.
+
+    Raises:
+        RayDied: one of its processes has ended.
+    """
+    gone = private_ray_ended()
+    if gone:
+        tell(LOST, f"its {gone} has ended")
+        raise RayDied(
+            f"address: the private Ray has died (its {gone} has ended); what is done is kept: give the job again, in a "
+            "fresh process"
+        )
+
+
+def _attach(job: Asking, address: str) -> None:
+    import ray
+
+    with upload(job) as shipped:
+        try:
+            ray.init(address=address, runtime_env=shipped, **_quiet())
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise ClusterUnreachableError(unreachable(address, str(error))) from error
+
+
+def _start(job: Asking, workers: int | None) -> None:
+    """A private Ray of this process's own, which listens on this machine's loopback alone."""
+    import ray
+
+    gpus = _local_gpus(job)
+    try:
+        with _visible(job.device_ids), _on_loopback(), without_services():
+            ray.init(
+                address="local",
+                num_cpus=max(cores(), (workers or job.workers or 1) * (job.threads or 1)),
+                num_gpus=gpus,
+                include_dashboard=False,
+                **_quiet(),
+            )
+    except Exception as error:  # Ray raises plain ones where a process of its own dies meanwhile
+        tell(LOST, f"it does not start: {one_line(error)}")
+        raise RayDied(f"address: a private Ray does not start here: {one_line(error)}; --debug shows more") from error
+
+
+def _quiet() -> dict[str, Any]:
+    """Arguments of `ray.init` that keep Ray from logging here, unless --debug asks for it."""
+    return {"log_to_driver": False, "logging_level": "warning" if in_detail() else "critical"}
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that starts in the block take 127.0.0.1 for its address, and listen there alone.
+
+    The only way to this in Ray is the setting that disables clusters on Windows and macOS, which is read when Ray is
+    imported. An address given to `ray.init` is replaced by this machine's own, with ports open to the network.
+    """
+    from ray._private import ray_constants
+
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, known = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = known
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def without_services() -> Iterator[None]:
+    """Have a Ray that starts in the block leave out the processes that only a cluster needs, and start sooner.
+
+    They are the autoscaler, what reads logs for a driver to show, and the dashboard's server, which would run for the
+    sake of usage statistics alone. Ray has no public setting for it; a version without these methods starts them all.
+    """
+    from ray._private.node import Node
+
+    def start_nothing(node: Any, **given: Any) -> None:
+        pass
+
+    def without_address(node: Any, **given: Any) -> None:
+        node._webui_url = ""
+
+    replaced = {"start_monitor": start_nothing, "start_log_monitor": start_nothing, "start_api_server": without_address}
+    known = {name: getattr(Node, name) for name in replaced if hasattr(Node, name)}
+    for name in known:
+        setattr(Node, name, replaced[name])
+    try:
+        yield
+    finally:
+        for name, method in known.items():
+            setattr(Node, name, method)
+
+
+def _local_gpus(job: Asking) -> int:
+    """GPUs of this machine that the job may use."""
+    there = torch.cuda.device_count() if job.device != "cpu" else 0
+    if job.device_ids is None:
+        return there
+    beyond = [each for each in job.device_ids if each >= there]
+    if beyond:
+        raise JobError(f"device_ids: this machine has {there} GPUs, numbered from 0; {beyond[0]} is not one of them")
+    return len(job.device_ids)
+
+
+@contextlib.contextmanager
+def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
+    """Let a Ray that starts in the block use only these GPUs: it assigns those of CUDA_VISIBLE_DEVICES."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device_ids is not None:
+        # Ids count among the devices that this process sees, which may be a selection already.
+        names = before.split(",") if before else []
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
+    try:
+        yield
+    finally:
+        if device_ids is not None:
+            if before is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def supply() -> Supply:
+    """What the cluster has at this moment; takes a session."""
+    import ray
+
+    nodes = [each for each in ray.nodes() if each["Alive"]]
+    # Nodes that `ray up` and KubeRay start have this label; their autoscaler counts waiting actors as demand.
+    managed = any(NODE_GROUP in each.get("Labels", {}) for each in nodes)
+    return Supply(tuple(each["Resources"] for each in nodes), grows=managed)
+
+
+def object_store_room() -> int:
+    """Bytes that one shared object may have: half of the smallest node's object store."""
+    import ray
+
+    stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes() if node["Alive"]]
+    return int(min((each for each in stores if each), default=0.0) / 2)
+
+
+def has_process(actor: Any) -> bool:
+    """Whether Ray has given an actor its place and its process there, which may not have answered yet.
+
+    Ray's public call for it asks a dashboard, which a private Ray has not. Where a version lacks this one, or the head
+    does not answer, every actor counts as waiting for a place.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        from ray._private.state import state
+
+        found = state.actor_table(actor._actor_id.hex())
+    except (ImportError, AttributeError, TypeError):
+        return False
+    except (RayError, RuntimeError, OSError):
+        return False  # the head is gone, which is reported elsewhere
+    return found.get("State") == "ALIVE" or bool(found.get("Address", {}).get("IPAddress"))
+
+
+def draining_nodes() -> set[str]:
+    """The nodes that are about to be taken away, by their id.
+
+    Ray has no public call for it; Ray Train uses this one. Where a version lacks it no node is known to drain, and
+    their workers are replaced when they are gone.
+    """
+    try:
+        from ray._private.state import state
+
+        return {str(node) for node in state.get_draining_nodes()}
+    except (ImportError, AttributeError):
+        return set()

@@ -1,1 +1,0 @@
-"""A Ray session: attaching, placement, metrics, and which files travel to a cluster."""
