@@ -23,9 +23,8 @@ LAYERS = [
     "landscape: job problem views",
     "landscape: evaluation store training",
     "landscape: compute optim page recipes; cluster: runtime",
-    "landscape: bench checks comparison connectivity curvature inspection measures studies; cluster: doctor "
-    "exporting scheduling serving submit viewing workers",
-    "cluster: driver planning studies",
+    "landscape: analysis bench curvature studies; cluster: doctor exporting scheduling serving submit viewing workers",
+    "landscape: connectivity; cluster: driver planning studies",
     "cluster: training",
     "cluster: commands",
 ]
@@ -80,7 +79,7 @@ ALLOWED = {
     "sklearn": {"landscape/recipes/"},
     "PIL": {"landscape/recipes/"},
     "h5py": {"landscape/store/"},
-    "scipy": {"landscape/connectivity/"},
+    "scipy": {"landscape/analysis/connect/"},
     "xarray": {"landscape/surface/surface.py"},
     "meshio": {"landscape/views/"},
     "matplotlib": {"landscape/studies/pictures.py", "landscape/views/"},

@@ -13,8 +13,8 @@ from cluster.runtime.streams import diverted
 from landscape.core.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
-    from landscape.connectivity.connecting import Connection
-    from landscape.connectivity.ways import Values1D
+    from landscape.analysis.connect.connect import Connection
+    from landscape.analysis.connect.ways import Values1D
     from landscape.surface.barriers import Barrier
     from landscape.surface.curves import Curve
 
@@ -92,9 +92,9 @@ def connect(
     if table is not None and not match:
         raise JobError("table: goes with --match only; give both, or neither")
     given = read_bound_job(job, run=run)
-    from landscape.connectivity.connecting import connect as connect_networks
-    from landscape.connectivity.steps import Training
-    from landscape.connectivity.ways import POINTS
+    from landscape.analysis.connect.connect import connect as connect_networks
+    from landscape.analysis.connect.curve import Training
+    from landscape.analysis.connect.ways import POINTS
 
     settings: dict[str, Any] = {
         "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,

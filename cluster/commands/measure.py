@@ -49,9 +49,9 @@ def measure(
         Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
     """
     who.check()
-    from landscape.measures.asking import origins_of
-    from landscape.measures.measuring import Asked
-    from landscape.measures.recording import record
+    from landscape.analysis.measures.measure import origins_of
+    from landscape.analysis.measures.measuring import Asked
+    from landscape.analysis.measures.recording import record
     from landscape.model.snapshots import read_trajectory
     from landscape.views.prepare.measures import lines_of
 
@@ -66,7 +66,7 @@ def measure(
 
 def _job(run: str, callback: CallbackOptions) -> Job:
     """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
-    from landscape.measures.asking import job_of_file, job_of_run
+    from landscape.analysis.measures.measure import job_of_file, job_of_run
     from landscape.store.results import open_run
 
     if Path(run).is_file():

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.connectivity import Training, match_weights, train_bend
-from landscape.connectivity.bending import point_on
+from landscape.analysis.connect.bending import point_on, train_bend
+from landscape.analysis.connect.curve import Training
+from landscape.analysis.connect.matching import match_weights
 from landscape.model.parameters import state_of
 from landscape.problem.samples import Rows
 from landscape.recipes.lenet import LeNet5

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.checks import check_landscape, checks_text, keep_checks
+from landscape.analysis.checks.checking import check_landscape, keep_checks
+from landscape.analysis.checks.telling import checks_text
 from landscape.recipes.cifar10 import normalise, read_cifar10
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-train-10000.npz"

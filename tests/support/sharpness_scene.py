@@ -12,11 +12,11 @@ from small_models import make_job
 from torch import Tensor, nn
 
 from landscape import Problem
+from landscape.analysis.measures.lines import Base
+from landscape.analysis.measures.slope import Slope
 from landscape.compute.executor import LocalCalculator, Setting
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.measures.lines import Base
-from landscape.measures.slope import Slope
 from landscape.model.description import ParameterInfo, describe_parameters
 
 LINE = {"name": "line", "size": 3, "directions": [{"kind": "random"}]}

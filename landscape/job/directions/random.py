@@ -91,7 +91,8 @@ def random_direction(
         JobError: no parameter moves.
 
     >>> import torch
-    >>> from landscape.model.description import describe_parameters; from landscape.model.parameters import state_of
+    >>> from landscape.model.description import describe_parameters
+    >>> from landscape.model.parameters import state_of
     >>> model = torch.nn.Linear(2, 3)
     >>> direction = random_direction(state_of(model), describe_parameters(model), seed=1)
     >>> list(direction)  # the bias is ignored

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
 from landscape import open_run
-from landscape.connectivity import connecting
-from landscape.connectivity.ways import Values1D, way_record
+from landscape.analysis.connect import connect
+from landscape.analysis.connect.ways import Values1D, way_record
 from landscape.store import tidying
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.connection import ConnectionRecord
@@ -116,7 +116,7 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
     assert not (folder / "curve-bend.training.safetensors").exists()
     # The same command again answers from what is kept, to the same numbers.
     with monkeypatch.context() as patched:
-        patched.setattr(connecting, "both_ways", None)
+        patched.setattr(connect, "both_ways", None)
         code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
         assert (code, json.loads(out)) == (0, found)
     # On a disk that is full it is told all the same, and what was kept before stays.
@@ -239,7 +239,7 @@ def test_how_much_of_the_barrier_is_gone_is_said_in_words_that_hold(line, curve,
     for losses in map(np.array, (line, curve)):
         barriers = barriers_of(t, {"loss": losses}, losses[0], None)
         ways.append(Values1D(t, {"loss": losses}, path_columns(losses, np.ones(2)), barriers))
-    found = connecting.Connection("curve", "bezier", *ways, Path("bend"), None, ())
+    found = connect.Connection("curve", "bezier", *ways, Path("bend"), None, ())
     assert text_of_connection(found).splitlines()[-1].startswith(words)
 
 
@@ -250,7 +250,7 @@ def test_no_share_is_told_of_a_barrier_within_its_error():
         values = {"loss": np.array([0.5, 0.5 + height, 0.5]), "loss_stderr": np.full(3, 0.018)}
         barriers = barriers_of(t, values | {"loss_rise_stderr": np.array([0.0, 0.018, 0.018])}, 0.5, None)
         ways.append(Values1D(t, values, path_columns(values["loss"], lengths), barriers))
-    told = text_of_connection(connecting.Connection("curve", "bezier", *ways, Path("bend"), None, ())).splitlines()[-1]
+    told = text_of_connection(connect.Connection("curve", "bezier", *ways, Path("bend"), None, ())).splitlines()[-1]
     assert told.startswith("the line's barrier (Entezari's), 0.0012, is within its error of 0.0")
     line, curve = map(way_record, ways)
     known = ConnectionRecord(

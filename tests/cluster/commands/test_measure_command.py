@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from landscape import run
+from landscape.analysis.measures import measuring
 from landscape.compute.curvature_kept import KeptSteps
 from landscape.job.reading import read_job
-from landscape.measures import measuring
 from landscape.model.snapshots import write_snapshot
 
 

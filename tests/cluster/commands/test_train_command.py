@@ -15,8 +15,8 @@ import pytest
 
 from cluster.commands.entry import main
 from cluster.runtime.status import training_lines
+from landscape.analysis.measures.measure import origins_of
 from landscape.core.lock import training_lock
-from landscape.measures.asking import origins_of
 from landscape.model.history import log_end
 from landscape.model.launch import DONE, Launch, write_launch
 from landscape.model.training_state import training_state

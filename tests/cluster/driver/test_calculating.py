@@ -18,13 +18,13 @@ from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
 from cluster.scheduling.policy import Policy
 from cluster.workers.crew import RayCrew
+from landscape.analysis.connect.curve import Reached, StepsOfBend, Training
 from landscape.compute.derivatives import BlockGradient, ProductOfBlocks, TotalsOfBlocks
 from landscape.compute.executor import LocalCalculator, Setting, setting_of
 from landscape.compute.points import AtPoints, AtWeights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.question import LayersAt
-from landscape.connectivity.steps import Reached, StepsOfBend, Training
 from landscape.core.errors import Interrupted, JobError
 
 pytestmark = pytest.mark.usefixtures("local_ray")

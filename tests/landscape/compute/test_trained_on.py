@@ -10,9 +10,9 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.runtime.status import run_status, status_text
 from landscape import JobError, open_run, run
-from landscape.checks.evidence import Evidence
-from landscape.checks.scene import Scene
-from landscape.checks.table import CHECKS
+from landscape.analysis.checks.check import Scene
+from landscape.analysis.checks.evidence import Evidence
+from landscape.analysis.checks.table import CHECKS
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.job.recorded import spec_as_computed

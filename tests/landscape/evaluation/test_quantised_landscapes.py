@@ -11,12 +11,12 @@ from small_models import conv_problem, make_job, quadratic_problem
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, run
+from landscape.analysis.measures.measure import job_of_file, job_of_run
 from landscape.compute.prepare import prepare
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
 from landscape.job.job import Job
-from landscape.measures.asking import job_of_file, job_of_run
 from landscape.model.description import describe_parameters
 from landscape.model.filters import filter_unview, filter_view
 from landscape.model.parameters import state_of

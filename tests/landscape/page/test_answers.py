@@ -6,7 +6,7 @@ import pytest
 import yaml
 from page_client import asking
 
-from landscape.checks import keep_checks
+from landscape.analysis.checks.checking import keep_checks
 from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.store.places import open_place

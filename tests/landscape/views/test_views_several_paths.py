@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.checks.rules import geometry
-from landscape.checks.rules.words import NotJudged
+from landscape.analysis.checks import geometry
+from landscape.analysis.checks.words import NotJudged
 from landscape.surface.axes import Along
 from landscape.surface.paths import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface

@@ -1,0 +1,248 @@
+"""What is known of a landscape without evaluating anything: its values, its noise, its axes, its path, its training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from landscape.analysis.checks.words import number as brief
+from landscape.compute.recorded_job import recorded_folder
+from landscape.core.grid import Floats, Index
+from landscape.core.places import locate, run_labels
+from landscape.core.validation import OF_RUN
+from landscape.job.recorded import spec_as_computed
+from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log
+from landscape.model.snapshots import Trajectory, read_trajectory
+from landscape.model.training_state import went_on_to
+from landscape.store import LandscapeStore
+from landscape.surface.record import Record
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A loss that a training logged, its standard error, and the words that stand before and behind its number.
+
+    Attributes:
+        words: such as `your training log ended at`, or `at epoch 10 your training log had`.
+        ended: where and with what the log ended, if not there: `the log ended at 0.00105 (epoch 12)`; else empty.
+    """
+
+    loss: float
+    stderr: float
+    words: str
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A landscape as it stands on disk.
+
+    Attributes:
+        values: the loss [gamma, beta, alpha], NaN where it is not computed or not finite.
+    """
+
+    run: str
+    store: LandscapeStore
+    surface: Surface
+
+    @classmethod
+    def of(cls, run: str, name: str) -> Evidence:
+        """Read a landscape.
+
+        Raises:
+            NotFoundError: there is none of that name.
+            LandscapeError: it cannot be read.
+        """
+        store = LandscapeStore.open(run, name)
+        return cls(run, store, store.read_surface())
+
+    @property
+    def record(self) -> Record:
+        """Its document."""
+        return self.surface.record
+
+    @cached_property
+    def values(self) -> Floats:
+        """The loss, NaN where there is none."""
+        return np.where(self.surface.status == OK, self.surface.loss, np.nan)
+
+    @property
+    def relief(self) -> float:
+        """That of the surface."""
+        return self.surface.relief
+
+    @cached_property
+    def rise_errors(self) -> Floats | None:
+        """The standard error of the rise per point; None where it was not kept."""
+        errors = self.surface.observables.get(RISE_STDERR)
+        return None if errors is None else np.where(np.isfinite(self.values), errors, np.nan)
+
+    @cached_property
+    def noise(self) -> float:
+        """The median standard error of the rise off the origin; NaN where it was not kept."""
+        if self.rise_errors is None:
+            return math.nan
+        off = np.ones(self.values.shape, bool)
+        if self.origin_index is not None:
+            off[self.origin_index] = False  # there it is 0
+        known = self.rise_errors[off & np.isfinite(self.rise_errors)]
+        return float(np.median(known)) if known.size else math.nan
+
+    @cached_property
+    def origin_index(self) -> Index | None:
+        """The index of the grid's point at the origin; None where it has none."""
+        places = [np.flatnonzero(axis.coordinates == 0) for axis in reversed(self.surface.axes)]
+        return tuple(int(place[0]) for place in places) if all(len(place) for place in places) else None
+
+    @property
+    def origin_loss(self) -> float:
+        """The loss at the origin; NaN where it is not known."""
+        loss = self.surface.origin_loss
+        if not math.isfinite(loss) and self.origin_index is not None:
+            loss = float(self.values[self.origin_index])
+        return loss
+
+    @property
+    def origin_stderr(self) -> float:
+        """Its standard error; NaN where it is not known."""
+        return self.surface.origin_loss_stderr
+
+    @property
+    def points_done(self) -> int:
+        """How many points are computed."""
+        return int((self.surface.status != NOT_COMPUTED).sum())
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many cells have no finite loss, by the reason."""
+        status = self.surface.status
+        unknown = {"not computed": NOT_COMPUTED, "not finite": NOT_FINITE, "given up": QUARANTINED}
+        found = {what: int((status == value).sum()) for what, value in unknown.items()}
+        found["not finite"] += int((~np.isfinite(self.values) & (status == OK)).sum())
+        return found
+
+    def place(self, index: Index) -> str:
+        """The coordinates of a cell in words."""
+        named = zip(self.surface.axes, reversed(index), strict=True)
+        return ", ".join(f"{axis.name} {axis.coordinates[k]:.3g}" for axis, k in named)
+
+    def point(self, index: Index) -> tuple[float, ...]:
+        """The coordinates of a cell, the first axis first."""
+        return tuple(float(axis.coordinates[k]) for axis, k in zip(self.surface.axes, reversed(index), strict=True))
+
+    @property
+    def cosines(self) -> dict[str, float]:
+        """The cosine of every pair of axes, by their names."""
+        names, table = [axis.name for axis in self.surface.axes], self.record.cosine
+        pairs = combinations(range(len(names)), 2)
+        if table is None or len(table) < len(names) or any(len(row) < len(names) for row in table):
+            return {}
+        return {f"{names[i]} and {names[j]}": float(table[i][j]) for i, j in pairs}
+
+    @property
+    def gram(self) -> Floats | None:
+        """The scalar products of the axes [axes, axes]; None where norms or cosines are not recorded."""
+        norms = [axis.record.norm for axis in self.surface.axes]
+        table = self.record.cosine
+        if table is None or any(norm is None for norm in norms) or np.shape(table) != (len(norms), len(norms)):
+            return None
+        lengths = np.array(norms, np.float64)
+        return np.asarray(table, np.float64) * np.outer(lengths, lengths)
+
+    # -- training -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def log_at_origin(self) -> LogEnd | None:
+        """What the log of the training had last when the origin was kept; None where there is no such log.
+
+        None too where the origin is no snapshot, or the beginning of the training.
+        """
+        if self.origin_snapshot is None or self.origin_is_start:
+            return None
+        return log_end(self._log, self.until)
+
+    @cached_property
+    def _log(self) -> Log:
+        assert self.origin_snapshot is not None
+        return read_log(self.origin_snapshot[0])
+
+    @cached_property
+    def _trajectory(self) -> Trajectory:
+        assert self.origin_snapshot is not None
+        return read_trajectory(self.origin_snapshot[0])
+
+    @cached_property
+    def logged(self) -> Logged | None:
+        """The loss that it had, in words that say where the log ended; None where it has none that is finite."""
+        at_origin = self.log_at_origin
+        if at_origin is None or at_origin.loss is None or not at_origin.is_finite:
+            return None
+        if not self.origin_went_on_to:
+            return Logged(at_origin.loss, at_origin.stderr, f"{self.log_in_words} ended at")
+        end, (unit, number) = log_end(self._log), self.until
+        ended = ""
+        if end is not None and end.loss is not None and end.is_finite:
+            ended = f"the log ended at {brief(end.loss)} ({self.origin_went_on_to})"
+        return Logged(at_origin.loss, at_origin.stderr, f"at {unit} {number} {self.log_in_words} had", ended)
+
+    @property
+    def log_not_finite(self) -> str:
+        """That the log has no finite loss where the origin was kept, and those before, in words; else empty."""
+        at_origin = self.log_at_origin
+        if at_origin is None or at_origin.is_finite:
+            return ""
+        unit, number = self.until
+        where = f"at {unit} {number}" if self.origin_went_on_to else "at its end"
+        before = "" if at_origin.loss is None else f", {brief(at_origin.loss)} on average up to "
+        return f"{self.log_in_words} has no finite loss {where}{before and before + (at_origin.loss_at or 'then')}"
+
+    @cached_property
+    def origin_went_on_to(self) -> str:
+        """How far the training of the origin goes beyond it by its log, such as `epoch 12`; empty where it does not."""
+        if self.origin_snapshot is None:
+            return ""
+        kept = [each for each in self._trajectory.snapshots if each.number == self.origin_snapshot[1]]
+        return went_on_to(log_end(self._log), kept[0]) if kept else ""
+
+    @cached_property
+    def last_stretches(self) -> list[Stretch]:
+        """The last stretches of the log up to the origin, by which it is judged whether the loss still fell there."""
+        at_origin = self.log_at_origin
+        return [] if at_origin is None or not at_origin.is_finite else last_stretches(self._log, self.until)
+
+    @cached_property
+    def until(self) -> Until:
+        """The unit and the number of the snapshot that is the origin."""
+        assert self.origin_snapshot is not None
+        return self._trajectory.unit, self.origin_snapshot[1]
+
+    @property
+    def origin_is_start(self) -> bool:
+        """Whether the origin is the beginning of the training."""
+        return self.origin_snapshot is not None and self.origin_snapshot[1] == 0
+
+    @property
+    def log_in_words(self) -> str:
+        """Whose log it is, as a subject of sentences."""
+        run = self.run if self.origin_snapshot is None else self.origin_snapshot[0]
+        return "your training log" if run == self.run else f"the training log of {run_labels([run])[0]}"
+
+    @cached_property
+    def origin_snapshot(self) -> tuple[str, int] | None:
+        """The run and the number of the snapshot that is the origin; None where it is no snapshot."""
+        if self.record.origin_step is not None:
+            return self.run, self.record.origin_step
+        if self.record.job is None or not self.record.job.landscapes:
+            return None
+        origin, path = spec_as_computed(self.record).get("origin"), next(iter(self.surface.paths), None)
+        folder = recorded_folder(self.store)
+        if origin is None and path is not None and path.label:  # the last of the first path
+            named = path.runs[0]
+            return self.run if named.own else locate(named.run, folder), int(path.step[-1])
+        match = OF_RUN.fullmatch(origin) if isinstance(origin, str) else None
+        return (locate(match[1], folder), int(match[2])) if match is not None and match[2].isdecimal() else None

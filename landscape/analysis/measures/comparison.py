@@ -1,0 +1,307 @@
+"""Whether two sets of weights, or two ways of training, differ in their measures: a difference with its interval."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from landscape.analysis.measures.curvature import NAMES, PROBED
+from landscape.analysis.measures.lines import Floats
+from landscape.analysis.measures.measuring import LOSS, RADIUS
+from landscape.analysis.measures.rows import Row, finite
+from landscape.analysis.measures.statistics import TAIL, of_errors, resampled, resampled_apart, welch
+from landscape.analysis.measures.targets import Target, refuse_incomparable
+from landscape.core.errors import JobError, shown
+from landscape.core.statistics import Interval, interval_of, t_quantile
+from landscape.job.directions.eigen import LEAST_RISE
+
+LEAST_RUNS = 3  # of each way of training: a spread of two is known by one difference alone
+BETWEEN_WEIGHTS = (
+    "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
+)
+TOO_FEW = "some of the lines have no value"
+TRACE = NAMES[2]
+SAME_RISE = 1.02  # 2 % of a rise is about 1 % of a radius, which grows as its root: less than lines differ by
+MANY = 1000  # degrees of freedom of an error that is known well
+BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure of both sides.
+
+    Attributes:
+        difference: second less first.
+        low, high: the ends of its 95 % interval; None where there is none.
+        how: what the interval is over, or why there is none.
+        bounds: `above` and `below` of a side that has bounds instead of a value, by `first` and `second`.
+    """
+
+    first: float | None
+    second: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    how: str
+    bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """What is shown."""
+        if self.difference is None or self.low is None or self.high is None:
+            return "not judged"
+        if self.low <= 0 <= self.high:
+            return "no difference shown"
+        return "the second is larger" if self.difference > 0 else "the second is smaller"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**vars(self), "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Measures that others have and one set of weights does not, so that they are not compared.
+
+    Attributes:
+        of: what tables call the weights.
+        command: which measures them.
+    """
+
+    of: str
+    rows: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two sides show.
+
+    Attributes:
+        paired: whether the lines of both are the same directions; None where runs are compared.
+        rho: the radii of the worst cases, as settings have them.
+        says: between what this compares.
+        lacking: what is left out, as not all have it.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    paired: bool | None
+    rows: dict[str, Difference]
+    says: str
+    rho: Mapping[str, Any]
+    lacking: tuple[Lacking, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        rows = {name: row.document() for name, row in self.rows.items()}
+        return {**vars(self), "rows": rows, "lacking": [vars(each) for each in self.lacking]}
+
+
+def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
+    """The differences of two sets of weights, or of at least three runs of each of two ways of training.
+
+    Of measures that all have; single layers are not compared.
+
+    Two sets are paired: over the same samples, and over the same lines where the architecture is the same.
+
+    Raises:
+        JobError: they are not comparable, with the list why; or there are two runs of a side.
+    """
+    refuse_incomparable([*first, *second])
+    lacking = _lacking([*first, *second])
+    labels = tuple(target.label for target in first), tuple(target.label for target in second)
+    counts, rho = (len(first), len(second)), first[0].settings["rho"]
+    if min(counts) >= LEAST_RUNS:
+        _refuse_one_training([*first, *second])
+        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts), rho, lacking)
+    if max(counts) > 1:
+        raise JobError(
+            f"compare: needs one set of weights on each side, or at least {LEAST_RUNS} runs, not {counts[0]} and "
+            f"{counts[1]}; give more, separated by commas"
+        )
+    one, other = first[0], second[0]
+    paired = one.settings.get("architecture") == other.settings.get("architecture")
+    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho, lacking)
+
+
+def _refuse_one_training(targets: Sequence[Target]) -> None:
+    """Refuse weights that are counted twice, or come from one training: their spread is not that of trainings.
+
+    Raises:
+        JobError: some are.
+    """
+    weights: dict[str, Target] = {}
+    runs: dict[str, Target] = {}
+    for target in targets:
+        same = weights.setdefault(target.entry.weights, target)
+        if target.entry.number is not None and same is target:
+            same = runs.setdefault(target.run, target)
+        if same is not target:
+            raise JobError(
+                f"compare: each run must be another training, but {shown(same.label)} and {shown(target.label)} are "
+                "not; name each once, by its last snapshot"
+            )
+
+
+def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, Difference]:
+    found = {}
+    for name in _shared_names([*first, *second]):
+        sides = [[target.entry.rows[name].value for target in side] for side in (first, second)]
+        known = [[value for value in side if value is not None] for side in sides]
+        if sides != known:
+            bound = any(target.entry.rows[name].is_bound for target in [*first, *second])
+            how = "of some of the runs only a bound is known" if bound else "some of the runs have no value"
+            found[name] = Difference(None, None, None, None, None, how)
+            continue
+        means = [math.fsum(values) / len(values) for values in known]
+        if name == RADIUS and (rises := _other_rises(first, second)):
+            found[name] = _difference(means[0], means[1], None, rises)
+            continue
+        found[name] = _difference(means[0], means[1], welch(*known), "over runs")
+    return found
+
+
+def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
+    found = {}
+    for name in _shared_names([one, other]):
+        rows = one.entry.rows[name], other.entry.rows[name]
+        bounds = {side: _bounds(row) for side, row in zip(("first", "second"), rows, strict=True) if row.is_bound}
+        if bounds:
+            how = f"of the {' and the '.join(bounds)} only a bound is known"
+            found[name] = Difference(rows[0].value, rows[1].value, None, None, None, how, bounds)
+            continue
+        interval, how = _interval(name, rows, one, other, paired)
+        found[name] = _difference(rows[0].value, rows[1].value, interval, how)
+    return found
+
+
+def _bounds(row: Row) -> dict[str, float]:
+    return {name: bound for name, bound in (("above", row.above), ("below", row.below)) if bound is not None}
+
+
+def _shared_names(targets: Sequence[Target]) -> list[str]:
+    first, *others = targets
+    return [name for name in first.entry.rows if all(name in target.entry.rows for target in others)]
+
+
+def _lacking(targets: Sequence[Target]) -> tuple[Lacking, ...]:
+    known = dict.fromkeys(name for target in targets for name in target.entry.rows)
+    found = []
+    for target in targets:
+        if rows := tuple(name for name in known if name not in target.entry.rows):
+            origin = target.entry.label.replace(" ", "-") if target.entry.number is not None else target.entry.label
+            # `--all`, as no other option decides which rows there are.
+            command = shlex.join(["landscape", "measure", target.run, "--origins", origin, "--all"])
+            found.append(Lacking(target.label, rows, command))
+    return tuple(found)
+
+
+def _difference(first: float | None, second: float | None, interval: Interval | None, how: str) -> Difference:
+    if first is None or second is None:
+        return Difference(first, second, None, None, None, "one of them has no value")
+    low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
+    return Difference(first, second, second - first, low, high, how)
+
+
+def _interval(
+    name: str, rows: tuple[Row, Row], one: Target, other: Target, paired: bool
+) -> tuple[Interval | None, str]:
+    """The interval of one measure's difference, and what it is over."""
+    if name == RADIUS:
+        if rises := _other_rises([one], [other]):
+            return None, rises
+        return _of_radii(one.entry.radii, other.entry.radii, paired)
+    if name.startswith("rise "):
+        distances = [f"rise {distance:g}" for distance in one.settings["distances"]]
+        return _of_rises(distances.index(name), one, other, paired)
+    if name == TRACE and paired and PROBED in one.samples and PROBED in other.samples:
+        probes = (target.samples[PROBED].astype(np.float64) for target in (one, other))
+        differences = np.subtract(*reversed(list(probes))).tolist()
+        return interval_of(differences), f"over {len(differences)} probes, paired; the samples are held fixed"
+    if name in one.samples and name in other.samples:
+        difference = other.samples[name].astype(np.float64) - one.samples[name]
+        return resampled(difference[None], _weights(one)), "over samples, paired"
+    return _of_estimates(*rows)
+
+
+def _of_rises(number: int, one: Target, other: Target, paired: bool) -> tuple[Interval | None, str]:
+    if "rises" not in one.samples or "rises" not in other.samples:  # as of a loss of several terms
+        sides = [[values[number] for values in target.entry.means] for target in (one, other)]
+        return _of_lines(sides[0], sides[1], paired)
+    first, second = (target.samples["rises"][:, number].astype(np.float64) for target in (one, other))
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return None, "the loss is not finite on some lines"
+    if paired:
+        return resampled(second - first, _weights(one)), "over lines and samples, paired"
+    return resampled_apart(first, second, _weights(one)), "over lines and samples; other lines, as the networks differ"
+
+
+def _of_lines(
+    first: Sequence[float | None], second: Sequence[float | None], paired: bool
+) -> tuple[Interval | None, str]:
+    """From a value of each line; those that have one are no fair choice of them all."""
+    known = [[value for value in side if value is not None] for side in (first, second)]
+    if known != [first, second] or min(map(len, known)) < 2:
+        return None, TOO_FEW
+    if paired:
+        both = [b - a for a, b in zip(*known, strict=True)]
+        return interval_of(both), f"over {len(both)} lines, paired"
+    return welch(*known), "over lines, unpaired"
+
+
+def _other_rises(first: Sequence[Target], second: Sequence[Target]) -> str:
+    """To which rises the radii of both sides were measured, where these are not the same; else empty."""
+    losses = [
+        [target.entry.rows[LOSS].value for target in side if LOSS in target.entry.rows] for side in (first, second)
+    ]
+    rises = [[max(loss, LEAST_RISE) for loss in side if loss is not None] for side in losses]
+    if not all(rises) or max(map(max, rises)) <= SAME_RISE * min(map(min, rises)):
+        return ""
+    return "to rises of {} and {}".format(*(_span(side) for side in rises))
+
+
+def _span(numbers: Sequence[float]) -> str:
+    ends = dict.fromkeys(f"{end:.3g}" for end in (min(numbers), max(numbers)))
+    return " to ".join(ends)
+
+
+def _of_radii(
+    first: Sequence[float | None], second: Sequence[float | None], paired: bool
+) -> tuple[Interval | None, str]:
+    """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
+    logarithms = [[None if each is None else math.log(each) for each in side] for side in (first, second)]
+    ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
+    if ratio is None:
+        return None, how
+    mean = math.exp(math.fsum(each for each in logarithms[0] if each is not None) / len(first))
+    middle, low, high = (mean * math.expm1(each) for each in (ratio.mean, ratio.low, ratio.high))
+    return Interval(middle, low, high, math.nan), how
+
+
+def _of_estimates(first: Row, second: Row) -> tuple[Interval | None, str]:
+    """From the errors of both by themselves: over the same samples it is too wide rather than too narrow."""
+    errors = _error(first), _error(second)
+    if first.value is None or second.value is None or errors[0] is None or errors[1] is None:
+        return None, "it has no error"
+    freedom = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
+    return of_errors(
+        second.value - first.value, errors[0], errors[1], (freedom[0], freedom[1])
+    ), "from the error of each, unpaired"
+
+
+def _error(row: Row) -> float | None:
+    """The standard error over samples and over draws together; None where neither is known."""
+    parts = [] if row.stderr is None else [row.stderr]
+    if row.low is not None and row.high is not None and row.draws is not None:
+        parts.append((row.high - row.low) / 2 / t_quantile(TAIL, row.draws - 1))
+    return math.hypot(*parts) if parts else None
+
+
+def _weights(target: Target) -> Floats:
+    return np.asarray(target.samples["weights"], np.float64)

@@ -1,0 +1,204 @@
+"""`measures.json` of a run, and beside it the losses of single samples: read, added to, written whole."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.analysis.measures.rows import Row
+from landscape.core.errors import LandscapeError, shown
+from landscape.core.folders import open_folder
+from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, RADIUS_IS_OLD, read_measures, refusing_disk_errors
+from landscape.model.run_files import write_measures as write_file
+
+SCHEMA = 1
+OURS = ("schema", "settings", "origins")  # what else stands in the file is left as it is
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was measured of one set of weights.
+
+    Attributes:
+        label: such as `epoch 3`.
+        number: of the snapshot; None of other weights.
+        weights: their digest.
+        radii: of each line; None where only bounds of it are known.
+        bounds: between which ends that of each line lies, the second one None where it has none; None in files of
+            earlier versions.
+        means: the rises of each line, as [lines][distances].
+        file: where the losses of single samples lie in the run; empty where there are none.
+        radius_is_old: an earlier version measured the radius and may have taken bounds for it, so that it is not known.
+    """
+
+    label: str
+    weights: str
+    rows: dict[str, Row]
+    number: int | None = None
+    unit: str = ""
+    layers: dict[str, dict[str, Row]] = field(default_factory=dict)
+    radii: list[float | None] = field(default_factory=list)
+    means: list[list[float | None]] = field(default_factory=list)
+    file: str = ""
+    bounds: list[list[float | None]] | None = None
+    radius_is_old: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in measures.json."""
+        layers = {layer: {name: row.document() for name, row in rows.items()} for layer, rows in self.layers.items()}
+        return {
+            "weights": self.weights,
+            **({} if self.number is None else {"number": self.number, "unit": self.unit}),
+            "rows": {name: row.document() for name, row in self.rows.items()},
+            **({"layers": layers} if layers else {}),
+            "radii": self.radii,
+            **({} if self.bounds is None else {"radius_bounds": self.bounds}),
+            "rises": self.means,
+            **({"samples": self.file} if self.file else {}),
+        }
+
+    @classmethod
+    def parse(cls, label: str, document: Mapping[str, Any]) -> Entry:
+        """The inverse.
+
+        Raises:
+            TypeError, ValueError, KeyError, AttributeError: it is none.
+        """
+        layers = document.get("layers", {})
+        return cls(
+            label, str(document["weights"]), _rows(document["rows"]), document.get("number"),
+            str(document.get("unit", "")), {layer: _rows(rows) for layer, rows in layers.items()},
+            list(document.get("radii", [])), list(document.get("rises", [])), str(document.get("samples", "")),
+            document.get("radius_bounds"), bool(document.get(RADIUS_IS_OLD, False)),
+        )  # fmt: skip
+
+
+def _rows(document: Mapping[str, Any]) -> dict[str, Row]:
+    return {name: Row.parse(row) for name, row in document.items()}
+
+
+@dataclass(frozen=True)
+class Measures:
+    """All that was measured of a run, under the same settings.
+
+    Attributes:
+        settings: what decides the numbers beside the weights.
+        entries: by their labels.
+        other: what else stands in the file.
+    """
+
+    settings: dict[str, Any]
+    entries: dict[str, Entry]
+    other: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in measures.json."""
+        return {
+            **self.other,
+            "schema": SCHEMA,
+            "settings": self.settings,
+            "origins": {label: each.document() for label, each in self.entries.items()},
+        }
+
+
+def read(run: str) -> Measures | None:
+    """What was measured of a run; None where nothing was.
+
+    Raises:
+        LandscapeError: the file is damaged, or a later version's.
+    """
+    found = read_measures(run)
+    if "origins" not in found:
+        return None
+    other = {name: value for name, value in found.items() if name not in OURS}
+    try:
+        if found.get("schema") != SCHEMA:
+            raise ValueError
+        entries = {label: Entry.parse(label, document) for label, document in found["origins"].items()}
+        return Measures(dict(found["settings"]), entries, other)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        place = shown(open_folder(run).place(MEASURES_FILE))
+        raise LandscapeError(f"{place} is damaged, or of a later version; delete it, and measure again") from None
+
+
+def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[np.float32]]) -> bool:
+    """Put an entry into the file, in place of one of the same label; the caller holds the run's lock.
+
+    What was measured before of the same weights, and now was not asked for, stays.
+
+    The losses of samples are written before it, under a name that their content gives: whenever this is killed, what
+    the file names is there.
+
+    Returns:
+        Whether entries of other settings were there and have gone.
+
+    Raises:
+        LandscapeError: the disk takes nothing.
+    """
+    known = read(run)
+    kept = known.entries if known is not None and known.settings == settings else {}
+    file = _keep(run, samples) if samples else ""
+    entries = _ordered({**kept, entry.label: _joined(kept.get(entry.label), entry, file)})
+    other = known.other if known else {k: v for k, v in read_measures(run).items() if k not in OURS}
+    write_file(run, Measures(dict(settings), entries, other).document())
+    _sweep(run, {each.file for each in entries.values()})
+    return bool(known and known.entries and not kept)
+
+
+def _joined(known: Entry | None, entry: Entry, file: str) -> Entry:
+    if known is None or known.weights != entry.weights:
+        return replace(entry, file=file)
+    return replace(entry, file=file, rows=known.rows | entry.rows, layers=entry.layers or known.layers)
+
+
+def _ordered(entries: dict[str, Entry]) -> dict[str, Entry]:
+    """Snapshots by their numbers, then what is none, by the order of its coming."""
+    numbered = sorted((each for each in entries.values() if each.number is not None), key=lambda each: each.number or 0)
+    return {each.label: each for each in [*numbered, *(each for each in entries.values() if each.number is None)]}
+
+
+def _keep(run: str, samples: Mapping[str, NDArray[np.float32]]) -> str:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **samples)
+    data = buffer.getvalue()
+    path = f"{MEASURES_FOLDER}/{hashlib.sha256(data).hexdigest()[:32]}.npz"
+    folder = open_folder(run)
+    with refusing_disk_errors(folder.place(path)):
+        folder.write(path, data)
+    return path
+
+
+def _sweep(run: str, named: set[str]) -> None:
+    """Remove losses that the file no longer names."""
+    folder = open_folder(run)
+    for name in folder.names(MEASURES_FOLDER):
+        if f"{MEASURES_FOLDER}/{name}" not in named and name.endswith(".npz"):
+            folder.delete(f"{MEASURES_FOLDER}/{name}")
+
+
+def read_samples(run: str, entry: Entry) -> dict[str, NDArray[Any]]:
+    """The losses of single samples of an entry; empty where it has none.
+
+    Raises:
+        LandscapeError: they are missing or damaged.
+    """
+    if not entry.file:
+        return {}
+    folder = open_folder(run)
+    data = folder.read(entry.file) if entry.file.startswith(f"{MEASURES_FOLDER}/") else None
+    try:
+        if data is None or hashlib.sha256(data).hexdigest()[:32] not in entry.file:
+            raise ValueError
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, zipfile.BadZipFile):
+        raise LandscapeError(
+            f"{shown(folder.place(entry.file))} is missing or damaged; delete {MEASURES_FILE}, and measure again"
+        ) from None

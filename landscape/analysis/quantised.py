@@ -1,0 +1,294 @@
+"""Two landscapes compared from the beginning to the end: what is asked for, what it costs, what is found."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.analysis.quantised_steps import (
+    PATCH_CHANGES,
+    Patch,
+    Steps,
+    fine_enough,
+    in_double,
+    length_with_changes,
+    places_on,
+    points_of_line,
+    rows_of_patch,
+)
+from landscape.analysis.sides import Side, refuse_apart
+from landscape.compute.executor import Calculator, Calculators, Setting, here, setting_of
+from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
+from landscape.compute.points import AtPoints
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob
+from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.core.errors import JobError
+from landscape.core.quantisation import MOST_BITS, Quantisation
+from landscape.evaluation.reduction import terms_of
+from landscape.surface.sample_losses import stored_stderr
+from landscape.surface.surface import NOT_COMPUTED
+from landscape.views.prepare.tables import duration
+
+ALL_BITS = tuple(range(1, MOST_BITS + 1))
+HERE = here()
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What is asked of two landscapes.
+
+    Args:
+        points: of the grid, at most, at which the paired error is evaluated where the losses of samples are not stored.
+        bits: widths for the curve of the loss at the origin; none: no curve.
+        steps: points of the line on which the steps of rounding are shown; 0: none.
+        patch: points per side of the patch on which they are; 0: none. Two evaluations of all samples each.
+    """
+
+    points: int = 25
+    bits: tuple[int, ...] = ALL_BITS
+    steps: int = 61
+    patch: int = 0
+
+
+@dataclass(frozen=True)
+class AtBits:
+    """The loss at the origin with so many bits, and how far it is from that of the network before it is rounded."""
+
+    bits: int
+    values: Mapping[str, float]  # observables
+    difference: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found; arrays over the grid, NaN where not known.
+
+    Attributes:
+        stderr: the paired error of the difference at each point.
+        stored: whether that comes from stored losses, at every point.
+        origin: at the origin, both evaluated.
+        evaluations: of all samples, which it took.
+    """
+
+    first: Side
+    second: Side
+    difference: Floats
+    stderr: Floats
+    unpaired: Floats
+    stored: bool
+    origin: Pairs
+    plain: Mapping[str, float] = field(default_factory=dict)
+    bits: tuple[AtBits, ...] = ()
+    quantise: Quantisation | None = None
+    steps: Steps | None = None
+    patch: Patch | None = None
+    evaluations: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the paired error is than the unpaired one: the median where both are known."""
+        known = np.isfinite(self.stderr) & (self.stderr > 0) & np.isfinite(self.unpaired)
+        return float(np.median(self.unpaired[known] / self.stderr[known])) if known.any() else math.nan
+
+
+def compare_landscapes(
+    first: Side,
+    second: Side,
+    asked: Compare | None = None,
+    *,
+    problem: Callback | None = None,
+    folder: Path | None = None,
+    calculator: Calculators = HERE,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Compare two landscapes of one plane and the same samples; reads both runs, and writes nothing.
+
+    Args:
+        problem: the callback; default: the one that the first landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+        tell: gets a line on what a patch costs before it is begun, and one on how long it still takes.
+
+    Raises:
+        JobError: they have other planes or samples, with a list of what differs; or nothing that is asked for.
+    """
+    asked = asked or Compare()
+    refuse_apart(first, second)
+    prepared = [_prepared(side, problem, folder) for side in (first, second)]
+    landscapes = [each.landscapes[0] for each in prepared]
+    quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
+    stored = None not in (first.surface.loss_samples, second.surface.loss_samples)
+    spots = np.empty((0, len(first.store.shape)), np.int64) if stored else _spots(first, second, asked.points)
+    lines = asked.steps if quantise is not None and quantise.weights else 0
+    widths = asked.bits if quantise is not None else ()
+    if asked.patch:
+        _refuse_patch(quantise, len(first.store.shape))
+    # Of each the origin too, for the rise; of a patch once for all of its points.
+    cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
+    with calculator(prepared[0], landscapes[0], cost) as answers:
+        asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
+        return asker.compare(first, second, stored, spots, quantise, widths, lines, asked.patch)
+
+
+def _refuse_patch(quantise: Quantisation | None, axes: int) -> None:
+    if quantise is None or not quantise.weights:
+        raise JobError("patch: must be of landscapes one of which has its weights rounded; leave patch out")
+    if axes < 2:
+        raise JobError("patch: must lie in a plane, and these landscapes have one axis; leave patch out")
+
+
+def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
+    return prepare(recorded_job(side.path, side.store, problem, folder), reading=True)
+
+
+def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
+    """Places at which both landscapes have values: at most so many, evenly spaced with both ends, or the middle."""
+    shape = first.store.shape
+    per_axis = math.floor(most ** (1 / len(shape)) + 1e-9)
+    if not per_axis:
+        return np.empty((0, len(shape)), np.int64)
+    if per_axis == 1:  # too few for both ends: the middle
+        places = [np.array([n // 2]) for n in shape]
+    else:
+        places = [np.unique(np.linspace(0, n - 1, min(n, per_axis)).round().astype(int)) for n in shape]
+    table = np.stack(np.meshgrid(*places, indexing="ij"), -1).reshape(-1, len(shape))
+    there = (first.surface.status != NOT_COMPUTED) & (second.surface.status != NOT_COMPUTED)
+    return np.asarray(table[there[tuple(table.T)]], np.int64)
+
+
+@dataclass
+class _Asker:
+    prepared: PreparedJob
+    calculator: Calculator
+    settings: Sequence[Setting]
+    tell: Callable[[str], None]
+    evaluations: int = 0
+
+    def compare(
+        self, first: Side, second: Side, stored: bool, spots: NDArray[np.int64], quantise: Quantisation | None,
+        widths: Sequence[int], lines: int, side: int,
+    ) -> Comparison:  # fmt: skip
+        one, two = first.surface, second.surface
+        unpaired = np.hypot(*(np.asarray(each.observables["loss_stderr"], np.float64) for each in (one, two)))
+        if stored:
+            assert one.loss_samples is not None
+            assert two.loss_samples is not None
+            stderr = stored_stderr(one.loss_samples, two.loss_samples)
+            stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
+        else:
+            stderr = np.full(one.loss.shape, np.nan)
+            if len(spots):
+                grid = np.stack([one.axes[k].coordinates[spots[:, -1 - k]] for k in range(len(one.axes))], -1)
+                stderr[tuple(spots.T)] = self._pairs(grid).stderr
+        axes = len(one.axes)
+        origin = self._pairs(np.zeros((1, axes)))
+        plain, curve = self._curve(quantise, widths, axes)
+        steps = self._steps(quantise, lines, one.axes[0].name) if quantise is not None and lines else None
+        patch = self._patch(quantise, side, [axis.name for axis in one.axes]) if quantise is not None and side else None
+        difference = np.asarray(two.loss, np.float64) - np.asarray(one.loss, np.float64)
+        return Comparison(
+            first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, patch,
+            self.evaluations,
+        )  # fmt: skip
+
+    def _pairs(self, points: Floats) -> Pairs:
+        self.evaluations += 2 * len(points)
+        return evaluated(self.calculator, self.settings, points, self.prepared.problem.observe)
+
+    def _curve(
+        self, quantise: Quantisation | None, widths: Sequence[int], axes: int
+    ) -> tuple[dict[str, float], tuple[AtBits, ...]]:
+        """The observables at the origin without rounding, and with each of these widths."""
+        if quantise is None or not widths:
+            return {}, ()
+        origin, factors = np.zeros((1, axes)), terms_of(self.prepared.problem.observe) or {}
+        own = self.settings[1] if self.settings[1].plan.quantise is not None else self.settings[0]
+        self.evaluations += 1 + len(widths)
+        (plain,) = answers_at(self.calculator, replace(own, plan=own.plan.rounding(None)), origin)
+        found = []
+        for bits in widths:
+            setting = replace(own, plan=own.plan.rounding(replace(quantise, bits=bits)))
+            (values,) = answers_at(self.calculator, setting, origin)
+            numbers = {name: float(mean[0]) for name, mean in values.mean.items()}
+            stderr = float(of_pair(plain, values, factors)[0])
+            found.append(AtBits(bits, numbers, numbers["loss"] - float(plain.mean["loss"][0]), stderr))
+        return {name: float(mean[0]) for name, mean in plain.mean.items()}, tuple(found)
+
+    def _steps(self, quantise: Quantisation, count: int, axis: str) -> Steps:
+        own = self._rounded(quantise)
+        length = length_with_changes(self.prepared.problem, own.origin, own.directions[0].tensors, quantise)
+        points = points_of_line(length, count, len(own.directions))
+        self.evaluations += 2 * count
+        losses = [
+            np.concatenate([values.mean["loss"] for values in answers_at(self.calculator, setting, points)])
+            for setting in _both(in_double(own))
+        ]
+        return Steps(axis, points[:, 0], *losses)
+
+    def _patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> Patch:
+        own, number = self._rounded(quantise), 2 * count**2 + 2
+        lengths = [
+            length_with_changes(
+                self.prepared.problem, own.origin, own.directions[k].tensors, quantise, PATCH_CHANGES,
+                option="patch", which=which,
+            ) for k, which in enumerate(("first", "second"))
+        ]  # fmt: skip
+        at = (places_on(lengths[0], count), places_on(lengths[1], count))
+        rows = rows_of_patch(at, len(own.directions))
+        of = f"all {self.prepared.samples.length} samples"
+        setting_of_patch = fine_enough(self.prepared.problem, own, quantise, at)
+        precision = setting_of_patch.plan.precision
+        self.tell(f"patch: {count} × {count} points in {precision}, {number:,} evaluations of {of}")
+        self.evaluations += number
+        found, origin = list[Floats](), list[float]()
+        for setting in _both(setting_of_patch):
+            began = time.monotonic()
+            first = self._losses(setting, [np.zeros((1, len(own.directions))), rows[0]])
+            if not found:
+                left = (time.monotonic() - began) * (number / (count + 1) - 1)
+                self.tell(f"patch: about {duration(left)} left")
+            found.append(np.stack([first[1], *self._losses(setting, rows[1:])]))
+            origin.append(float(first[0][0]))
+        return Patch((names[0], names[1]), at, found[0], found[1], (origin[0], origin[1]), precision)
+
+    def _losses(self, setting: Setting, rows: Sequence[Floats]) -> list[Floats]:
+        answers = self.calculator.ask(setting, [AtPoints(row) for row in rows])
+        return [np.asarray(values.mean["loss"], np.float64) for values in answers]
+
+    def _rounded(self, quantise: Quantisation) -> Setting:
+        return next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
+
+
+def _both(rounded: Setting) -> tuple[Setting, Setting]:
+    """That of the network before it is rounded, and after."""
+    return replace(rounded, plan=rounded.plan.rounding(None)), rounded
+
+
+def asked_bits(text: str) -> tuple[int, ...]:
+    """The widths that a text names, such as `1-16`, `2,4,8`; `none` for none.
+
+    Raises:
+        JobError: it is no such list, or a width is not from 1 to 16.
+
+    >>> asked_bits("1-3,8")
+    (1, 2, 3, 8)
+    """
+    if text == "none":
+        return ()
+    found: set[int] = set()
+    for part in text.split(","):
+        ends = part.split("-")
+        if not 1 <= len(ends) <= 2 or not all(end.strip().isdecimal() for end in ends):
+            raise JobError(f"bits: must be such as 1-16, 2,4,8 or none, not {text!r}")
+        low, high = int(ends[0]), int(ends[-1])
+        if not 1 <= low <= high <= MOST_BITS:
+            raise JobError(f"bits: must be from 1 to {MOST_BITS}, the smaller first, not {part.strip()!r}")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))

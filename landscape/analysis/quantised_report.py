@@ -1,0 +1,204 @@
+"""What was found of two landscapes, as a document, as lines of text and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from landscape.analysis.quantised import AtBits, Comparison
+from landscape.analysis.quantised_steps import Patch, Steps
+from landscape.compute.paired import Floats
+from landscape.views.prepare.levels import number
+
+SAYING = (
+    "the difference is the second less the first; ± is two standard errors (2 s.e.), of pairs over the same samples"
+)
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
+    surface, origin = found.first.surface, found.origin
+    steps, patch = found.steps, found.patch
+    return {
+        "first": {"landscape": found.first.label, "rounding": found.first.rounding},
+        "second": {"landscape": found.second.label, "rounding": found.second.rounding},
+        "samples": surface.record.num_samples,
+        "axes": {axis.name: axis.coordinates.tolist() for axis in surface.axes},
+        "difference": _nested(found.difference),
+        "difference_stderr": _nested(found.stderr),
+        "stderr_from": "stored losses" if found.stored else "evaluated points",
+        "unpaired_over_paired": _known(found.ratio),
+        "origin": {
+            "first": _known(origin.first[0]),
+            "second": _known(origin.second[0]),
+            "difference": _known(origin.difference[0]),
+            "stderr": _known(origin.stderr[0]),
+            "unpaired_stderr": _known(origin.unpaired[0]),
+        },
+        "unrounded": {name: _known(value) for name, value in found.plain.items()},
+        "bits": [
+            {
+                "bits": each.bits,
+                **{name: _known(value) for name, value in each.values.items()},
+                "difference": _known(each.difference),
+                "stderr": _known(each.stderr),
+            }
+            for each in found.bits
+        ],
+        "steps": None
+        if steps is None
+        else {
+            "axis": steps.axis,
+            "at": steps.at.tolist(),
+            "unrounded": _nested(steps.plain),
+            "rounded": _nested(steps.rounded),
+        },
+        "patch": None
+        if patch is None
+        else {
+            "axes": {name: at.tolist() for name, at in zip(patch.axes, patch.at, strict=True)},
+            "unrounded": _nested(patch.plain),
+            "rounded": _nested(patch.rounded),
+            "origin": {"unrounded": _known(patch.origin[0]), "rounded": _known(patch.origin[1])},
+            "precision": patch.precision,
+        },
+        "evaluations": found.evaluations,
+    }
+
+
+def lines_of(found: Comparison) -> list[str]:
+    """The main numbers, for a terminal."""
+    origin, samples = found.origin, found.first.surface.record.num_samples
+    lines = [
+        f"first:  {found.first.label}, {found.first.rounding}",
+        f"second: {found.second.label}, {found.second.rounding}",
+        f"at the origin: loss {number(float(origin.first[0]), 6)} and {number(float(origin.second[0]), 6)}, difference "
+        f"{_with_error(float(origin.difference[0]), float(origin.stderr[0]))} over the same {samples} samples; "
+        f"unpaired it would be ± {number(2 * float(origin.unpaired[0]), 2)} (2 s.e. each)",
+        *_of_grid(found),
+    ]
+    if found.bits:
+        lines += ["loss at the origin by bits:", *_aligned(found)]
+    if found.steps is not None:
+        lines.append(line_of_steps(found.steps))
+    if found.patch is not None:
+        lines.append(_of_patch(found.patch))
+    return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
+
+
+def tables_of(found: Comparison) -> dict[str, dict[str, Floats]]:
+    """The values as columns of tables, by the names of these; grids with the first axis fastest."""
+    surface = found.first.surface
+    losses = [np.asarray(side.surface.loss, np.float64) for side in (found.first, found.second)]
+    axes = {axis.name: axis.coordinates for axis in surface.axes}
+    compared = {"first": losses[0], "second": losses[1], "difference": found.difference}
+    tables = {"difference": _on_grid(axes) | compared | {"difference_stderr": found.stderr}}
+    if found.bits:
+        rows = [{"bits": each.bits, **each.values, "difference": each.difference} for each in found.bits]
+        tables["bits"] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        tables["bits"]["difference_stderr"] = np.array([each.stderr for each in found.bits])
+    if found.steps is not None:
+        tables["steps"] = {
+            found.steps.axis: found.steps.at, "unrounded": found.steps.plain, "rounded": found.steps.rounded
+        }  # fmt: skip
+    if found.patch is not None:
+        places = _on_grid(dict(zip(found.patch.axes, found.patch.at, strict=True)))
+        tables["patch"] = {**places, "unrounded": found.patch.plain, "rounded": found.patch.rounded}
+    return tables
+
+
+def _on_grid(axes: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The coordinates of every point of a grid, the last axis first."""
+    grids = np.meshgrid(*reversed(list(axes.values())), indexing="ij")
+    return dict(zip(axes, reversed(grids), strict=True))
+
+
+def _of_patch(patch: Patch) -> str:
+    first, second = (
+        f"{name} within ±{at[-1]:.3g}" for name, at in zip(patch.axes, patch.at, strict=True)
+    )  # fmt: skip
+    spans = [_span(values) for values in (patch.plain, patch.rounded)]
+    return (
+        f"patch of {len(patch.at[0])} × {len(patch.at[1])} points, {first} and {second}: the loss varies by "
+        f"{spans[1]} where weights are rounded, and by {spans[0]} where they are not"
+    )
+
+
+def _span(values: Floats) -> str:
+    known = values[np.isfinite(values)]
+    return number(float(np.ptp(known)), 2) if known.size else "–"
+
+
+def _of_grid(found: Comparison) -> Iterator[str]:
+    difference = found.difference
+    if not np.isfinite(difference).any():
+        yield "over the grid: no point has a finite loss in both"
+        return
+    surface = found.first.surface
+    place = np.unravel_index(int(np.nanargmax(np.abs(difference))), difference.shape)
+    at = ", ".join(
+        f"{axis.name} {axis.coordinates[index]:.3g}" for axis, index in zip(surface.axes, reversed(place), strict=True)
+    )
+    low, high = (number(float(end)) for end in (np.nanmin(difference), np.nanmax(difference)))
+    both = int(np.isfinite(difference).sum())
+    where = (
+        "" if both == difference.size else f", at the {both} of {difference.size} points where both have a finite loss"
+    )
+    yield f"over the grid{where}: difference from {low} to {high}, the largest at {at}"
+    known = np.isfinite(found.stderr)
+    if known.any():
+        clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
+        where = "evaluated; keep_samples: true of the job would store them for all"
+        where = "all from stored losses" if found.stored else where
+        # Of a landscape beside itself no pair differs, and nothing is so many times as large.
+        ratio = f", and the unpaired error is {number(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
+        points = int(known.sum())
+        yield (
+            f"paired errors at {points} point{'s' * (points != 1)} ({where}): {clear} differ by more than 2 s.e.{ratio}"
+        )
+
+
+def line_of_steps(steps: Steps) -> str:
+    """How far the loss of the rounded network jumps on the short line."""
+    jumps = np.abs(np.diff(steps.rounded - steps.plain))
+    jumps = jumps[np.isfinite(jumps)]
+    line = f"steps along {steps.axis}, {len(steps.at)} points within ±{steps.at[-1]:.3g}: "
+    if not len(jumps):
+        return f"{line}no two neighbours have finite losses"
+    return (
+        f"{line}from one point to the next the loss jumps by up to {number(float(jumps.max()), 2)}, less what it "
+        "changes where nothing is rounded"
+    )
+
+
+def _aligned(found: Comparison) -> Iterator[str]:
+    names = [name for name in found.plain if name != "loss"]
+    rows = [("bits", "loss", *names, "difference")]
+    rows += [(str(each.bits), *_values(each, names), _with_error(each.difference, each.stderr)) for each in found.bits]
+    rows.append(("none", *(number(found.plain[name], 5) for name in ("loss", *names)), ""))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _values(each: AtBits, names: list[str]) -> list[str]:
+    return [number(each.values[name], 5) if math.isfinite(each.values[name]) else "–" for name in ("loss", *names)]
+
+
+def _with_error(value: float, error: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{number(value, 3)} ± {number(2 * error, 2)}" if math.isfinite(error) else number(value, 3)
+
+
+def _nested(values: Any) -> Any:
+    if np.ndim(values) == 0:
+        return _known(float(values))
+    return [_nested(each) for each in values]
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

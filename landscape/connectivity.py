@@ -1,0 +1,10 @@
+"""How two networks are connected: curves trained between them, and permutations of units that bring them closer."""
+
+from __future__ import annotations
+
+from landscape.analysis.connect.bending import Bend, train_bend
+from landscape.analysis.connect.connect import Connection, connect
+from landscape.analysis.connect.curve import Training
+from landscape.analysis.connect.matching import Matched, match_weights
+
+__all__ = ["Bend", "Connection", "Matched", "Training", "connect", "match_weights", "train_bend"]
