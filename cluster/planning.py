@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from cluster.driver.starting import time_in_words, times_of
 from cluster.runtime.console import bytes_text
-from cluster.scheduling.starting import time_in_words, times_of
 from landscape.compute import auto_range
 from landscape.compute.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.compute.eigen_stores import bytes_of_bases

@@ -23,9 +23,8 @@ LAYERS = [
     "landscape: job problem views",
     "landscape: evaluation store training",
     "landscape: compute optim page recipes; cluster: runtime",
-    "landscape: analysis bench curvature studies; cluster: doctor exporting scheduling serving submit viewing workers",
-    "landscape: connectivity; cluster: driver planning studies",
-    "cluster: training",
+    "landscape: analysis bench curvature studies; cluster: doctor driver exporting serving submit viewing",
+    "landscape: connectivity; cluster: planning studies training",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
@@ -62,7 +61,7 @@ HEAVY = {
 }
 ALLOWED = {
     "ray": {
-        "cluster/workers/crew.py",
+        "cluster/driver/crew.py",
         "cluster/serving/deployment.py",
         "cluster/runtime/",
         "cluster/doctor/",

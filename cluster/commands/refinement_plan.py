@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.driver.starting import time_in_words
 from cluster.planning import plan_job
 from cluster.runtime.console import seconds_text
-from cluster.scheduling.starting import time_in_words
 from landscape.compute.refining import level_job
 from landscape.store import LandscapeStore
 from landscape.store.levels import points_left

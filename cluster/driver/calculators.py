@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cluster.driver.policy import Policy
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.runtime.session import ray_session
 from cluster.runtime.signals import graceful_stop
-from cluster.scheduling.policy import Policy
 from landscape.compute.executor import Calculator, LocalCalculator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.progress import stage
@@ -45,9 +45,9 @@ def calculator_of(
             yield LocalCalculator(prepared, landscape, lambda: stop() or signalled())
         return
     # Importing Ray takes seconds, which what is computed here should not cost.
-    from cluster.driver.calculating import RayCalculator
+    from cluster.driver.crew import RayCrew
+    from cluster.driver.executor import RayCalculator
     from cluster.runtime.metrics import Metrics
-    from cluster.workers.crew import RayCrew
 
     # The handlers of signals come after `ray.init`, which installs some of its own.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:

@@ -14,8 +14,8 @@ from cluster.runtime.signals import graceful_stop
 from landscape.compute.prepared import PreparedJob
 
 if TYPE_CHECKING:
+    from cluster.driver.crew import RayCrew
     from cluster.runtime.metrics import Metrics
-    from cluster.workers.crew import RayCrew
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Company:
         """
         if self._hired is None:
             # Importing Ray takes seconds, which what is computed here should not cost.
-            from cluster.workers.crew import RayCrew
+            from cluster.driver.crew import RayCrew
 
             session = ray_session(prepared.job, self.address, self.workers, self.allow_open)
             placement = self._stack.enter_context(session)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from cluster.driver.landscape_state import DrivenLandscape
 from cluster.driver.landscapes import Landscapes
 from cluster.driver.measuring import Measuring
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import Crew
 from cluster.driver.receipts import Receipts
 from cluster.driver.results import Results
-from cluster.driver.worker_manager import WorkerManager
-from cluster.scheduling.policy import Policy
-from cluster.scheduling.schedule import Schedule
-from cluster.workers.protocol import Crew
+from cluster.driver.schedule import Schedule
+from cluster.driver.workers import WorkerManager
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.work import Task, make_work

@@ -11,8 +11,8 @@ from landscape.compute.work import Task
 from landscape.core.progress import Failure
 
 if TYPE_CHECKING:
-    from cluster.workers.protocol import WorkerHandle
-    from cluster.workers.worker import Receipt
+    from cluster.driver.protocol import WorkerHandle
+    from cluster.driver.worker import Receipt
 
 workers = logging.getLogger("landscape")
 # A job may give up thousands of tasks, and `status` lists them: in text logs they do not appear one by one.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
-from cluster.workers.protocol import WorkerHandle
+from cluster.driver.protocol import WorkerHandle
 from landscape.compute.tally import ReportingWorker
 from landscape.compute.tasks import OpenLandscape
 from landscape.compute.work import Task

@@ -8,10 +8,10 @@ from typing import Any
 from cluster.driver import journal
 from cluster.driver.landscape_state import NewLandscape
 from cluster.driver.landscapes import Landscapes
+from cluster.driver.protocol import Crew, WorkerHandle
 from cluster.driver.receipts import Receipts
-from cluster.driver.worker_manager import WorkerManager
-from cluster.workers.protocol import Crew, WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.worker import Receipt
+from cluster.driver.workers import WorkerManager
 from landscape.compute.choosing import freedom_of, tile_shape_for
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.tasks import create_landscape

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.landscapes import Landscapes
+from cluster.driver.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.driver.results import AcceptedOutcome, Results
-from cluster.driver.worker_manager import WorkerManager
-from cluster.scheduling.schedule import Schedule
-from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.schedule import Schedule
+from cluster.driver.worker import Receipt
+from cluster.driver.workers import WorkerManager
 from landscape.compute.reproducibility import Witness
 from landscape.compute.tasks import Outcome, well_formed
 from landscape.compute.work import Task

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.landscapes import Landscapes
-from cluster.scheduling.schedule import Schedule
-from cluster.workers.protocol import WorkerHandle
+from cluster.driver.protocol import WorkerHandle
+from cluster.driver.schedule import Schedule
 from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points
 from landscape.compute.work import Task
 from landscape.core.progress import Failure, Observer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cluster.workers.packing import pack_directions, pack_state
-from cluster.workers.worker import LandscapeInputs
+from cluster.driver.transfer import pack_directions, pack_state
+from cluster.driver.worker import LandscapeInputs
 from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.reproducibility import check_point
 

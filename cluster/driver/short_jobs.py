@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from cluster.driver.starting import is_done_sooner_here
 from cluster.runtime import supervisor_pipe
-from cluster.scheduling.starting import is_done_sooner_here
 from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores

@@ -102,7 +102,7 @@ GROUPS = {
         "landscape.surface.barriers.PathColumns",
         "landscape.surface.sample_losses.SampleLosses",
         "landscape.core.progress.Progress",
-        "cluster.scheduling.policy.Policy",
+        "cluster.driver.policy.Policy",
     ),
 }
 # Headings of the parts of a job, in the order of the page; a part without one comes last, under the name of its class.

@@ -1,7 +1,7 @@
 """The retry rules: whether a task that failed is tried again, is given up, or ends the job.
 
-A serial run (`landscape/compute/tasks.py`), the schedule of a cluster (`cluster/scheduling/schedule.py`) and the
-workers (`cluster/workers/worker.py`) ask this file. What becomes of a task depends on
+A serial run (`landscape/compute/tasks.py`), the schedule of a cluster (`cluster/driver/schedule.py`) and the
+workers (`cluster/driver/worker.py`) ask this file. What becomes of a task depends on
 counts alone, but for the errors that are never retried; which worker tries a task next is the schedule's choice.
 """
 

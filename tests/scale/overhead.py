@@ -18,10 +18,10 @@ import numpy as np
 import ray
 
 import cluster
+from cluster.driver.crew import fetch, node_id
 from cluster.driver.landscape_state import LandscapeState
-from cluster.workers.crew import fetch, node_id
-from cluster.workers.packing import pack_samples
-from cluster.workers.worker import ProblemSource, Worker
+from cluster.driver.transfer import pack_samples
+from cluster.driver.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.compute.prepare import prepare
 from landscape.compute.tasks import commit, create_landscape

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import LandscapeState
-from cluster.scheduling.policy import Policy
-from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle
+from cluster.driver.worker import Receipt
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.compute.work import Work

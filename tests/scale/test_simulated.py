@@ -26,10 +26,10 @@ from simulated import (
 
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import MEASURE, Arrival
 from cluster.driver.receipts import MOST_HELD
-from cluster.scheduling.policy import Policy
-from cluster.workers.protocol import MEASURE, Arrival
-from cluster.workers.worker import Receipt
+from cluster.driver.worker import Receipt
 from landscape.compute.reproducibility import OtherModel, Witness
 from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.core.errors import Interrupted, JobError

@@ -62,7 +62,7 @@ except Exception:
 print(json.dumps(told))
 """
 JOB = """
-from cluster.scheduling.schedule import Policy
+from cluster.driver.schedule import Policy
 from landscape.job.reading import read_job
 from landscape.store.results import open_run
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cluster.driver.calculating import RayCalculator
+from cluster.driver.crew import RayCrew
+from cluster.driver.executor import RayCalculator
+from cluster.driver.policy import Policy
 from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
-from cluster.scheduling.policy import Policy
-from cluster.workers.crew import RayCrew
 from landscape.analysis.connect.curve import Reached, StepsOfBend, Training
 from landscape.compute.derivatives import BlockGradient, ProductOfBlocks, TotalsOfBlocks
 from landscape.compute.executor import LocalCalculator, Setting, setting_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cluster.driver import calculators
-from cluster.driver.calculating import RayCalculator
 from cluster.driver.calculators import calculator_of
+from cluster.driver.executor import RayCalculator
 from landscape.compute.executor import Calculator, LocalCalculator, setting_of
 from landscape.compute.points import AtPoints
 from landscape.compute.prepare import prepare

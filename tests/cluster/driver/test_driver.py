@@ -15,10 +15,10 @@ from counting import WITNESS
 
 import cluster
 import landscape
-from cluster.scheduling.policy import Policy
-from cluster.workers.crew import RayCrew
-from cluster.workers.protocol import WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.crew import RayCrew
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import WorkerHandle
+from cluster.driver.worker import Receipt
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.directions.file import FileDirection
@@ -318,7 +318,7 @@ def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
     """As on a node that reaches the head and not the driver; the worker that is asked says so, and is replaced."""
     import ray
 
-    from cluster.workers import crew
+    from cluster.driver import crew
 
     waiting = ray.remote(resources={"nowhere": 1})(lambda: 0).remote()
     monkeypatch.setattr(crew, "FETCH_SECONDS", 0.5)

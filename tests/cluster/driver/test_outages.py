@@ -21,10 +21,10 @@ from waiting import wait_for
 
 import cluster
 import landscape
+from cluster.driver.crew import RayCrew
 from cluster.driver.driver import Driver
+from cluster.driver.policy import Policy
 from cluster.runtime.status import run_status
-from cluster.scheduling.policy import Policy
-from cluster.workers.crew import RayCrew
 from landscape.compute.tally import Tally
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress

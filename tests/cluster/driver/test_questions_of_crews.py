@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.calculating import RayCalculator
-from cluster.scheduling.policy import Policy
-from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.executor import RayCalculator
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
+from cluster.driver.worker import Receipt
 from landscape.compute.executor import Question, Setting
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan

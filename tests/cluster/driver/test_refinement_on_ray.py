@@ -8,7 +8,7 @@ import pytest
 from small_models import make_job, quadratic_problem
 
 import cluster
-from cluster.workers.crew import RayCrew
+from cluster.driver.crew import RayCrew
 from landscape import Job, open_run, run
 from landscape.core.errors import Interrupted
 

@@ -13,8 +13,8 @@ import pytest
 import cluster
 from cluster.driver import run as driver
 from cluster.driver.short_jobs import is_worth_it, may_run_here
+from cluster.driver.starting import LONGEST_HERE
 from cluster.runtime import supervisor_pipe
-from cluster.scheduling.starting import LONGEST_HERE
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted
 from landscape.store import LandscapeStore, landscape_names

@@ -12,9 +12,9 @@ from ray._private import state
 from ray._private.state import GlobalState
 from ray.exceptions import RaySystemError
 
+from cluster.driver.crew import EXPLAIN_SECONDS, RayCrew
 from cluster.runtime.placement import Placement
 from cluster.runtime.session import has_process
-from cluster.workers.crew import EXPLAIN_SECONDS, RayCrew
 from landscape.compute.prepare import prepare
 
 WAITS = """def problem():

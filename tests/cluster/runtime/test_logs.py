@@ -13,12 +13,12 @@ from urllib.parse import quote
 import pytest
 
 from cluster.driver import journal
+from cluster.driver.protocol import WorkerHandle
+from cluster.driver.worker import Receipt
 from cluster.runtime import logs, supervisor_pipe
 from cluster.runtime.child import Child, ChildPipes, Pipe
 from cluster.runtime.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
 from cluster.runtime.relaying import relay_output
-from cluster.workers.protocol import WorkerHandle
-from cluster.workers.worker import Receipt
 from landscape.compute.work import Task
 from landscape.core.errors import JobError
 from landscape.core.progress import Failure

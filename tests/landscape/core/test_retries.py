@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.scheduling.policy import Policy
-from cluster.workers.packing import OtherDirection
+from cluster.driver.policy import Policy
+from cluster.driver.transfer import OtherDirection
 from landscape.core.errors import JobError
 from landscape.core.retries import NotRetried, RetryRule
 from landscape.evaluation.unchanged import SamplesChanged

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.driver import journal
-from cluster.driver.worker_manager import WorkerManager
-from cluster.scheduling.policy import Policy
-from cluster.scheduling.schedule import Schedule
-from cluster.workers.packing import pack_directions, pack_state
-from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
-from cluster.workers.worker import LandscapeInputs
+from cluster.driver.policy import Policy
+from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
+from cluster.driver.schedule import Schedule
+from cluster.driver.transfer import pack_directions, pack_state
+from cluster.driver.worker import LandscapeInputs
+from cluster.driver.workers import WorkerManager
 from landscape.compute.executor import Calculator, Question, Setting, Shared, unanswered
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 
 if TYPE_CHECKING:
+    from cluster.driver.crew import RayCrew
     from cluster.runtime.metrics import Metrics
-    from cluster.workers.crew import RayCrew
 
 Answer = TypeVar("Answer")
 

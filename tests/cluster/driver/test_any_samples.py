@@ -11,10 +11,10 @@ from ragged import COLLATES, Reader, Sequences, as_items, observe_sequences, pac
 from torch.utils.data import DataLoader
 
 import cluster
-from cluster.workers.crew import share_samples
-from cluster.workers.packing import item_pieces, pack_samples, samples_of, unpack, unpack_samples
-from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
-from cluster.workers.worker import receive_samples
+from cluster.driver.crew import share_samples
+from cluster.driver.sample_pieces import SamplePieces, SharedPoints, gather
+from cluster.driver.transfer import item_pieces, pack_samples, samples_of, unpack, unpack_samples
+from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.core.memory import HOST_BYTES
 from landscape.problem.contents import digest_of
@@ -70,7 +70,7 @@ def test_in_pieces_they_are_gathered_into_one_file(kind, size, tmp_path, monkeyp
 @pytest.mark.parametrize("room", [1 << 20, 500, 100])
 def test_points_of_terms_are_shared_set_by_set_where_one_object_would_be_too_large(room, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("cluster.workers.crew.ray.put", lambda value: value)
+    monkeypatch.setattr("cluster.driver.crew.ray.put", lambda value: value)
     interior, edge = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)), (torch.ones(5, 1), torch.zeros(5))
     terms = {"interior": (interior, lambda model, x: x[:, 0]), "edge": (edge, lambda model, pair: pair[1])}
     problem = Problem.terms(Reader(), terms)

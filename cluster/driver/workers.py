@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
-from cluster.scheduling.schedule import Schedule
-from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
-from cluster.workers.worker import Receipt
+from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
+from cluster.driver.schedule import Schedule
+from cluster.driver.worker import Receipt
 from landscape.compute.reproducibility import NotReproduced, Witness
 from landscape.core.errors import JobError, LandscapeError
 

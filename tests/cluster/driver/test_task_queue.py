@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.task_queue import TaskQueue
+from cluster.driver.task_queue import TaskQueue
 from landscape.compute.tasks import TaskList
 from landscape.compute.work import Task
 from landscape.core.grid import coarse_to_fine_order

@@ -15,6 +15,10 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from cluster.driver.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
+from cluster.driver.sample_pieces import PIECE_BYTES, SamplePieces, SharedPoints, pieces_of
+from cluster.driver.transfer import item_pieces, pack_samples, pack_state
+from cluster.driver.worker import Look, ProblemSource, Receipt, Worker
 from cluster.runtime.placement import Placement, explain_placement, places
 from cluster.runtime.session import (
     draining_nodes,
@@ -24,10 +28,6 @@ from cluster.runtime.session import (
     refuse_dead_ray,
     supply,
 )
-from cluster.workers.packing import item_pieces, pack_samples, pack_state
-from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
-from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, SharedPoints, pieces_of
-from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.compute.executor import Question, Shared
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.work import Task, Work

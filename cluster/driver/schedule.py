@@ -6,11 +6,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from typing import Generic, TypeVar
 
-from cluster.scheduling.open_workers import OpenWorkers
-from cluster.scheduling.policy import Answer, Policy
-from cluster.scheduling.records import Records
-from cluster.scheduling.task_queue import TaskQueue
-from cluster.scheduling.task_times import TaskTimes
+from cluster.driver.open_workers import OpenWorkers
+from cluster.driver.policy import Answer, Policy
+from cluster.driver.records import Records
+from cluster.driver.task_queue import TaskQueue
+from cluster.driver.task_times import TaskTimes
 from landscape.core.retries import Fate
 
 T = TypeVar("T", bound=Hashable)

@@ -12,8 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from cluster.runtime.logs import Listener, Said
-from cluster.workers.packing import (
+from cluster.driver.sample_pieces import SamplePieces, SharedPoints, gather
+from cluster.driver.transfer import (
     Packed,
     PackedItems,
     SeededTensors,
@@ -23,7 +23,7 @@ from cluster.workers.packing import (
     unpack_samples,
     unpack_state,
 )
-from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
+from cluster.runtime.logs import Listener, Said
 from landscape.compute.executor import Question, Station
 from landscape.compute.reproducibility import NotReproduced, Witness, bear_witness, losses_of_own_model
 from landscape.compute.tasks import Outcome, evaluate

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import cluster
-from cluster.workers import packing
-from cluster.workers.crew import share_samples
-from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
+from cluster.driver import transfer
+from cluster.driver.crew import share_samples
+from cluster.driver.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.core.memory import HOST_BYTES
 from landscape.problem.batches import samples_digest
@@ -44,7 +44,7 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 
 PROCESSES = """
     import os, signal, sys, torch
-    from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
+    from cluster.driver.sample_pieces import SamplePieces, gather, pieces_of
     from landscape.problem.samples import Rows
 
     def work(number, key):
@@ -193,7 +193,7 @@ def test_a_worker_gives_the_serial_bytes_from_pieces_and_seeds_of_what_is_define
     run(job("serial"))
     if host_bytes:
         monkeypatch.setenv(HOST_BYTES, host_bytes)
-    monkeypatch.setattr(packing, "SEEDED_BYTES", 0)
+    monkeypatch.setattr(transfer, "SEEDED_BYTES", 0)
     cluster.run(job("workers"), workers=1)
     one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
     assert one.loss.tobytes() == other.loss.tobytes()

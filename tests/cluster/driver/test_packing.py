@@ -10,8 +10,8 @@ from torch import nn
 
 import cluster
 import landscape
-from cluster.workers import packing
-from cluster.workers.packing import OtherDirection, SeededTensors, pack_directions, unpack_direction
+from cluster.driver import transfer
+from cluster.driver.transfer import OtherDirection, SeededTensors, pack_directions, unpack_direction
 from landscape.core.errors import JobError
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.options import Normalise
@@ -69,7 +69,7 @@ def test_only_large_random_directions_travel_as_seeds():
     first, second = pack_directions([direction, other], at_most=size - 1)
     assert isinstance(first, SeededTensors)
     assert not isinstance(second, SeededTensors)
-    assert packing.SEEDED_BYTES == 1 << 30
+    assert transfer.SEEDED_BYTES == 1 << 30
 
 
 def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch):
@@ -127,6 +127,6 @@ def job_in(folder) -> Job:
 @pytest.mark.usefixtures("local_ray")
 def test_workers_that_draw_other_directions_end_the_job(tmp_path, monkeypatch):
     job = job_in(tmp_path)
-    monkeypatch.setattr(packing, "SEEDED_BYTES", 0)
+    monkeypatch.setattr(transfer, "SEEDED_BYTES", 0)
     with pytest.raises(JobError, match="directions: seed 1 gives another direction on a worker than on the driver"):
         cluster.run(job, workers=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cluster.workers.packing import pack_samples
-from cluster.workers.worker import ProblemSource, Worker
+from cluster.driver.transfer import pack_samples
+from cluster.driver.worker import ProblemSource, Worker
 from landscape import Job, Problem, TrajectoryCollector
 from landscape.compute.prepare import prepare
 from landscape.problem.network import network_options

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from cluster.workers.worker import Receipt
+from cluster.driver.worker import Receipt
 from landscape.compute.work import Task, Work
 from landscape.evaluation.tuning.questions import Request
 from landscape.surface.record_parts import WorkerRecord

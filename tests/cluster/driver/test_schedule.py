@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.scheduling.policy import Policy
-from cluster.scheduling.schedule import Schedule
+from cluster.driver.policy import Policy
+from cluster.driver.schedule import Schedule
 
 WORKERS = ("a", "b", "c", "d")
 

@@ -1,1 +1,0 @@
-"""Which task goes where, what is tried again, checked or given up: pure decisions, the clock passed in."""

@@ -1,1 +1,0 @@
-"""One actor pinned to its device, the crew of them, and what travels to them."""
