@@ -17,8 +17,8 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
-    from cluster.submit.ray_jobs import jobs
-    from cluster.submit.ray_jobs.sent import connect_to, keep_address
+    from cluster.submit import jobs
+    from cluster.submit.sent import connect_to, keep_address
 
     client = connect_to(identifier, address, allow_open, "cancel")
     ended = jobs.cancel(client, identifier)

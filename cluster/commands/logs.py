@@ -37,9 +37,9 @@ def logs(
         return _of_rank(identifier, rank, follow, address)
     if os.path.isdir(identifier) or "://" in identifier:
         raise JobError(f"rank: must be given for the log of a training, as {shown(identifier)} is a run; give --rank 0")
-    from cluster.submit.ray_jobs import log
-    from cluster.submit.ray_jobs.jobs import info
-    from cluster.submit.ray_jobs.sent import connect_to, keep_address
+    from cluster.submit import log
+    from cluster.submit.jobs import info
+    from cluster.submit.sent import connect_to, keep_address
 
     client = connect_to(identifier, address, allow_open, "logs")
     info(client, identifier)  # raises where the cluster has no such job

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from cluster.runtime.logs import bind
-from cluster.submit.kuberay.target import KubeRayTarget
+from cluster.submit.kuberay_target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
-from cluster.submit.ray_jobs.target import RayTarget
-from cluster.submit.slurm.target import SlurmTarget
+from cluster.submit.ray_jobs_target import RayTarget
+from cluster.submit.target import SlurmTarget
 from landscape.core.errors import JobError
 
 Target = Literal["ray", "kuberay", "slurm"]

@@ -62,7 +62,7 @@ class SubmitOptions:
         Raises:
             JobError: it would fail on the cluster.
         """
-        from cluster.submit.look import compare, look
+        from cluster.submit.dry_run import compare, look
         from cluster.submit.work import SentTraining
 
         if self.no_look or isinstance(job, SentTraining):  # a training's function and options are checked beforehand

@@ -13,8 +13,8 @@ import yaml
 
 import landscape
 from cluster.submit.checks import folder_listing
-from cluster.submit.look import compare, look
-from cluster.submit.look_child import Opened, foreign, prepare_job
+from cluster.submit.dry_run import compare, look
+from cluster.submit.dry_run_child import Opened, foreign, prepare_job
 from landscape.core.errors import JobError
 from landscape.job.job import Job
 from landscape.job.reading import read_job
@@ -189,7 +189,7 @@ def test_a_run_whose_store_does_not_answer_here_is_looked_at_as_if_it_were_new(j
     pytest.importorskip("obstore")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "none")
-    monkeypatch.setattr("cluster.submit.look.STORE_SECONDS", 1)
+    monkeypatch.setattr("cluster.submit.dry_run.STORE_SECONDS", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     job = job_of(run="s3://bucket/run")

@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.commands.entry import main
-from cluster.submit import job_status
-from cluster.submit.job_status import names_a_job
-from cluster.submit.ray_jobs import connection
-from cluster.submit.ray_jobs.jobs import outcome
-from cluster.submit.ray_jobs.log import WholeLines, fit_to_show
+from cluster.submit import ray_jobs, status
+from cluster.submit.jobs import outcome
+from cluster.submit.log import WholeLines, fit_to_show
 from cluster.submit.sent_jobs import MOST_JOBS, SentJob, jobs_file, recall, remember
+from cluster.submit.status import names_a_job
 from landscape.core.errors import NotFoundError
 
 RAY_ID = "landscape-run-0badcafe-1"
@@ -192,7 +191,7 @@ def test_where_no_cluster_answers_the_remembered_address_is_named(command):
 def test_an_unknown_job_is_not_found_and_the_address_that_was_asked_is_named(name, identifier, command, monkeypatch):
     for each in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(each, raising=False)
-    monkeypatch.setattr(connection, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
+    monkeypatch.setattr(ray_jobs, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
     code, out, said = command(name, identifier)
     assert (code, out, said.count("\n")) == (3, "", 1)
     assert f"no job '{identifier}' was sent from here, and at 'http://127.0.0.1:1'" in said
@@ -254,7 +253,7 @@ def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(command, t
 
     (tmp_path / "run" / "landscapes.zarr").mkdir(parents=True)
     remember(RAY_ID, SentJob("ray", str(tmp_path / "run"), "http://127.0.0.1:1"))
-    monkeypatch.setattr(job_status, "connect_to", forgotten)
+    monkeypatch.setattr(status, "connect_to", forgotten)
     code, out, _ = command("status", RAY_ID)
     assert code == 0
     assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNKNOWN" in out

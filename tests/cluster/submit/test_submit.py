@@ -16,14 +16,13 @@ from kuberay_schemas import check_manifest
 
 from cluster.runtime import address as attach
 from cluster.runtime.listing import ListedFile, Listing
+from cluster.submit import jobs, kuberay
+from cluster.submit import slurm as script
 from cluster.submit.attempts import next_attempt
-from cluster.submit.kuberay import manifest
-from cluster.submit.kuberay.options import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
-from cluster.submit.ray_jobs import jobs
-from cluster.submit.ray_jobs.connection import connect, dashboard_address
-from cluster.submit.ray_jobs.jobs import outcome
-from cluster.submit.slurm import script
-from cluster.submit.slurm.script import SlurmOptions
+from cluster.submit.jobs import outcome
+from cluster.submit.kuberay_options import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
+from cluster.submit.ray_jobs import connect, dashboard_address
+from cluster.submit.slurm import SlurmOptions
 from cluster.submit.submission import Submission, checked_name, plain_name
 from cluster.submit.work import SentTraining
 from landscape.core.errors import JobError, LandscapeError
@@ -57,12 +56,12 @@ def options(**changes: object) -> KubeRayOptions:
 
 
 def kuberay_cpu() -> str:
-    return manifest.render(submission(workers=3), FILES, options(claim="runs", cpus_per_worker=1))
+    return kuberay.render(submission(workers=3), FILES, options(claim="runs", cpus_per_worker=1))
 
 
 def kuberay_spot() -> str:
     wide = submission(run="s3://bucket/runs/resnet20", workers=16, gpus_per_worker=1.0, attempt=4)
-    return manifest.render(
+    return kuberay.render(
         wide,
         FILES,
         options(
@@ -84,7 +83,7 @@ def training(what: SentTraining = TRAINING, **changes: object) -> Submission:
 
 def kuberay_training() -> str:
     given = training(workers=2, gpus_per_worker=1.0)
-    return manifest.render(given, {"my_training.py": b"def train(training):\n    pass\n"}, options(claim="runs"))
+    return kuberay.render(given, {"my_training.py": b"def train(training):\n    pass\n"}, options(claim="runs"))
 
 
 RENDERED = {
@@ -189,11 +188,11 @@ def test_the_name_comes_from_the_run_and_fits_everywhere(run, name):
 
 def test_the_longest_name_and_a_large_attempt_still_fit_kuberay():
     _, ray_job = yaml.safe_load_all(
-        manifest.render(submission(name="a" * 24, workers=1, attempt=999), FILES, options(claim="runs"))
+        kuberay.render(submission(name="a" * 24, workers=1, attempt=999), FILES, options(claim="runs"))
     )
     assert len(ray_job["metadata"]["name"]) == 47
     with pytest.raises(JobError, match=r"48 characters, KubeRay takes 47"):
-        manifest.render(submission(name="a" * 24, workers=1, attempt=1000), FILES, options(claim="runs"))
+        kuberay.render(submission(name="a" * 24, workers=1, attempt=1000), FILES, options(claim="runs"))
 
 
 ATTEMPTS = [
@@ -243,8 +242,8 @@ REFUSED = [
     (lambda: parse_tolerations(["a=b:Never"]), "NoSchedule"),
     (lambda: run_on_cluster("runs/a", None, "/runs"), "--claim"),
     (lambda: run_on_cluster("/home/a", "runs", "/runs"), "outside the claim's mount"),
-    (lambda: manifest.render(submission(), FILES, options(claim="runs")), "how many pods"),
-    (lambda: manifest.render(submission(workers=1, gpus_per_worker=0.5), FILES, options()), "whole GPUs"),
+    (lambda: kuberay.render(submission(), FILES, options(claim="runs")), "how many pods"),
+    (lambda: kuberay.render(submission(workers=1, gpus_per_worker=0.5), FILES, options()), "whole GPUs"),
     (lambda: script.render(submission(), SlurmOptions()), "how many"),
     (lambda: script.render(submission(workers=2), SlurmOptions(nodes=3)), "idle"),
     (lambda: script.render(submission(workers=2), SlurmOptions(time="1\n#SBATCH --uid=0")), "time"),

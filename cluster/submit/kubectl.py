@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from cluster.submit.attempts import next_attempt
-from cluster.submit.kuberay.manifest import BASE_LABEL
+from cluster.submit.kuberay import BASE_LABEL
 from cluster.submit.submission import Submission, first_line, tool_missing
 from landscape.core.errors import ClusterUnreachableError, LandscapeError, NotFoundError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from cluster.runtime.logs import LONGEST_LINE
 from cluster.submit.attempts import ENDED
-from cluster.submit.ray_jobs.connection import translated_errors
-from cluster.submit.ray_jobs.jobs import POLL_SECONDS, info, outcome
+from cluster.submit.jobs import POLL_SECONDS, info, outcome
+from cluster.submit.ray_jobs import translated_errors
 from cluster.submit.submission import first_line
 from landscape.core.errors import ClusterUnreachableError, masked, printable
 

@@ -13,7 +13,7 @@ from cluster.submit.options import SubmitOptions, tell_files
 from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
-    from cluster.submit.kuberay.options import KubeRayOptions
+    from cluster.submit.kuberay_options import KubeRayOptions
     from cluster.submit.work import Work
 
 
@@ -43,10 +43,10 @@ class KubeRayTarget:
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the manifest; the exit code."""
         from cluster.submit.checks import folder_listing
-        from cluster.submit.kuberay.files import NOT_CARRIED, job_files
-        from cluster.submit.kuberay.kubectl import free_attempt, send
-        from cluster.submit.kuberay.manifest import render
-        from cluster.submit.kuberay.options import run_on_cluster
+        from cluster.submit.files import NOT_CARRIED, job_files
+        from cluster.submit.kubectl import free_attempt, send
+        from cluster.submit.kuberay import render
+        from cluster.submit.kuberay_options import run_on_cluster
         from cluster.submit.sent_jobs import SentJob, remember
 
         place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
@@ -76,7 +76,7 @@ class KubeRayTarget:
     def _options(self, asked: SubmitOptions, job: Work) -> KubeRayOptions:
         from importlib.metadata import version
 
-        from cluster.submit.kuberay.options import KubeRayOptions, parse_selector, parse_tolerations
+        from cluster.submit.kuberay_options import KubeRayOptions, parse_selector, parse_tolerations
 
         if self.image is None:
             raise JobError(

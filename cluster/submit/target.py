@@ -35,9 +35,9 @@ class SlurmTarget:
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the script; the exit code."""
         from cluster.submit.checks import refuse_missing_files
+        from cluster.submit.sbatch import send
         from cluster.submit.sent_jobs import SentJob, remember
-        from cluster.submit.slurm.sbatch import send
-        from cluster.submit.slurm.script import SlurmOptions, render
+        from cluster.submit.slurm import SlurmOptions, render
 
         refuse_missing_files(job)
         submission = asked.submission(job, file, job.run_path)

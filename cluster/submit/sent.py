@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.submit.ray_jobs.connection import connect, dashboard_address, surrounding_address
+from cluster.submit.ray_jobs import connect, dashboard_address, surrounding_address
 from cluster.submit.sent_jobs import SentJob, plain_address, recall, remember
 from landscape.core.errors import ClusterUnreachableError, JobError, NotFoundError, shown
 

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.runtime.archive import archived
 from cluster.runtime.listing import Listing
 from cluster.submit.attempts import ENDED
-from cluster.submit.ray_jobs.connection import translated_errors
+from cluster.submit.ray_jobs import translated_errors
 from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, first_line, quoted
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 

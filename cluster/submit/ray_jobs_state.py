@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.submit.attempts import ENDED
 from cluster.submit.job_state import job_state
-from cluster.submit.ray_jobs.jobs import info, outcome
+from cluster.submit.jobs import info, outcome
 from cluster.submit.sent_jobs import plain_address
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from cluster.submit.kuberay.options import KubeRayOptions
+from cluster.submit.kuberay_options import KubeRayOptions
 from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, quoted
 from landscape.core.errors import JobError, shown
 

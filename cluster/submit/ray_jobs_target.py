@@ -30,9 +30,9 @@ class RayTarget:
         """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
         from cluster.submit.attempts import next_attempt
         from cluster.submit.checks import folder_listing
-        from cluster.submit.ray_jobs.connection import connect, dashboard_address
-        from cluster.submit.ray_jobs.jobs import attempts, render, send
-        from cluster.submit.ray_jobs.log import follow
+        from cluster.submit.jobs import attempts, render, send
+        from cluster.submit.log import follow
+        from cluster.submit.ray_jobs import connect, dashboard_address
         from cluster.submit.sent_jobs import SentJob, remember
 
         submission = asked.submission(job, file, job.run_path)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from cluster.submit.job_state import job_state
-from cluster.submit.kuberay.kubectl import ask
+from cluster.submit.kubectl import ask
 from cluster.submit.sent_jobs import SentJob
 from landscape.core.errors import LandscapeError, shown
 

@@ -82,7 +82,7 @@ def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) ->
     # -P: a module of the job's folder, such as random.py, must not replace one of Python.
     with words.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-B", "-m", "cluster.submit.look_child"], cwd=folder, stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-B", "-m", "cluster.submit.dry_run_child"], cwd=folder, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     try:

@@ -1,1 +1,0 @@
-"""Kubernetes with KubeRay: a manifest of a RayJob, handed to kubectl."""

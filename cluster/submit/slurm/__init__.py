@@ -1,1 +1,0 @@
-"""Slurm: a batch script, handed to sbatch."""
