@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: core; cluster: templates",
+    "landscape: core",
     "landscape: model surface",
     "landscape: job problem views",
     "landscape: evaluation store training",
     "landscape: compute optim page recipes; cluster: runtime",
-    "landscape: analysis bench curvature studies; cluster: doctor driver exporting serving submit viewing",
-    "landscape: connectivity; cluster: planning studies training",
+    "landscape: analysis bench curvature studies; cluster: driver serving submit",
+    "landscape: connectivity; cluster: studies training",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
@@ -64,7 +64,7 @@ ALLOWED = {
         "cluster/driver/crew.py",
         "cluster/serving/deployment.py",
         "cluster/runtime/",
-        "cluster/doctor/",
+        "cluster/commands/",
         "cluster/submit/",
         "cluster/training/failures.py",
         "cluster/training/trainer.py",
@@ -276,7 +276,7 @@ def test_preparing_values_loads_no_plotly():
 
 def test_reading_and_showing_landscapes_loads_no_torch():
     # Torch would take two thirds of the memory of a server that only reads, and a second of its start.
-    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.viewing")
+    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.viewing")
     assert {"zarr", *SERVING} <= loaded
     assert not loaded & {"torch", "ray", "matplotlib"}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from cyclopts import App
 
+from cluster.commands.analysis import compare
 from cluster.commands.bench import bench
 from cluster.commands.cancel import cancel
 from cluster.commands.check import check
-from cluster.commands.compare import compare
 from cluster.commands.connect import connect
 from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
@@ -28,7 +28,6 @@ from cluster.commands.import_ import import_
 from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
 from cluster.commands.inspect import inspect
-from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
 from cluster.commands.measure import measure
 from cluster.commands.pack import pack
@@ -37,6 +36,7 @@ from cluster.commands.refine import refine
 from cluster.commands.rename import rename
 from cluster.commands.rm import rm
 from cluster.commands.run import run
+from cluster.commands.runs import list_
 from cluster.commands.serve import serve
 from cluster.commands.status import status
 from cluster.commands.submit import submit

@@ -63,7 +63,7 @@ def bench(
     if not quick and options.precisions and given.precision not in options.precisions:
         own = given.precision
         raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")
-    from cluster.commands.bench_overhead import bench_job, bench_report
+    from cluster.commands.bench_measuring import bench_job, bench_report
 
     with diverted():
         found = bench_job(given, options, quick=quick)

@@ -83,7 +83,7 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 
 def _draw(out: Path) -> list[Path]:
     """Write the report, then a PNG per landscape and view where this machine has a Chromium; the paths."""
-    from cluster.exporting import export_run
+    from cluster.commands.exporting import export_run
     from landscape.store.results import open_run
     from landscape.views.report import write_report
 

@@ -18,8 +18,8 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
     run
         A run folder or URL to try out too: a probe is written there, read, listed and deleted.
     """
-    from cluster.doctor.checks import exit_code
-    from cluster.doctor.diagnosis import diagnose, diagnosis_text
+    from cluster.commands.checks import exit_code
+    from cluster.commands.diagnosis import diagnose, diagnosis_text
 
     with diverted():
         found = diagnose(address, run)

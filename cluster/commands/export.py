@@ -44,7 +44,7 @@ def export(
     observable
         What to draw: loss, accuracy, …
     """
-    from cluster.exporting import export_run, export_runs, runs_or_names
+    from cluster.commands.exporting import export_run, export_runs, runs_or_names
 
     formats = to.split(",")
     others, names = runs_or_names(run, [*([name] if name is not None else []), *more])

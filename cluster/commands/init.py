@@ -24,6 +24,6 @@ def init(folder: Path = Path()) -> None:
         raise JobError(f"folder: {shown(str(folder))} already holds {' and '.join(there)}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_text(files("cluster.templates").joinpath(name).read_text())
+        (folder / name).write_text(files("cluster.commands").joinpath("templates", name).read_text())
         print(folder / name)
     write_remark(f"next: landscape plan {folder / 'job.yaml'}")

@@ -21,7 +21,7 @@ def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json:
     workers
         How many workers to estimate for.
     """
-    from cluster.planning import plan_job, plan_text
+    from cluster.commands.planning import plan_job, plan_text
 
     with diverted():
         found = plan_job(read_bound_job(job, run=run), checked_workers(workers))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.commands.planning import plan_job
 from cluster.driver.starting import time_in_words
-from cluster.planning import plan_job
 from cluster.runtime.console import seconds_text
 from landscape.compute.refining import level_job
 from landscape.store import LandscapeStore

@@ -33,6 +33,6 @@ def view(
     allow_host
         A further name under which the page may be asked for, such as that of a proxy; may be repeated.
     """
-    from cluster.viewing import view_places
+    from cluster.commands.viewing import view_places
 
     return view_places(places or ("runs",), host, port, allow_host or (), opens=not no_open)

@@ -17,7 +17,7 @@ from landscape import Job, JobError
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "docs" / "_ext"))
-JOB_FILES = [ROOT / "cluster/templates/job.yaml", ROOT / "deploy/examples/job.yaml"]
+JOB_FILES = [ROOT / "cluster/commands/templates/job.yaml", ROOT / "deploy/examples/job.yaml"]
 WHOLE_JOBS = [
     block.code
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cluster.commands.bench_overhead import TooFewTiles, Watch, bench_report, over_serial, stretch
+from cluster.commands.bench_measuring import TooFewTiles, Watch, bench_report, over_serial, stretch
 from cluster.commands.bench_startup import first_tile, startup, write_job
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress

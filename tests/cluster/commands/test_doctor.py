@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
+from cluster.commands import machine, run_place
+from cluster.commands.checks import GOOD, NOTE, WRONG, exit_code, safely
+from cluster.commands.diagnosis import diagnose, diagnosis_text
 from cluster.commands.entry import main
-from cluster.doctor import machine, run_place
-from cluster.doctor.checks import GOOD, NOTE, WRONG, exit_code, safely
-from cluster.doctor.diagnosis import diagnose, diagnosis_text
-from cluster.doctor.nodes import check_node, check_places
-from cluster.doctor.run_place import probe_run
+from cluster.commands.nodes import check_node, check_places
+from cluster.commands.run_place import probe_run
 from landscape.core.errors import JobError
 
 SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
@@ -72,9 +72,9 @@ NODES = [
 
 @pytest.mark.parametrize(("node", "seen", "said"), NODES)
 def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
-    monkeypatch.setattr("cluster.doctor.nodes.platform.python_version", lambda: "3.11.7")
-    monkeypatch.setattr("cluster.doctor.nodes.version", lambda name: SEEN[name])
-    monkeypatch.setattr("cluster.doctor.nodes.time.time", lambda: 1e9)
+    monkeypatch.setattr("cluster.commands.nodes.platform.python_version", lambda: "3.11.7")
+    monkeypatch.setattr("cluster.commands.nodes.version", lambda name: SEEN[name])
+    monkeypatch.setattr("cluster.commands.nodes.time.time", lambda: 1e9)
     bad = [each for each in check_node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
     assert len(bad) == len(said)
     for each, words in zip(bad, said, strict=True):

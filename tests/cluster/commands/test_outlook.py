@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import cluster
+from cluster.commands.planning import plan_job, plan_text
 from cluster.driver.starting import RAY_SECONDS
-from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, run
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Limits

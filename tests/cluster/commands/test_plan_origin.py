@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.compute.origin_point import origin_remedy
 from landscape.core.grid import Grid, axis_coordinates

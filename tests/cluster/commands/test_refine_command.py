@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import open_run, run
 from landscape.job.reading import read_job
 

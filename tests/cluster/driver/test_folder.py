@@ -12,7 +12,7 @@ import torch
 
 import cluster
 import landscape
-from cluster.planning import plan_job
+from cluster.commands.planning import plan_job
 from landscape.bench import bench, options_for
 from landscape.job.reading import read_job
 from landscape.problem.user_code import in_folder

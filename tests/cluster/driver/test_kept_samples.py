@@ -9,7 +9,7 @@ import pytest
 from small_models import Quadratic, make_job, quadratic_samples
 
 import cluster
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, extend, run
 from landscape.store import LandscapeStore
 

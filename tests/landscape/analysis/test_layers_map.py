@@ -12,7 +12,7 @@ from exponential import Exponential
 from small_models import make_job, wandering, write_trajectory
 from torch import nn
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.analysis.inspection import inspect_point
 from landscape.core.errors import Interrupted

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from small_models import make_job, raw_directions
 from torch import nn
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.core.errors import Interrupted
 from landscape.surface.surface import QUARANTINED

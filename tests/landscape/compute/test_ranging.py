@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from small_models import make_job
 from torch import Tensor, nn
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial

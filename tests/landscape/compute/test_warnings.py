@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Problem, run
 from landscape.compute.dry_run import origin_warnings
 from landscape.compute.prepare import prepare

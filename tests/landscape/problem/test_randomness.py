@@ -13,7 +13,7 @@ import torch
 from small_models import ConvNet, image_samples, make_job
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted

@@ -10,7 +10,7 @@ import pytest
 from object_stores import Raw
 from small_models import make_job, quadratic_problem
 
-from cluster.commands.list_ import age_text, list_text, size_text
+from cluster.commands.runs import age_text, list_text, size_text
 from landscape import NotFoundError, list_runs, run
 from landscape.core.lock import run_lock
 from landscape.store import LandscapeStore, listing

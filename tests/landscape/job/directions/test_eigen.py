@@ -12,7 +12,7 @@ from curved import dense_hessian, labelled, mlp
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, raw_directions
 from torch import nn
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
 from landscape.compute.curvature_kept import KeptSteps
 from landscape.compute.eigenpairs import serial_solver

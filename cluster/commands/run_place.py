@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from cluster.doctor.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
-from cluster.doctor.nodes import SMALLEST_DISK
+from cluster.commands.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
+from cluster.commands.nodes import SMALLEST_DISK
 from landscape.core.files import whole_file
 
 PROBE_BYTES, PROBES = 64 << 10, 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from cluster.doctor.checks import CheckResult, safely
-from cluster.doctor.machine import MACHINE_CHECKS
-from cluster.doctor.nodes import examine
-from cluster.doctor.run_place import probe_run
+from cluster.commands.checks import CheckResult, safely
+from cluster.commands.machine import MACHINE_CHECKS
+from cluster.commands.nodes import examine
+from cluster.commands.run_place import probe_run
 
 
 def diagnose(address: str | None = None, run: str | None = None) -> list[CheckResult]:

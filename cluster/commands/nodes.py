@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from cluster.doctor.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
+from cluster.commands.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
 from cluster.runtime.address import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
 
 NODE_SECONDS = 60.0  # until a node that does not answer is taken for hung

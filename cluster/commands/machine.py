@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from cluster.doctor.checks import GOOD, NOTE, WRONG, Check, CheckResult, judged, result
-from cluster.doctor.nodes import SMALLEST_DISK, SMALLEST_SHM
+from cluster.commands.checks import GOOD, NOTE, WRONG, Check, CheckResult, judged, result
+from cluster.commands.nodes import SMALLEST_DISK, SMALLEST_SHM
 from landscape.core.errors import shown
 
 # What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.

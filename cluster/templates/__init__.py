@@ -1,1 +1,0 @@
-"""The job file and the callback that `landscape init` writes."""
