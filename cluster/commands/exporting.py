@@ -41,8 +41,8 @@ def export_run(
         JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
     """
     from landscape.views.data_files import write_rows
-    from landscape.views.export import FORMAT_TABLE, export, export_name, files_beside
     from landscape.views.export_files import browser
+    from landscape.views.exporting import FORMAT_TABLE, export, export_name, files_beside
     from landscape.views.prepare.measures import table_csv
     from landscape.views.prepare.words import stopped
     from landscape.views.report import write_report
@@ -101,7 +101,7 @@ def export_runs(
         JobError: another format is asked for, an unknown one, or an option of figures.
         LandscapeError: a landscape cannot be read; the page is written without it.
     """
-    from landscape.views.export import FORMAT_TABLE
+    from landscape.views.exporting import FORMAT_TABLE
     from landscape.views.report import write_report
 
     wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
@@ -183,7 +183,7 @@ def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *,
     Raises:
         JobError: none of them fits, or one does not where all must.
     """
-    from landscape.views.export import check_axes
+    from landscape.views.exporting import check_axes
 
     fitting, left, refused = set[str](), list[str](), list[JobError]()
     for store in stores:

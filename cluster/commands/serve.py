@@ -12,7 +12,7 @@ from cluster.runtime.options import Flag, Whole
 from landscape.core.errors import JobError
 
 if TYPE_CHECKING:
-    from cluster.serving.serving import Listening
+    from cluster.serving.serve import Listening
 
 TOKEN = "LANDSCAPE_TOKEN"
 
@@ -84,8 +84,8 @@ def serve(
     refuse_open_service(host, token)
     from cluster.runtime.streams import stdout_as_it_is
     from cluster.serving.requests import Limits
-    from cluster.serving.serving import Serving
-    from cluster.serving.serving import serve as serve_landscapes
+    from cluster.serving.serve import Serving
+    from cluster.serving.serve import serve as serve_landscapes
     from cluster.serving.sources import catalog_of
 
     catalog = catalog_of(places, callback.problem, callback.folder)

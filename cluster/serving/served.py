@@ -12,7 +12,7 @@ import numpy as np
 
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described, describe_stored
-from cluster.serving.kept import KeptPoints
+from cluster.serving.landscapes import KeptPoints
 from cluster.serving.loaded import Computed, mark_of, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source

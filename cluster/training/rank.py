@@ -16,8 +16,8 @@ import torch
 
 from cluster.training.board import REMARK, STARTED, SUMMARY
 from cluster.training.job import THREADS, RankPlan
+from cluster.training.logs import logging_rank
 from cluster.training.pace import Enough, PacedTraining, Tell
-from cluster.training.rank_log import logging_rank
 from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import TRAINING_CARD

@@ -36,7 +36,7 @@ class Prepared:
 
 
 def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
-    """The observables that a figure needs: over one axis the loss brings others along.
+    """The observables that a figure needs: over one axis the loss brings others along, a caption tells of the loss.
 
     Raises:
         JobError: the landscape has no such observable.
@@ -44,7 +44,7 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
     store = run.reader(query.landscape).store()
     check_observable(query.landscape, query.observable, store.record.surfaces)
     beside = [name for kind in KIND_TABLE.values() if kind.fits(len(store.shape)) for name in kind.beside]
-    return (query.observable, *(name for name in beside if name in store.record.surfaces))
+    return (query.observable, *(name for name in ("loss", *beside) if name in store.record.surfaces))
 
 
 def prepared(run: RunReader, query: FigureQuery) -> Prepared:

@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader, default_collate
 from landscape.core.memory import host_limit
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_model import PackedSamples
-from landscape.problem import kept_rows
+from landscape.problem import disk_buffer
 from landscape.problem.batches import Batch, batch_length
 from landscape.problem.choice import Choice, Chosen
 from landscape.problem.collated import Collated, Length
 from landscape.problem.contents import bytes_of
+from landscape.problem.disk_buffer import on_disk, rows_at
 from landscape.problem.items import KeptItems
-from landscape.problem.kept_rows import on_disk, rows_at
 from landscape.problem.points import PointData, PointSets
 from landscape.problem.portable_samples import chosen_of
 from landscape.problem.reading import Items, Stream, as_rows, seed_of
@@ -144,7 +144,7 @@ def _rows_of(data: Items, items: Iterator[Any], count: int, choice: Choice) -> B
     items = itertools.chain([first], items)
     if sample_bytes * count <= choice.limit:
         return as_rows(data.collate_any(list(items), choice.seed, 0))
-    at_once = max(1, kept_rows.PIECE_BYTES // sample_bytes)
+    at_once = max(1, disk_buffer.PIECE_BYTES // sample_bytes)
 
     def pieces() -> Iterator[Batch]:
         for start in range(0, count, at_once):

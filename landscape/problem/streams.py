@@ -19,9 +19,9 @@ from landscape.problem.batches import Batch, batch_length, tensors_of
 from landscape.problem.choice import Choice, Chosen
 from landscape.problem.collated import Collated, WholeBatches, length_by
 from landscape.problem.contents import bytes_of
+from landscape.problem.disk_buffer import Reservoir
 from landscape.problem.endless import ReadingLimit
 from landscape.problem.items import KeptItems
-from landscape.problem.kept_rows import Reservoir
 from landscape.problem.reading import Stream, as_rows, numpy_to_tensors
 from landscape.problem.samples import Rows
 from landscape.problem.structure import are_one_kind, first_dimension, kind_in_words

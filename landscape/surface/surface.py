@@ -305,7 +305,7 @@ class Surface:
         return bundle
 
     def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
-        """Draw this surface with matplotlib, on `ax` or on the axes of a new figure; see `landscape.views.plot`.
+        """Draw this surface with matplotlib, on `ax` or on the axes of a new figure; see `landscape.views.plots`.
 
         Returns:
             The axes.

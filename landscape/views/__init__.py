@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from landscape.views.draw.kinds import KINDS
     from landscape.views.draw.style import COLOUR_SCALES
     from landscape.views.draw.theme import config
-    from landscape.views.export import FORMATS, export, export_name
     from landscape.views.export_files import Browser, browser, find_browser
+    from landscape.views.exporting import FORMATS, export, export_name
     from landscape.views.notebook import run_bundle, surface_bundle
-    from landscape.views.plot import plot
+    from landscape.views.plots import plot
     from landscape.views.prepare.figure import FigureData, prepare_figure
     from landscape.views.report import write_report
 
 _HOMES = {
-    "export_files": ("Browser", "browser", "find_browser"),
-    "export": ("FORMATS", "export", "export_name"),
-    "notebook": ("run_bundle", "surface_bundle"),
-    "draw.style": ("COLOUR_SCALES",),
     "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
     "draw.figure": ("figure", "figure_name"),
     "draw.kinds": ("KINDS",),
+    "draw.style": ("COLOUR_SCALES",),
     "draw.theme": ("config",),
-    "plot": ("plot",),
-    "prepare.figure": ("FigureData", "prepare_figure", "FigureData", "prepare_figure"),
+    "exporting": ("FORMATS", "export", "export_name"),
+    "export_files": ("Browser", "browser", "find_browser"),
+    "notebook": ("run_bundle", "surface_bundle"),
+    "plots": ("plot",),
+    "prepare.figure": ("FigureData", "prepare_figure"),
     "report": ("write_report",),
 }
 

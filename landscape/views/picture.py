@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from landscape.surface.surface import Surface
-from landscape.views.plot import PLOTS, plot
+from landscape.views.plots import PLOTS, plot
 
 
 def png_picture(surface: Surface, kind: str, max_points: int) -> bytes:

@@ -176,11 +176,12 @@ def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, sc
     """
     follows, judged = follows_loss(surface, observable), _judged(surface) if has_fixed_statistics(surface) else None
     # Of other observables the snapshots have no values: how far the path is off the axes, the loss tells.
-    told, limits, name = (
-        (paths, scale, words.observable_title(observable))
-        if follows
-        else (prepare_paths(surface, "loss", _loss_scale(surface).log) if paths else (), _loss_scale(surface), "loss")
-    )
+    told, limits, name = paths, scale, words.observable_title(observable)
+    if not follows:
+        told, name = (), "loss"
+        if paths and "loss" in surface.observables:
+            limits = _loss_scale(surface)
+            told = prepare_paths(surface, "loss", limits.log)
     apart = off_the_axes(told, limits, name)
     if judged is None:
         statistics = _statistics(surface, paths, bool(apart))

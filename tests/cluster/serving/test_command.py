@@ -8,7 +8,7 @@ import pytest
 
 from cluster.commands.serve import serve
 from cluster.serving.refusing import refuse_open_service
-from cluster.serving.serving import handle_settings
+from cluster.serving.serve import handle_settings
 from landscape.core.errors import JobError, NotFoundError
 
 

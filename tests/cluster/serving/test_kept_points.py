@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cluster.serving.described import Described, ServedAxis
-from cluster.serving.kept import KeptFiles, KeptPoints, keeping
+from cluster.serving.landscapes import KeptFiles, KeptPoints, keeping
 from landscape.core.errors import JobError
 
 AXES = tuple(ServedAxis(name, np.linspace(-1, 1, 5)) for name in ("alpha", "beta"))
@@ -155,6 +155,6 @@ def test_a_run_on_a_disk_that_is_mounted_read_only_keeps_nothing(tmp_path, monke
     def refused(folder):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("cluster.serving.kept.make_folder", refused)
+    monkeypatch.setattr("cluster.serving.landscapes.make_folder", refused)
     with pytest.raises(JobError, match=r"keep: run .* cannot be written: Read-only file system; leave out --keep"):
         keeping(str(tmp_path)).__enter__()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cluster.serving.cache import OVERHEAD, PointCache
-from cluster.serving.kept import KeptPoints
+from cluster.serving.landscapes import KeptPoints
 from cluster.serving.replica import Replica
 from cluster.serving.scale import scale_of
 from cluster.serving.served import refuse_other_kept

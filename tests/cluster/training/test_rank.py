@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.training import launching, pace, rank_log, reading
+from cluster.training import launching, logs, pace, reading
 from cluster.training.function import named_function
 from cluster.training.job import TrainingJob, plan_of
+from cluster.training.logs import logging_rank
 from cluster.training.pace import Enough, PacedTraining
 from cluster.training.rank import RankFailed, is_of_connection, run_rank
-from cluster.training.rank_log import logging_rank
 from cluster.training.reading import read_log
 from cluster.training.report import Report, TrainingResult, result_of, result_text
 from cluster.training.scaling import Scaling, compared, scaling_text
@@ -37,7 +37,7 @@ def say_everything() -> None:
 
 @pytest.mark.parametrize("own_process", [True, False])
 def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, caplog, monkeypatch, own_process):
-    monkeypatch.setattr(rank_log, "QUIET", ("library",))
+    monkeypatch.setattr(logs, "QUIET", ("library",))
     caplog.set_level(logging.WARNING)  # a test before may have left the process another one
     for _ in range(2):
         with logging_rank(str(tmp_path), 1, 2, own_process=own_process):
@@ -80,7 +80,7 @@ class Memory:
 @pytest.mark.parametrize("own_process", [True, False])
 def test_a_log_in_an_object_store_is_added_to(monkeypatch, own_process):
     store = Memory()
-    monkeypatch.setattr(rank_log, "open_folder", lambda run: store)
+    monkeypatch.setattr(logs, "open_folder", lambda run: store)
     for _ in range(2):
         with logging_rank("s3://bucket/run", 0, 1, own_process=own_process):
             say_everything()

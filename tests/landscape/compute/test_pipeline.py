@@ -40,7 +40,7 @@ from landscape.core.devices import cores
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.store import LandscapeStore
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
 def plain_loss(model: nn.Module, samples) -> float:

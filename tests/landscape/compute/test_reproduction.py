@@ -27,7 +27,7 @@ from landscape.model.description import describe_parameters
 from landscape.model.parameters import state_of
 from landscape.store import LandscapeStore
 
-LEGACY = Path(__file__).resolve().parents[1] / "legacy"
+LEGACY = Path(__file__).resolve().parents[2] / "legacy"
 
 
 def stop_after(count: int):

@@ -21,7 +21,7 @@ from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
 from torch.utils.data import DataLoader
 
 from landscape import JobError
-from landscape.problem import choice, kept_rows
+from landscape.problem import choice, disk_buffer
 from landscape.problem.batches import samples_digest, tensors_of
 from landscape.problem.selection import select_samples
 
@@ -31,7 +31,7 @@ Pair = namedtuple("Pair", "x y")
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch, tmp_path):
-    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 48)  # three or four samples
+    monkeypatch.setattr(disk_buffer, "PIECE_BYTES", 48)  # three or four samples
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -171,7 +171,7 @@ MEASURE = """
 
     import torch
     from torch.utils.data import Dataset
-    from landscape.problem import kept_rows
+    from landscape.problem import disk_buffer as kept_rows
     from landscape.problem.batches import batch_bytes, samples_digest
     from chosen import chosen_rows
 

@@ -9,7 +9,7 @@ from landscape import Axis, Surface
 from landscape.core.errors import JobError
 from landscape.surface.merging import interpolated_from, merge, spread
 from landscape.views.draw.pointer import INTERPOLATED
-from landscape.views.export import export
+from landscape.views.exporting import export
 from landscape.views.prepare.figure import prepare_figure
 
 HELD = np.zeros((9, 9), bool)

@@ -19,7 +19,7 @@ from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.figure import figure
 from landscape.views.draw.path_looks import COLOURS, path_look
-from landscape.views.export import export
+from landscape.views.exporting import export
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.history import prepare_history
 from landscape.views.prepare.tables import landscape_rows

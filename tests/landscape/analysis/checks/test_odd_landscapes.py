@@ -19,7 +19,7 @@ from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store import LandscapeStore, landscape_names
 from landscape.views.prepare.words import caption
 
-OLD = Path(__file__).resolve().parents[2] / "legacy/runs-0.1.0.tar.gz"
+OLD = Path(__file__).resolve().parents[3] / "legacy/runs-0.1.0.tar.gz"
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
 
 

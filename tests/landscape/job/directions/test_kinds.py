@@ -128,7 +128,7 @@ def test_every_kind_has_a_word_of_its_own_and_says_what_it_is():
 
 def test_a_job_is_read_without_torch():
     """Its import takes seconds, and a command that only sends a job needs none of it."""
-    code = "import sys, landscape.spec, landscape.directions; print('torch' in sys.modules)"
+    code = "import sys, landscape.job.reading, landscape.job.directions.kinds; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -18,7 +18,7 @@ from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath
 from landscape.views.draw.finer import NAME as EDGES
 from landscape.views.matplotlib import rgb
-from landscape.views.plot import plot
+from landscape.views.plots import plot
 from landscape.views.prepare.figure import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")

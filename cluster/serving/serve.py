@@ -20,7 +20,7 @@ from cluster.runtime.session import ray_session, refuse_dead_ray, supply
 from cluster.runtime.signals import graceful_stop
 from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
-from cluster.serving.kept import KeptFiles, keeping
+from cluster.serving.landscapes import KeptFiles, keeping
 from cluster.serving.refusals import UNAVAILABLE, Refusal
 from cluster.serving.requests import LARGEST_MESSAGE, Limits
 from cluster.serving.resolver import Queue, Resolver
@@ -181,7 +181,7 @@ class _Run:
         answering, rpc, rpc_port = asyncio.create_task(server.serve(sockets=[opened])), None, 0
         try:
             if self.serving.grpc_port:
-                from cluster.serving.rpc import start_rpc
+                from cluster.serving.grpc import start_rpc
 
                 rpc, rpc_port = await start_rpc(service, self.guard, self.serving.host, self.serving.grpc_port)
             await self._unless_stopped(self._begin(service, replicas))
