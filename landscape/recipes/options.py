@@ -14,7 +14,7 @@ from landscape.recipes.defaults import OptionTable
 from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report
 from landscape.training import Training
-from landscape.training.schedules import Schedule
+from landscape.training.schedules import RateSchedule
 
 
 class LoopOptions(TypedDict, total=False):
@@ -26,7 +26,7 @@ class LoopOptions(TypedDict, total=False):
     optimizer: Literal["sgd", "momentum", "adagrad", "adam", "thor"]
     momentum: float
     weight_decay: float
-    schedule: Literal["constant", "cosine", "steps", "polynomial"] | Schedule
+    schedule: Literal["constant", "cosine", "steps", "polynomial"] | RateSchedule
     final: float
     milestones: Sequence[float]
     factor: float

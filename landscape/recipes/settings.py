@@ -17,7 +17,7 @@ from landscape.model.asked import asked_rules
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
-from landscape.training.schedules import Schedule
+from landscape.training.schedules import RateSchedule
 
 LARGEST_RATE = 1000.0  # that anybody is known to use
 log = logging.getLogger("landscape")
@@ -67,7 +67,7 @@ class Settings:
     final: float = 0.0
     seed: int = 0
     optimizer: str = "momentum"
-    schedule: str | Schedule = "cosine"
+    schedule: str | RateSchedule = "cosine"
     milestones: Sequence[float] = ()
     factor: float = 0.1
     power: float = 2.0
@@ -222,7 +222,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, Settings, int], torch.optim.Optimizer
     ),
     "thor": _thor,
 }
-SCHEDULES: dict[str, Callable[[float, Settings], Schedule]] = {
+SCHEDULES: dict[str, Callable[[float, Settings], RateSchedule]] = {
     "constant": lambda rate, chosen: schedules.constant(rate),
     "cosine": lambda rate, chosen: schedules.cosine(rate, chosen.epochs, chosen.final),
     "steps": lambda rate, chosen: schedules.steps(rate, chosen.milestones, chosen.factor),
@@ -235,7 +235,7 @@ def make_optimizer(model: nn.Module, settings: Settings, steps_per_epoch: int) -
     return OPTIMIZERS[settings.optimizer](model, settings, steps_per_epoch)
 
 
-def schedule_of(settings: Settings) -> Schedule:
+def schedule_of(settings: Settings) -> RateSchedule:
     """The learning rate as a function of the epochs done, with `base_batch` and `warmup_epochs`.
 
     A function that was handed in gives the rate itself, which `base_batch` does not scale.

@@ -10,15 +10,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-Schedule = Callable[[float], float]
+RateSchedule = Callable[[float], float]
 
 
-def constant(rate: float) -> Schedule:
+def constant(rate: float) -> RateSchedule:
     """The same rate from the first step to the last."""
     return lambda epochs_done: rate
 
 
-def cosine(rate: float, epochs: float, final: float = 0.0) -> Schedule:
+def cosine(rate: float, epochs: float, final: float = 0.0) -> RateSchedule:
     """From `rate` to `final` of it along half a cosine (Loshchilov and Hutter 2017, no restarts), then constant."""
 
     def at(epochs_done: float) -> float:
@@ -28,17 +28,17 @@ def cosine(rate: float, epochs: float, final: float = 0.0) -> Schedule:
     return at
 
 
-def steps(rate: float, milestones: Sequence[float], factor: float = 0.1) -> Schedule:
+def steps(rate: float, milestones: Sequence[float], factor: float = 0.1) -> RateSchedule:
     """`rate`, times `factor` from each of the milestones on, which are epochs in ascending order."""
     return lambda epochs_done: rate * factor ** bisect_right(milestones, epochs_done)
 
 
-def polynomial(rate: float, epochs: float, power: float, final: float = 0.0) -> Schedule:
+def polynomial(rate: float, epochs: float, power: float, final: float = 0.0) -> RateSchedule:
     """final + (rate − final) · (1 − e/epochs)^power."""
     return lambda epochs_done: final + (rate - final) * max(0.0, 1 - epochs_done / epochs) ** power
 
 
-def warmed_up(schedule: Schedule, epochs: float, start: float = 0.0) -> Schedule:
+def warmed_up(schedule: RateSchedule, epochs: float, start: float = 0.0) -> RateSchedule:
     """From `start` to the schedule along a line in the first `epochs`, then the schedule (Goyal et al. 2017)."""
 
     def at(epochs_done: float) -> float:
