@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from warm_workers import WarmWorkers
 
 from cluster.runtime.logs import TASKS, WORKERS
-from landscape.core.memory import free_host_bytes
+from landscape.core.devices import free_host_bytes
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it

@@ -31,7 +31,7 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
 BY_NAME = {
     "landscape/evaluation/table.py",
-    "landscape/core/lazy_names.py",
+    "landscape/core/digests.py",
     "landscape/problem/callback.py",
     "landscape/surface/surface.py",
 }
@@ -85,7 +85,7 @@ ALLOWED = {
     **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
     "cyclopts": {"cluster/runtime/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/runtime/"},
-    **{package: {"landscape/core/listening.py", "landscape/page/", "cluster/serving/"} for package in SERVING},
+    **{package: {"landscape/core/http.py", "landscape/page/", "cluster/serving/"} for package in SERVING},
 }
 
 

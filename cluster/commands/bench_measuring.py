@@ -14,8 +14,7 @@ from landscape.bench.table import aligned, spread
 from landscape.bench.timing import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially
-from landscape.core.errors import LandscapeError
-from landscape.core.progress import Progress
+from landscape.core.errors import LandscapeError, Progress
 from landscape.core.validation import MAX_SIZE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -28,7 +28,7 @@ def compute(
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver.run import run_serially
-            from landscape.core.memory import keep_freed_memory
+            from landscape.core.devices import keep_freed_memory
 
             keep_freed_memory()
             found = run_serially(job, display, accept_origin=accept_origin)

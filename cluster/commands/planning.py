@@ -22,12 +22,10 @@ from landscape.compute.point_extras import convexity_cost, convexity_text
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import recorded, why_not_compared
-from landscape.core.devices import cores
+from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
-from landscape.core.memory import is_out_of_memory
-from landscape.core.numbers import ranges
-from landscape.core.validation import AUTO
+from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Freedom, Tuned

@@ -21,7 +21,7 @@ SLOW_STORE = 0.2  # seconds to commit one file; a tile is some ten of them
 
 def probe_run(run: str) -> Iterator[CheckResult]:
     """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
-    from landscape.core.places import locate
+    from landscape.core.folders import locate
 
     place = locate(run, Path.cwd())
     if "://" in place:
@@ -49,7 +49,7 @@ def _probe_store(url: str) -> Iterator[CheckResult]:
     """The same in an object store, and whether it keeps two drivers apart."""
     from landscape.core.errors import LandscapeError
     from landscape.core.folders import open_folder
-    from landscape.core.probe import probe as probe_folder
+    from landscape.core.folders import probe as probe_folder
 
     try:
         times = [f"{what} {1000 * seconds:.3g} ms" for what, seconds in probe_folder(url)]

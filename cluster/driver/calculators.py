@@ -11,7 +11,7 @@ from cluster.runtime.session import ray_session
 from cluster.runtime.signals import graceful_stop
 from landscape.compute.executor import Calculator, LocalCalculator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.progress import stage
+from landscape.core.errors import stage
 
 
 @contextmanager

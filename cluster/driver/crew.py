@@ -31,9 +31,8 @@ from cluster.runtime.session import (
 from landscape.compute.executor import Question, Shared
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.work import Task, Work
-from landscape.core.errors import printable
-from landscape.core.memory import host_limit
-from landscape.core.progress import stage
+from landscape.core.devices import host_limit
+from landscape.core.errors import printable, stage
 from landscape.evaluation.tuning.questions import Request
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.observables import ordered_names

@@ -19,8 +19,7 @@ from cluster.driver.workers import WorkerManager
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.work import Task, make_work
-from landscape.core.errors import Interrupted, StoreError, shown
-from landscape.core.progress import Observer
+from landscape.core.errors import Interrupted, Observer, StoreError, shown
 from landscape.evaluation.tuning.questions import Limits
 
 if TYPE_CHECKING:

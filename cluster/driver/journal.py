@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import Witness
 from landscape.compute.work import Task
-from landscape.core.progress import Failure
+from landscape.core.errors import Failure
 
 if TYPE_CHECKING:
     from cluster.driver.protocol import WorkerHandle

@@ -16,7 +16,7 @@ from landscape.compute.choosing import freedom_of, tile_shape_for
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.tasks import create_landscape
 from landscape.compute.work import Task
-from landscape.core.progress import CHOOSING, stage
+from landscape.core.errors import CHOOSING, stage
 from landscape.evaluation.tuning.questions import Limits, Measure, Request, follow
 from landscape.evaluation.tuning.search import Search
 

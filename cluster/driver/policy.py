@@ -1,6 +1,6 @@
 """The numbers behind the schedule's decisions, and its answers.
 
-When a task is tried again: `landscape/core/retries.py`.
+When a task is tried again: `landscape/core/errors.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from landscape.core.retries import RetryRule
+from landscape.core.errors import RetryRule
 
 Verdict = Literal["commit", "check", "ignore", "quarantine"]
 

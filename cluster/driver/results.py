@@ -13,7 +13,7 @@ from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Schedule
 from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points
 from landscape.compute.work import Task
-from landscape.core.progress import Failure, Observer
+from landscape.core.errors import Failure, Observer
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics

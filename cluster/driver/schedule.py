@@ -11,7 +11,7 @@ from cluster.driver.policy import Answer, Policy
 from cluster.driver.records import Records
 from cluster.driver.task_queue import TaskQueue
 from cluster.driver.task_times import TaskTimes
-from landscape.core.retries import Fate
+from landscape.core.errors import Fate
 
 T = TypeVar("T", bound=Hashable)
 

@@ -13,9 +13,8 @@ from cluster.driver.starting import is_done_sooner_here
 from cluster.runtime import supervisor_pipe
 from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.devices import cores
+from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted
-from landscape.core.memory import release_memory
 from landscape.evaluation.tuning.questions import Limits
 from landscape.evaluation.tuning.statistics import budget_of
 from landscape.evaluation.tuning.trials import measure_point

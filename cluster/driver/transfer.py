@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.core.retries import NotRetried
+from landscape.core.errors import NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
 from landscape.model.arithmetic import direction_digest

@@ -28,12 +28,10 @@ from landscape.compute.executor import Question, Station
 from landscape.compute.reproducibility import NotReproduced, Witness, bear_witness, losses_of_own_model
 from landscape.compute.tasks import Outcome, evaluate
 from landscape.compute.work import Work
-from landscape.core.devices import pick_device
-from landscape.core.errors import JobError
+from landscape.core.devices import keep_freed_memory, pick_device
+from landscape.core.errors import JobError, NotRetried
 from landscape.core.grid import Grid
-from landscape.core.memory import keep_freed_memory
 from landscape.core.plan import Plan, Precision
-from landscape.core.retries import NotRetried
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before

@@ -20,7 +20,7 @@ from cluster.runtime.logs import bind, log_to
 from cluster.runtime.signal_pipe import STOPS, note_signal
 from cluster.runtime.streams import forgiving, leave_stderr_to
 from landscape.core.errors import FAILED, INTERRUPTED
-from landscape.core.processes import end_with_parent
+from landscape.core.system import end_with_parent
 
 
 @dataclass

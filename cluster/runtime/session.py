@@ -19,8 +19,7 @@ from cluster.runtime.streams import without_native_text
 from cluster.runtime.supervisor_pipe import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
 from cluster.runtime.upload import upload
 from landscape.core.devices import cores
-from landscape.core.errors import ClusterUnreachableError, JobError, one_line
-from landscape.core.progress import stage
+from landscape.core.errors import ClusterUnreachableError, JobError, one_line, stage
 
 NODE_GROUP = "ray.io/node-group"
 

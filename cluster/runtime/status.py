@@ -7,7 +7,7 @@ from typing import Any
 from cluster.runtime.console import seconds_text
 from landscape.core.errors import StoreError, flat, printable
 from landscape.core.lock import driver_alive
-from landscape.core.numbers import ranges
+from landscape.core.validation import ranges
 from landscape.model.command import inspect_command
 from landscape.model.history import log_end, read_lines
 from landscape.model.training_state import training_state, went_on_to

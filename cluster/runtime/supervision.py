@@ -23,7 +23,7 @@ from cluster.runtime.relaying import finish_relaying, relay_output
 from cluster.runtime.signal_pipe import read_signals, signals_in
 from cluster.runtime.watching import watch
 from landscape.core.errors import FAILED
-from landscape.core.processes import adopt_orphans
+from landscape.core.system import adopt_orphans
 
 STEADY_SECONDS = 600.0  # a private Ray that has lasted so long may be started anew as often as at first
 

@@ -20,9 +20,8 @@ from landscape.compute.recorded_job import recorded_job
 from landscape.compute.reproducibility import bear_witness, recorded, refusal
 from landscape.compute.tasks import Floats, GivenUp, try_task
 from landscape.compute.work import work_at
-from landscape.core.errors import JobError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, shown
 from landscape.core.folders import open_folder
-from landscape.core.retries import NotRetried
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder

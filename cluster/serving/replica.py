@@ -22,7 +22,7 @@ from cluster.serving.loaded import Computed, LoadedLandscape, joined, load
 from cluster.serving.refusals import Refusal, refusal_of
 from cluster.serving.sources import Source
 from landscape.compute.tasks import Floats
-from landscape.core.memory import keep_freed_memory
+from landscape.core.devices import keep_freed_memory
 
 Result = TypeVar("Result")
 Load = Callable[[str], Awaitable[LoadedLandscape]]

@@ -12,9 +12,9 @@ import numpy as np
 from cluster.serving.described import Described, ServedAxis
 from cluster.serving.refusals import BAD_REQUEST, TOO_LARGE, Refusal
 from landscape.compute.tasks import Floats
-from landscape.core.arguments import RepeatedKey, parse_json, refuse_too_far
 from landscape.core.errors import message_of, nearest, shown
 from landscape.core.grid import axis_coordinates
+from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
 
 BYTES_OF_NUMBER = 32  # of JSON, at most
 BYTES_BESIDE = 1 << 16

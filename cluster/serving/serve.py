@@ -29,11 +29,19 @@ from cluster.serving.scale import LANDSCAPES, Scale, scale_of
 from cluster.serving.served import Replicas, ServedLandscape, refuse_other_kept
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
-from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
-from landscape.core.http import Guard, is_address, new_token, own_names
-from landscape.core.listening import BACKLOG, Server, listen
-from landscape.core.progress import stage
-from landscape.core.services import ServedRun, Service, announce
+from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
+from landscape.core.http import (
+    BACKLOG,
+    Guard,
+    ServedRun,
+    Server,
+    Service,
+    announce,
+    is_address,
+    listen,
+    new_token,
+    own_names,
+)
 from landscape.store import LandscapeStore
 
 LOOK_SECONDS = 0.1  # between two looks for a signal

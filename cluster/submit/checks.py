@@ -12,7 +12,7 @@ from cluster.runtime.shipping import list_folder
 from cluster.runtime.upload import callback_files
 from cluster.submit.work import SentTraining, Work, has_files
 from landscape.core.errors import JobError, shown
-from landscape.core.places import locate
+from landscape.core.folders import locate
 from landscape.job.job import Job
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union
 
-from landscape.core.places import locate
+from landscape.core.folders import locate
 
 if TYPE_CHECKING:
     from landscape.job.job import Job

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.runtime.options import checked_workers
 from cluster.training.function import NamedFunction
 from landscape.core.errors import JobError
-from landscape.core.places import locate
+from landscape.core.folders import locate
 from landscape.core.validation import gpus
 
 THREADS = 1  # of a rank on a CPU: how many share a sum decides how it rounds

@@ -20,7 +20,7 @@ from typing import BinaryIO, TextIO
 
 from cluster.runtime.streams import forgiving
 from cluster.training.reading import log_path
-from landscape.core.base import Folder, Log
+from landscape.core.files import Folder, Log
 from landscape.core.folders import open_folder
 
 SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store

@@ -16,8 +16,7 @@ from cluster.training.job import TrainingJob, plan_of
 from cluster.training.report import Report
 from cluster.training.settings import ray_train_settings
 from cluster.training.train import named_as_here, refuse_without_ray_train
-from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.progress import stage
+from landscape.core.errors import JobError, LandscapeError, shown, stage
 
 WARM_STEPS = 3  # which make buffers and pools of memory
 

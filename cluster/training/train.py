@@ -24,9 +24,8 @@ from cluster.training.options import checked_options
 from cluster.training.rank import RankFailed, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
 from cluster.training.settings import ray_train_settings
-from landscape.core.errors import Interrupted, JobError, shown
+from landscape.core.errors import Interrupted, JobError, shown, stage
 from landscape.core.lock import training_lock
-from landscape.core.progress import stage
 
 OWN = ("run", "workers", "gpus_per_worker", "address", "allow_open", "overwrite", "stop")
 

@@ -101,7 +101,7 @@ GROUPS = {
         "landscape.surface.barriers.Barriers",
         "landscape.surface.barriers.PathColumns",
         "landscape.surface.sample_losses.SampleLosses",
-        "landscape.core.progress.Progress",
+        "landscape.core.errors.Progress",
         "cluster.driver.policy.Policy",
     ),
 }

@@ -14,8 +14,8 @@ from landscape.compute.points import AtPoints
 from landscape.compute.prepare import prepare
 from landscape.compute.question import LayersAt
 from landscape.compute.recorded_job import Callback, recorded_job
-from landscape.core.arguments import is_number, refuse_too_far
 from landscape.core.errors import JobError, shown
+from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
 from landscape.model.asked import asked_rules
 from landscape.model.layer_rules import RULES, Finding

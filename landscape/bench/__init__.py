@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from landscape.core.lazy_names import import_on_use
+from landscape.core.digests import import_on_use
 
 if TYPE_CHECKING:
     from landscape.bench.measure import bench

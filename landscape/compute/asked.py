@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from landscape.compute.alike import with_likes_on_disk
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.explanation import explain
+from landscape.core.validation import explain
 from landscape.job.collect import CollectLandscape
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

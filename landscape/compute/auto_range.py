@@ -18,9 +18,8 @@ from landscape.compute.executor import Calculator, Calculators, here, setting_of
 from landscape.compute.points import AtPoints
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.ranging import RangeFinder
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, stage
 from landscape.core.grid import Floats, as_written
-from landscape.core.progress import stage
 from landscape.job.directions.eigen import LEAST_RISE
 from landscape.problem.guessing import guessing_of
 from landscape.surface.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule

@@ -9,10 +9,9 @@ from dataclasses import replace
 from landscape.compute.kept import bytes_of_losses
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import pick_device
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import CHOOSING, JobError, shown, stage
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import Plan
-from landscape.core.progress import CHOOSING, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Freedom, Limits

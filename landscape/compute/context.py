@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscape.compute.paths import paths_of
 from landscape.compute.weights import Weights
-from landscape.core.places import locate
+from landscape.core.folders import locate
 from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.context import Workers, in_this_process
 from landscape.job.directions.paths import RunPath, RunSnapshot

@@ -21,7 +21,7 @@ from landscape.compute.algebra import Floats
 from landscape.compute.eigen_stores import BASES, remove_bases
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.lanczos import Krylov, Product, Step, lanczos
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.job.directions.eigen import STEPS
 from landscape.store import write_error

@@ -17,7 +17,7 @@ import torch
 
 from landscape.compute.algebra import Floats, dot
 from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
-from landscape.core.memory import is_out_of_memory
+from landscape.core.devices import is_out_of_memory
 from landscape.core.plan import Precision
 from landscape.evaluation.derivatives import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator

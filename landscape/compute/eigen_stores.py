@@ -13,10 +13,10 @@ import torch
 
 from landscape.compute.context import SolveHere
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.devices import CURVATURE_BYTES, curvature_limit
 from landscape.core.errors import JobError
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid
-from landscape.core.memory import CURVATURE_BYTES, curvature_limit
 from landscape.core.plan import Plan
 from landscape.core.validation import LEAST_STEPS
 from landscape.evaluation.derivatives import RECALIBRATED

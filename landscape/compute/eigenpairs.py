@@ -17,9 +17,8 @@ from landscape.compute.lanczos import Ritz, least_steps
 from landscape.compute.points import AtWeights
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
+from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
 from landscape.core.lock import run_lock
-from landscape.core.progress import stage
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.job.directions.spectrum import Eigenpair, Spectrum

@@ -12,9 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import Interrupted, JobError
+from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule
 from landscape.core.plan import Plan
-from landscape.core.retries import NotRetried, RetryRule
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.base import DirectionTensors

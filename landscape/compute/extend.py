@@ -15,8 +15,8 @@ from landscape.compute.choosing import within_tile_bytes
 from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
 from landscape.compute.widening import Ranges, parse_ranges, per_axis, wider_sizes
-from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, shown
+from landscape.core.validation import check_whole
 from landscape.job.job import Job
 from landscape.store import LandscapeStore, refuse_unwritable
 from landscape.store.levels import why_incomplete

@@ -15,8 +15,7 @@ from landscape.compute.axes import axis_ranges
 from landscape.compute.context import LandscapeContext
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import as_written
-from landscape.core.numbers import ranges
-from landscape.core.validation import AUTO
+from landscape.core.validation import AUTO, ranges
 from landscape.job.directions.kinds import KINDS
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from landscape.core.devices import KEPT_BYTES, kept_limit
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Grid
-from landscape.core.memory import KEPT_BYTES, kept_limit
 from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
 from landscape.job.job import Job

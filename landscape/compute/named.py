@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.compute.pack_writing import ArchiveWriter
-from landscape.core.folders import split_path
-from landscape.core.places import locate, real_place, run_labels
+from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.validation import OF_RUN
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -9,10 +9,8 @@ from typing import Any
 
 from landscape.compute.weights import Weights
 from landscape.core.errors import JobError, shown
-from landscape.core.folders import open_folder
-from landscape.core.numbers import ranges
-from landscape.core.places import locate, real_place, run_labels
-from landscape.core.validation import OF_RUN
+from landscape.core.folders import locate, open_folder, real_place, run_labels
+from landscape.core.validation import OF_RUN, ranges
 from landscape.job.directions.paths import RunPath, RunSnapshot
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

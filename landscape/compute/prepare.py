@@ -39,10 +39,10 @@ from landscape.compute.refinement import refinement_of
 from landscape.compute.requested import statistics_warnings, with_batch_norm
 from landscape.compute.rounding import rounding_warnings
 from landscape.compute.weights import Weights
-from landscape.core.arguments import refuse_too_far
 from landscape.core.devices import device_here
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, Reduction
+from landscape.core.validation import refuse_too_far
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.rounding import rounded_weights
 from landscape.job.defaults import DEFAULTS, with_defaults_of

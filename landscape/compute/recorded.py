@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import get_args
 
 from landscape.compute.identity import refusal
-from landscape.core.batch_norm import BatchNorm
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.places import locate
-from landscape.core.plan import Plan, Precision, Reduction, default_plan
+from landscape.core.folders import locate
+from landscape.core.plan import BatchNorm, Plan, Precision, Reduction, default_plan
 from landscape.job.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 

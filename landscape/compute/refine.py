@@ -16,8 +16,8 @@ import numpy as np
 from landscape.compute import serial
 from landscape.compute.refining import level_job
 from landscape.core.digests import digest
+from landscape.core.errors import Observer
 from landscape.core.grid import Floats, Index, tile_counts
-from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job

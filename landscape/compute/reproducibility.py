@@ -19,10 +19,9 @@ from operator import attrgetter
 import numpy as np
 
 from landscape.compute.extension import Extension
-from landscape.core.devices import processor_name
+from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
-from landscape.core.memory import is_out_of_memory
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before
 from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses

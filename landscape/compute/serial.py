@@ -30,9 +30,8 @@ from landscape.compute.tasks import (
     try_task,
 )
 from landscape.compute.work import Task, make_work
-from landscape.core.errors import Interrupted, StoreError, shown
+from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, shown, stage
 from landscape.core.lock import run_lock
-from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job

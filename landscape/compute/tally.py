@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from landscape.core.progress import Failure, Progress
+from landscape.core.errors import Failure, Progress
 from landscape.store import LandscapeStore
 from landscape.surface.record_parts import ProgressRecord, WorkerRecord
 

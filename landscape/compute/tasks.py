@@ -20,9 +20,8 @@ from landscape.compute.reuse import completed, take_over
 from landscape.compute.stores import create_store, reopen_store
 from landscape.compute.tally import Tally
 from landscape.compute.work import Task, Work
-from landscape.core.errors import Interrupted, JobError, shown
+from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule, shown
 from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
-from landscape.core.retries import NotRetried, RetryRule
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.problem.user_code import cause_of

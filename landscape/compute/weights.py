@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
-from landscape.core.places import locate, real_place, run_labels
+from landscape.core.folders import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
 from landscape.job.directions.paths import RunSnapshot
 from landscape.model.arithmetic import state_digest

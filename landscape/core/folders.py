@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import os.path
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from landscape.core.base import Folder, Place
-from landscape.core.errors import JobError, nearest, shown
-from landscape.core.local import LocalFolder
-from landscape.core.places import locate
+from landscape.core.errors import JobError, StoreError, nearest, shown
+from landscape.core.files import Folder, LocalFolder, Place
 
 if TYPE_CHECKING:
     from landscape.core.object_store import ObjectFolder
+
+
+# ----------------------------------------------------------------------------------------------------
+# The places that a job names: paths relative to its folder, and URLs; and what figures call runs there.
+
+
+def locate(path: str, folder: Path) -> str:
+    """`path` as an absolute path, relative ones taken from `folder`; a URL stays as it is."""
+    if "://" in path and not path.startswith("file://"):
+        return path
+    try:
+        return str((folder / Path(path.removeprefix("file://")).expanduser()).absolute())
+    except RuntimeError:
+        raise JobError(f"run: {shown(path)} names a home folder that is not known; write the path out") from None
+
+
+def real_place(place: str) -> str:
+    """A folder without links, `.` and `..`, by which two names of one run are told; a URL as it is."""
+    return place if "://" in place else os.path.realpath(place)
+
+
+def run_labels(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that tell different paths apart, of at least one part.
+
+    >>> run_labels(["runs/a/sgd", "runs/b/sgd", "runs/adam", "runs/adam/"])
+    ['a/sgd', 'b/sgd', 'adam', 'adam']
+    """
+    parts = [path.replace("\\", "/").rstrip("/").split("/") for path in paths]
+    labels = []
+    for own in parts:
+        others = [other for other in parts if other != own]
+        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        labels.append("/".join(own[-length:]))
+    return labels
+
+
+# ----------------------------------------------------------------------------------------------------
 
 SCHEMES = {
     "s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "azure": "AZURE_", "abfs": "AZURE_",
@@ -60,8 +100,7 @@ def open_objects(url: str) -> ObjectFolder:
 @lru_cache(maxsize=32)
 def _open(url: str, settings: tuple[tuple[str, str], ...]) -> ObjectFolder:
     try:
-        from landscape.core.object_store import ObjectFolder
-        from landscape.core.settings import time_limits
+        from landscape.core.object_store import ObjectFolder, time_limits
     except ImportError:
         raise JobError(
             f"run: {shown(url)} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
@@ -90,3 +129,74 @@ def checked_url(url: str) -> str:
     if not parts.netloc:
         raise JobError(f"run: must name a bucket, {parts.scheme}://bucket/prefix, not {shown(url)}")
     return parts.scheme
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a run's place can be used: a probe is written, read, listed and deleted, and how long each takes.
+
+DATA = b"landscape doctor\n"
+
+
+def probe(run: Place) -> Iterator[tuple[str, float]]:
+    """Each operation with the seconds that it took, one after another. A local folder that is not there is not made.
+
+    Raises:
+        JobError, StoreError, OSError: something cannot be done.
+    """
+    folder = open_folder(run)
+    yield _timed("look", folder.refuse_unwritable)
+    if folder.exists() or "://" in folder.name:
+        path = f".probe-{uuid.uuid4().hex}"
+        try:
+            yield from _write_and_read(folder, path)
+        finally:
+            seconds = _timed("delete", lambda: folder.delete(path))
+        yield seconds
+
+
+def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
+    answers: list[object] = []
+    yield _timed("write", lambda: folder.write(path, DATA))
+    yield _timed("read", lambda: answers.append(folder.read(path)))
+    yield _timed("list", lambda: answers.append(path in folder.names("")))
+    if answers != [DATA, True]:
+        raise StoreError(
+            f"store {shown(folder.name)}: what was just written is not what is read or listed; use another"
+        )
+    create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
+    if create is not None:
+        yield _timed("create again", lambda: answers.append(create(path, b"second")))
+        if answers[-1] is not None:
+            raise StoreError(
+                f"store {shown(folder.name)}: takes no conditional puts (If-None-Match), so two drivers could not be "
+                "kept apart; use a store that does"
+            )
+
+
+def _timed(what: str, operation: Callable[[], object]) -> tuple[str, float]:
+    began = time.perf_counter()
+    operation()
+    return what, time.perf_counter() - began
+
+
+# ----------------------------------------------------------------------------------------------------
+# How much a folder takes, on this machine or in an object store.
+
+
+def bytes_of(run: Place) -> int:
+    """Bytes of all files below a folder. Links are not followed, and what goes meanwhile is left out.
+
+    Raises:
+        StoreError: the object store does not answer.
+    """
+    folder: Any = open_folder(run)
+    if "://" in folder.name:
+        import obstore
+
+        return int(folder.ask(lambda: sum(entry["size"] for batch in obstore.list(folder.store) for entry in batch)))
+    total = 0
+    for above, _, names in os.walk(folder.name):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(above, name)).st_size
+    return total

@@ -6,21 +6,236 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from landscape.core.base import Folder
-from landscape.core.errors import JobError, LandscapeError, flat, shown
+from landscape.core.errors import JobError, LandscapeError, StoreError, flat, shown
+from landscape.core.files import Folder
 from landscape.core.folders import open_folder
-from landscape.core.lease import CARD, lease, lease_seconds
-from landscape.core.processes import is_alive
+from landscape.core.system import is_alive
+
+# ----------------------------------------------------------------------------------------------------
+# The lock of a run in an object store: an object put by condition, and put anew by its owner while that lives.
+#
+# No clocks are compared. A newcomer takes over what it has itself seen unchanged for a whole lease, by its own clock;
+# an owner that could not renew for so long asks the store whether it still owns the run before it writes again.
+
+log = logging.getLogger("landscape")
+
+CARD = "driver.json"
+LEASE_SECONDS = 30.0
+LONGEST_LEASE = 86400.0
+BEATS = 6  # renewals per lease
+SETTING = "LANDSCAPE_STORE_LEASE"
+
+
+def _clock() -> float:
+    """Seconds that also pass while the machine sleeps, where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def lease_seconds(card: bytes) -> float:
+    """For how many seconds the owner of a lock may be silent, as its card says.
+
+    Args:
+        card: the content of the lock, which describes its owner.
+    """
+    try:
+        seconds = float(json.loads(card)["lease"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return LEASE_SECONDS
+    return seconds if 0 < seconds <= LONGEST_LEASE else LEASE_SECONDS
+
+
+@contextlib.contextmanager
+def lease(folder: Any, card: str = CARD) -> Iterator[None]:
+    """Own the run in `folder` while the block runs. Each write of this process there first checks that it still does.
+
+    Args:
+        card: the object that is the lock.
+
+    Raises:
+        LandscapeError: another driver owns the run and lives; the message says which.
+    """
+    try:
+        seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
+    except ValueError:
+        raise JobError(f"{SETTING}: must be a number of seconds, not {shown(os.environ[SETTING])}") from None
+    held = Lease(folder, seconds, path=card)
+    held.acquire()
+    beating = threading.Thread(target=held.beat, name="lease", daemon=True)
+    beating.start()
+    try:
+        with folder.guarded(held.check):
+            yield
+    finally:
+        held.stop()
+        beating.join()
+        held.release()
+
+
+class Lease:
+    """One process's claim to a run."""
+
+    def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock, path: str = CARD) -> None:
+        self._folder, self._seconds, self._clock, self._path = folder, seconds, clock, path
+        self._brisk = folder.brisk(seconds / 3)  # a renewal that comes too late is none
+        self._card = {
+            "pid": os.getpid(), "host": socket.gethostname(), "started": time.time(),
+            "id": uuid.uuid4().hex, "lease": seconds, "beat": 0,
+        }  # fmt: skip
+        self._tag: Any = None
+        self._renewed = 0.0
+        self._lost = ""
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+
+    # -- taking it --------------------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Take the lock; where another driver has it, wait for a whole lease whether that one lives.
+
+        Raises:
+            LandscapeError: it lives; says which.
+        """
+        began = self._clock()
+        self._tag = self._folder.create(self._path, self._data())
+        while self._tag is None:
+            began = self._claim()
+        self._renewed = began
+
+    def _claim(self) -> float:
+        """Try once to take the lock: where it is free, or after its owner was silent for a whole lease.
+
+        Returns:
+            When the request that may have taken it began, by our clock.
+        """
+        lock = self._folder.read_tagged(self._path)
+        began = self._clock()
+        if lock is None:
+            self._tag = self._folder.create(self._path, self._data())
+        elif self._is_mine(lock[0]):
+            self._tag = lock[1]  # our request succeeded, and only its answer was lost
+        else:
+            tag = self._watch(lock[0], lock[1])
+            began = self._clock()
+            self._tag = self._folder.replace(self._path, self._data(), tag) if tag else None
+        return began
+
+    def _watch(self, card: bytes, tag: Any) -> Any:
+        """Watch another driver's lock for a whole lease.
+
+        Returns:
+            The tag of the lock, which did not change; None where the lock is gone meanwhile.
+
+        Raises:
+            LandscapeError: the lock was renewed, so its owner lives.
+        """
+        seconds = lease_seconds(card)
+        log.warning("run %r is locked by %s; looking for %g s whether that lives", *self._who(card), seconds)
+        seen = self._clock()
+        while self._clock() - seen < seconds:
+            time.sleep(seconds / BEATS / 2)
+            try:
+                lock = self._brisk.read_tagged(self._path)
+            except StoreError:
+                seen = self._clock()  # where we cannot read the lock, its owner may not have been able to renew it
+                continue
+            if lock is None:
+                return None
+            if lock[1] != tag:
+                run, owner = self._who(lock[0])
+                raise LandscapeError(f"run: {shown(run)} is being written by {owner}; wait for it or stop it first")
+        log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
+        return tag
+
+    def _who(self, card: bytes) -> tuple[str, str]:
+        try:
+            owner = json.loads(card)
+            return self._folder.name, f"process {flat(str(owner['pid']), 20)} on {flat(str(owner['host']), 100)}"
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return self._folder.name, "another driver"
+
+    def _is_mine(self, card: bytes) -> bool:
+        return self._card["id"].encode() in card  # type: ignore[attr-defined]
+
+    def _data(self) -> bytes:
+        return json.dumps(self._card).encode()
+
+    # -- keeping it -------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Renew the lock until stopped. A renewal that fails is tried again; until then each write calls `check`."""
+        while not self._stopped.wait(self._seconds / BEATS):
+            with contextlib.suppress(LandscapeError):
+                self.renew()
+
+    def check(self) -> None:
+        """Raise unless this process owns the run. The store is asked only where the last renewal is half a lease ago.
+
+        Raises:
+            LandscapeError: another driver has taken the run over.
+            StoreError: the store does not say.
+        """
+        if self._lost or self._clock() - self._renewed > self._seconds / 2:
+            self.renew()
+
+    def renew(self) -> None:
+        """Put the lock anew with the next beat, and note the time of the request by our own clock.
+
+        Raises:
+            LandscapeError: another driver has taken the run over.
+            StoreError: the store does not answer.
+        """
+        with self._lock:
+            if self._lost:
+                raise LandscapeError(self._lost)
+            began = self._clock()
+            self._card["beat"] = int(self._card["beat"]) + 1  # type: ignore[call-overload]
+            tag = self._brisk.replace(self._path, self._data(), self._tag)
+            if tag is None:
+                tag = self._after_conflict()
+            self._tag, self._renewed = tag, began
+
+    def _after_conflict(self) -> Any:
+        """The tag of the lock that was not the expected one, where we put it ourselves and the answer was lost.
+
+        Raises:
+            LandscapeError: another driver put it, or it is gone.
+        """
+        lock = self._brisk.read_tagged(self._path)
+        if lock is not None and self._is_mine(lock[0]):
+            return lock[1]
+        run, owner = self._who(lock[0]) if lock else (self._folder.name, "another driver, which has ended,")
+        self._lost = (
+            f"run: {shown(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
+            "this driver writes no more"
+        )
+        raise LandscapeError(self._lost)
+
+    # -- leaving it -------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the renewing by `beat`."""
+        self._stopped.set()
+
+    def release(self) -> None:
+        """Delete the lock where it is ours. Where the store does not answer, the lease runs out by itself."""
+        with contextlib.suppress(LandscapeError):
+            self.renew()
+            self._brisk.delete(self._path)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LOCK = "driver.lock"
 # One training at a time writes a run, beside the one driver that computes landscapes of it.

@@ -6,22 +6,211 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import tempfile
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import from_url
 
-from landscape.core.base import Folder, Log, R, T
-from landscape.core.errors import StoreError
-from landscape.core.object_log import ObjectLog
-from landscape.core.refusals import beyond_end, has_credentials, missing_bucket, store_error
-from landscape.core.settings import FIRST_WAIT, make_store
+from landscape.core.errors import JobError, StoreError, shown
+from landscape.core.files import Folder, Log, R, T
+
+# ----------------------------------------------------------------------------------------------------
+# A log in an object store, where no object can be added to: it is put anew as a whole from time to time.
+
+LOG_SECONDS = 30.0
+
+
+@dataclass
+class _Lines:
+    """The content of a log, apart from the log itself: it is still put when the log is garbage-collected."""
+
+    folder: Folder
+    path: str
+    data: bytearray
+    dirty: bool = False
+
+    def put(self) -> None:
+        """Put all lines, where some were added since the last time."""
+        if self.dirty:
+            self.folder.write(self.path, bytes(self.data))
+            self.dirty = False
+
+
+class ObjectLog(Log):
+    """An object cannot be added to: lines are kept here, and all of them put when synced, or after a while.
+
+    What a crash loses is what was added in the last `LOG_SECONDS`, or while the last twenty puts took, if longer.
+    """
+
+    def __init__(self, folder: Folder, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._wait = clock, LOG_SECONDS
+        self._lines = _Lines(folder, path, bytearray(folder.read(path) or b""))
+        self._put = clock()
+        weakref.finalize(self, self._lines.put)  # a process that ends in an orderly way loses no line
+
+    def add(self, line: bytes) -> None:
+        """Keep one line, newline included, and put all of them where the last time was long ago."""
+        self._lines.data += line
+        self._lines.dirty = True
+        if self._clock() - self._put >= self._wait:
+            self.sync()
+
+    def sync(self) -> None:
+        """Put all lines now, and wait 20 times as long as that took before the next put."""
+        began = self._clock()
+        self._lines.put()
+        self._put = self._clock()
+        self._wait = max(LOG_SECONDS, 20 * (self._put - began))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an object store's refusal means, in one line that holds no secret.
+
+_SECRET = re.compile(r"SECRET|KEY|TOKEN|PASSWORD|SIGNATURE|SAS|CREDENTIAL", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"KEY|TOKEN|CREDENTIAL|SERVICE_ACCOUNT|CLIENT_ID|SKIP_SIGNATURE")
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
+_ASKS_MACHINE = re.compile(r"169\.254\.169\.254|metadata\.google|/metadata/identity|instance.?metadata", re.IGNORECASE)
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles in ~/.aws are not read)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+def has_credentials(settings: Mapping[str, str]) -> bool:
+    """Whether the environment names any; else the machine itself is asked for its own."""
+    return any(value and _CREDENTIALS.search(name) for name, value in settings.items())
+
+
+def missing_bucket(error: BaseException) -> bool:
+    """Whether it is the whole bucket that is not there, and not an object in it: both are answered by 404."""
+    return _NO_BUCKET.search(str(error)) is not None
+
+
+def beyond_end(error: BaseException) -> bool:
+    """Whether a range was asked for that begins where the object has ended."""
+    return re.search(r"\b416\b|InvalidRange", str(error)) is not None
+
+
+def store_error(name: str, error: BaseException, settings: Mapping[str, str]) -> StoreError:
+    """What obstore raised, with its remedy."""
+    text = str(error)
+    scheme = name.partition("://")[0]
+    variables = CREDENTIALS.get(
+        {"s3a": "s3"}.get(scheme, "az" if scheme.startswith("a") else scheme), "the credentials"
+    )
+    kind = type(error).__name__
+    reason = _reason(text, settings)
+    if missing_bucket(error):
+        reason, remedy = "there is no such bucket", "make it or name another"
+    elif _ASKS_MACHINE.search(text):
+        reason, remedy = "no credentials were found", f"set {variables}"
+    elif kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        reason, remedy = f"access is refused ({reason})", f"mend {variables}, or what they are allowed to do"
+    else:
+        remedy = "see that it answers"
+    return StoreError(
+        f"store {shown(name)}: {reason}; what was committed is intact: {remedy}, then give the same command again",
+        reason=reason,
+        passing=kind == "GenericError" and "HTTP error" in text and "builder error" not in text,
+    )
+
+
+def _reason(text: str, settings: Mapping[str, str]) -> str:
+    """The cause alone: what was asked and answered, without URLs and the library's own view of it."""
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    line = text.partition("\n")[0]
+    method = re.search(r"Error performing ([A-Z]+) ", line)
+    line = re.sub(r"^.*(?:HTTP error|status code): ?|^Generic \w+ error: ?", "", line)
+    line = re.sub(r"<.*", "", line)
+    line = re.sub(r"\w+://\S+", "(its address)", line).strip(" :.")
+    for name, value in settings.items():
+        if len(value) > 3 and _SECRET.search(name):
+            line = line.replace(value, "…")
+    named = f"{line} ({code[1]})" if code else line
+    return f"{method[1]}: {named}"[:200] if method else named[:200]
+
+
+# ----------------------------------------------------------------------------------------------------
+# How an object store is reached: settings of the environment, checked, and the options that obstore gets from them.
+
+REQUEST_SECONDS = 30.0  # without a byte, until a request is given up and tried again
+RETRY_SECONDS = 180.0  # until one that fails for ever is an error; credentials may expire after 5 minutes
+SLOWEST = 20  # times longer may a request take as a whole: a large chunk on a slow line
+FIRST_WAIT = 0.1  # between two tries
+
+
+def time_limits(settings: Mapping[str, str]) -> tuple[float, float]:
+    """Seconds for one request, and for a request with all its repetitions."""
+    return (
+        _seconds(settings, "LANDSCAPE_STORE_TIMEOUT", REQUEST_SECONDS),
+        _seconds(settings, "LANDSCAPE_STORE_RETRY", RETRY_SECONDS),
+    )
+
+
+def _refuse_endpoints(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        if "ENDPOINT" not in name and "BASE_URL" not in name:
+            continue
+        parts = urlsplit(value)
+        if "@" in parts.netloc:
+            raise JobError(f"{name}: must not hold credentials; give them in the variables that are made for them")
+        if parts.scheme == "http" and not _allows_http(settings):
+            prefix = name.partition("_")[0]
+            raise JobError(f"{name}: is plain http, which is refused unless {prefix}_ALLOW_HTTP=true is set as well")
+
+
+def _allows_http(settings: Mapping[str, str]) -> bool:
+    return any(k.endswith("_ALLOW_HTTP") and v.lower() in ("1", "true", "yes", "on") for k, v in settings.items())
+
+
+def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(settings.get(name, default))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise JobError(f"{name}: must be a number of seconds above 0, not {shown(settings[name])}")
+    return value
+
+
+def make_store(url: str, settings: Mapping[str, str], seconds: float, retry: float) -> Any:
+    """obstore's own store; credentials, endpoint and region are the environment's, as each cloud names them.
+
+    Raises:
+        JobError: the store cannot be set up; says which setting is wrong.
+    """
+    _refuse_endpoints(settings)
+    # Options given here replace those that obstore would read from the environment.
+    client = {
+        "allow_http": _allows_http(settings), "read_timeout": timedelta(seconds=seconds),
+        "connect_timeout": timedelta(seconds=min(seconds, 5.0)), "timeout": timedelta(seconds=SLOWEST * seconds),
+    }  # fmt: skip
+    first = min(FIRST_WAIT, retry / 8)  # obstore dies where the longest wait is no longer than the first
+    backoff = {
+        "init_backoff": timedelta(seconds=first),
+        "max_backoff": timedelta(seconds=min(15.0, max(0.3, retry / 4))),
+    }
+    retries: Any = {"max_retries": 1000, "retry_timeout": timedelta(seconds=retry), "backoff": backoff}
+    config: Any = {"account_name": settings["AZURE_STORAGE_ACCOUNT"]} if "AZURE_STORAGE_ACCOUNT" in settings else None
+    try:
+        return from_url(url, config=config, client_options=client, retry_config=retries)  # type: ignore[call-overload]
+    except (BaseError, ValueError) as error:
+        raise JobError(f"run: {shown(url)} cannot be opened: {store_error(url, error, settings).reason}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 PART = 16 << 20
 SIDE_BY_SIDE = 8

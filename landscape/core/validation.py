@@ -6,16 +6,20 @@ NumPy's numbers pass as what they are; a bool is no number, and a text that look
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, Union, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, WithJsonSchema
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema, field_validator
 
-from landscape.core.errors import printable, shown
+from landscape.core.errors import JobError, flat, holds_credentials, masked, nearest, printable, shown
 
 Unit = Literal["step", "epoch"]
 
@@ -245,3 +249,348 @@ Reference = Annotated[
     BeforeValidator(reference),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rules of what a user gives: whole numbers, finite ones, coordinates; JSON in which no key stands twice.
+
+FARTHEST = float(np.finfo(np.float32).max)
+
+
+class RepeatedKey(ValueError):
+    """A key of JSON that stands twice in one object, of which most readers silently take the last value."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {shown(key)} stands twice; keep one")
+        self.key = key
+
+
+def parse_json(content: str | bytes, **options: Any) -> Any:
+    """The value of a JSON document, as `json.loads` has it, refused where a key stands twice.
+
+    >>> parse_json('{"size": 3, "size": 4}')
+    Traceback (most recent call last):
+    landscape.core.validation.RepeatedKey: key 'size' stands twice; keep one
+
+    Raises:
+        ValueError, RecursionError: it is no JSON; `RepeatedKey` where a key stands twice.
+    """
+    return json.loads(content, object_pairs_hook=_without_repeats, **options)
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedKey(next(name for place, name in enumerate(names) if name in names[:place]))
+    return found
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number, or below `least`.
+
+    >>> check_whole("epochs", 2.5, 1)
+    Traceback (most recent call last):
+    landscape.core.errors.JobError: epochs: must be a whole number from 1 on, not 2.5
+
+    Raises:
+        JobError: names the argument.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise JobError(f"{name}: must be a whole number from {least} on, not {shown(value)}")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that a float can hold, and finite.
+
+    >>> [is_number(value) for value in (1, 0.5, True, "1", math.nan, 10**400)]
+    [True, True, False, False, False, False]
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number above all floats
+        return False
+
+
+def refuse_too_far(what: str, coordinates: ArrayLike, precision: str) -> None:
+    """Refuse coordinates that numbers of the precision cannot hold; weights there could not be set.
+
+    Args:
+        what: the field that gave them.
+
+    Raises:
+        JobError: one of them is beyond ±3.4e38, and the precision is not float64.
+
+    >>> refuse_too_far("at", [0.5, 1e99], "float32")
+    Traceback (most recent call last):
+    landscape.core.errors.JobError: at: must be within ±3.4e+38, which float32 can hold, not 1e+99; choose nearer points
+    """
+    table = np.abs(np.asarray(coordinates, np.float64))
+    if precision != "float64" and (table > FARTHEST).any():
+        raise JobError(
+            f"{what}: must be within ±{FARTHEST:.2g}, which {precision} can hold, not {table.max():g}; "
+            "choose nearer points"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pydantic's reports in the words of the job file: field, rule, value and remedy in one line per error.
+
+LONGEST_KEY = 30  # characters of a key that an error repeats
+LONGEST_ERROR = 285  # characters of a line; the count of further ones follows
+EXPECTED = {
+    "string_type": "text", "dict_type": "keys and values", "model_type": "keys and values",
+    "model_attributes_type": "keys and values", "tuple_type": "a list", "is_instance_of": "another type",
+    "bool_type": "true or false", "bool_parsing": "true or false", "invalid_key": "keys that are words",
+}  # fmt: skip
+
+
+class Explained(BaseModel):
+    """A value whose errors are explained.
+
+    Attributes:
+        often_misplaced: fields of the whole value that users look for in its parts; what is meant is then clear.
+    """
+
+    often_misplaced: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """What an error says of a key that is no field of this class."""
+        return f"unknown key {shown(key, LONGEST_KEY)}; {nearest(key, cls.model_fields)}"
+
+
+def explain(error: ValidationError, model: type[Explained]) -> str:
+    """Pydantic's report as one line per error, two at most.
+
+    Args:
+        model: the class whose value was refused.
+    """
+    count = error.error_count()
+    lines = [flat(_explain_one(details, model), LONGEST_ERROR) for details in error.errors(include_url=False)[:2]]
+    if count > 2:
+        lines[1] += f" (and {count - 2} more)"
+    return "\n".join(lines)
+
+
+def _explain_one(error: Any, model: type[Explained]) -> str:
+    kind, value = error["type"], error["input"]
+    unknown = kind == "extra_forbidden"
+    place = _follow(model, error["loc"][:-1] if unknown else error["loc"])
+    words = [*place.words, error["loc"][-1]] if unknown else place.words
+    where = ".".join(flat(str(word), LONGEST_KEY) for word in words) or model.__name__.lower()
+    if unknown and _is_one_level_too_deep(words, model):
+        rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
+        # Without the quotes of a text: the whole line to move stands in quotes.
+        text = shown(value).strip("'") if isinstance(value, str) else shown(value)
+        text = text.lower() if isinstance(value, bool) else text  # as YAML writes it
+        return f"{where}: {rule}; move '{words[-1]}: {text}' beside '{words[0]}'"
+    if unknown:
+        return f"{where}: {place.owner.unknown_key(str(words[-1]))}"
+    if kind == "missing":
+        return f"{where}: is required and missing"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        got = value.get("kind") if isinstance(value, Mapping) else value
+        *first, last = (str(_tag(choice)) for choice in place.choices)
+        return f"{where}.kind: must be {', '.join(first)} or {last}, not {shown(got)}"
+    if kind == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    message = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
+    return f"{where}: must be {message}, not {shown(value)}"
+
+
+def _is_one_level_too_deep(words: Sequence[str | int], model: type[Explained]) -> bool:
+    """Whether a key is one of the whole value's and stands in one of its parts, as `tile` in a landscape.
+
+    Further down it is more likely another mistake.
+    """
+    return words[-1] in model.often_misplaced and sum(isinstance(word, str) for word in words) == 2
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where pydantic's location leads to.
+
+    Attributes:
+        words: the location as the user wrote it, without the names that pydantic gives to the parts of a union.
+        owner: the class to which keys at this place belong.
+        choices: the classes that the value at this place may be of.
+    """
+
+    words: tuple[str | int, ...]
+    owner: type[Explained]
+    choices: tuple[type[Explained], ...] = ()
+
+
+def _follow(model: type[Explained], location: Sequence[str | int]) -> _Place:
+    place = _Place((), model, (model,))
+    for part in location:
+        place = _step(place, part)
+    return place
+
+
+def _step(place: _Place, part: str | int) -> _Place:
+    if isinstance(part, int):
+        return _Place((*place.words, part), place.owner, place.choices)
+    chosen = tuple(choice for choice in place.choices if _tag(choice) == part)
+    if chosen:
+        return _Place(place.words, chosen[0], chosen)
+    if part not in place.owner.model_fields:
+        return place  # the name of a type in a union, such as int
+    inner = tuple(_models_in(place.owner.model_fields[part].annotation))
+    return _Place((*place.words, part), inner[0] if len(inner) == 1 else place.owner, inner)
+
+
+def _models_in(annotation: Any) -> Iterator[type[Explained]]:
+    """The classes of values that an annotation names, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, Explained):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _tag(model: type[Explained]) -> str | None:
+    """What `kind` says of a value of this class; None where the class stands in no union."""
+    field = model.model_fields.get("kind")
+    return None if field is None else field.default
+
+
+# ----------------------------------------------------------------------------------------------------
+# The class of every value that a user writes: frozen, closed to unknown keys, with errors in plain words.
+
+
+class Frozen(Explained):
+    """A value: immutable, compared by content, closed to unknown keys.
+
+    Raises:
+        JobError: a field is unknown, missing or wrong; says which, the rule, the value and the remedy.
+    """
+
+    # A text below a field is its description, in the reference of the job and in editors.
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise JobError(explain(error, type(self))) from None
+
+    # Pydantic then validates a value inside another one by itself, and an error keeps the whole way to its field.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @field_validator("*")
+    @classmethod
+    def _plain_text(cls, value: Any) -> Any:
+        """Refuse a URL's credentials, which would stand in the run's provenance, in manifests and on dashboards."""
+        if isinstance(value, str) and holds_credentials(value):
+            place = shown(masked(value))  # in quotes, at which another masking stops
+            raise ValueError(f"must not hold credentials ({place}); give them to the driver in its environment")
+        return plain_text(value) if isinstance(value, str) else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# The names of landscapes.
+
+LONGEST_LANDSCAPE_NAME = 100
+
+
+def landscape_name(name: str) -> str:
+    """The name itself, where a landscape can have it: it is also that of a folder, on any file system.
+
+    Raises:
+        ValueError: it cannot; the message is the rule.
+    """
+    plain = name.replace("-", "").replace("_", "").replace(".", "")
+    if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > LONGEST_LANDSCAPE_NAME:
+        raise ValueError(
+            f"must be letters, digits, '.', '-' and '_', at most {LONGEST_LANDSCAPE_NAME}, not {shown(name)}"
+        )
+    if name == "zarr.json":
+        raise ValueError("must not be 'zarr.json', a file of the store; choose another")
+    return name
+
+
+# ----------------------------------------------------------------------------------------------------
+# The numbers of snapshots in words: in which stretches of equal steps they lie.
+
+MOST_STRETCHES = 4  # that a label lists
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers in short, as at most 12 ranges.
+
+    Example:
+        >>> ranges([0, 1, 2, 3, 10, 20, 30, 40])
+        '0-3, 10-40 by 10'
+    """
+    words = [_word(each) for each in progressions(numbers)]
+    return ", ".join(words) if len(words) <= 12 else ", ".join([*words[:6], "…", *words[-5:]])
+
+
+def counted(unit: str, numbers: Sequence[int]) -> str:
+    """Which snapshots these are, as the words of an axis or of a legend.
+
+    Example:
+        >>> counted("epoch", range(21)), counted("step", [5]), counted("epoch", [0, 1, 2, 3, 9, 10, 11, 12])
+        ('epochs 0 to 20', 'step 5', 'epochs 0-3, 9-12')
+        >>> counted("epoch", [0, 2, 4, 6, 8]), counted("epoch", [1, 2, 4, 8, 16, 32])
+        ('epochs 0 to 8 by 2', '6 epochs from 1 to 32')
+    """
+    parts = progressions(numbers)
+    if len(numbers) == 1:
+        return f"{unit} {numbers[0]}"
+    if len(parts) == 1:
+        stride = numbers[1] - numbers[0]
+        return f"{unit}s {numbers[0]} to {numbers[-1]}{f' by {stride}' if stride > 1 else ''}"
+    if len(parts) > MOST_STRETCHES:
+        return f"{len(numbers)} {unit}s from {numbers[0]} to {numbers[-1]}"
+    return f"{unit}s {ranges(numbers)}"
+
+
+def progressions(numbers: Iterable[int]) -> list[list[int]]:
+    """Ascending numbers cut into stretches of equal steps; two that are no neighbours are no stretch."""
+    found: list[list[int]] = []
+    for number in numbers:
+        last = found[-1] if found else []
+        if last and (len(last) == 1 or number - last[-1] == last[1] - last[0]):
+            last.append(number)
+        elif len(last) == 2 and last[1] - last[0] > 1:  # the second may begin a stretch with what follows
+            found.append([last.pop(), number])
+        else:
+            found.append([number])
+    cut = len(found[-1]) == 2 and found[-1][1] - found[-1][0] > 1 if found else False
+    return [*found[:-1], *([k] for k in found[-1])] if cut else found
+
+
+def _word(progression: list[int]) -> str:
+    """An arithmetic progression as one range."""
+    if len(progression) == 1:
+        return str(progression[0])
+    stride = progression[1] - progression[0]
+    return f"{progression[0]}-{progression[-1]}" + (f" by {stride}" if stride > 1 else "")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The names that observables may have, beside those that the store uses itself.
+
+WEIGHT = "weight"  # how much each sample counts, beside the observables
+
+# Arrays and dimensions of the store have these names, and the weight of a sample its own.
+RESERVED = frozenset(
+    [
+        *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
+        *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", WEIGHT),
+    ]
+)
+
+
+def why_unusable(name: Any) -> str | None:
+    """Why this cannot name an observable, as the end of a message; None where it can."""
+    if not isinstance(name, str):
+        return f"it must be a word, not {type(name).__name__}"
+    if not name.isidentifier():
+        return "it must be a plain word of letters, digits and underscores"
+    taken = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
+    return "the store uses it itself; take another word" if taken else None

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from landscape.core.memory import host_limit
+from landscape.core.devices import host_limit
 from landscape.evaluation.counts import Counts
 from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, for_derivatives
-from landscape.core.problem_names import WEIGHT
 from landscape.core.random_state import seed_draws
+from landscape.core.validation import WEIGHT
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.differentiable import differentiable_operations

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted
-from landscape.core.memory import is_out_of_memory
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.engines.arithmetic import arithmetic, wait

@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from landscape.core.memory import device_limit
+from landscape.core.devices import device_limit
 from landscape.evaluation.any_shape import AnyShape
 from landscape.problem.batches import Batch, map_tensors, tensors_of
 from landscape.problem.samples import Rows, Samples, as_samples

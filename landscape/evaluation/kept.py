@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.core.problem_names import WEIGHT
+from landscape.core.validation import WEIGHT
 from landscape.evaluation.values import Floats, Pieces, SampleValues
 from landscape.problem.observables import OtherWeights
 

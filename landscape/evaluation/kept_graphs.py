@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from landscape.core.memory import free_bytes
+from landscape.core.devices import free_bytes
 
 ROOM = 4  # a block's graphs are kept where so many like them would fit: other processes and values need memory too
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError, LandscapeError, message_of
-from landscape.core.memory import is_out_of_memory
 from landscape.core.plan import Engine
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.arithmetic import arithmetic

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan
-from landscape.core.problem_names import WEIGHT
+from landscape.core.validation import WEIGHT
 from landscape.evaluation.batching import Batching
 from landscape.evaluation.kept import SampleKeeper
 from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of

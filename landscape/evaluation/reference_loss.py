@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.core.batch_norm import BatchNorm
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
-from landscape.core.memory import is_out_of_memory
-from landscape.core.plan import Plan
-from landscape.core.problem_names import WEIGHT
+from landscape.core.plan import BatchNorm, Plan
 from landscape.core.random_state import noticed_draws, seed_draws
+from landscape.core.validation import WEIGHT
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.engines.arithmetic import arithmetic, autocast
 from landscape.evaluation.evaluator import Evaluator

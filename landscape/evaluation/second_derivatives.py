@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from landscape.core.errors import one_line
-from landscape.core.retries import NotRetried
+from landscape.core.errors import NotRetried, one_line
 
 
 class NoSecondDerivative(NotRetried):

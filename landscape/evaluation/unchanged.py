@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from landscape.core.retries import NotRetried
+from landscape.core.errors import NotRetried
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.feed import Feed
 

@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import field_validator
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
-from landscape.core.validation import Count, Intervals, Size, Unit, is_list, snapshots
+from landscape.core.validation import Count, Frozen, Intervals, Size, Unit, is_list, snapshots
 from landscape.job.landscape import Landscape
 
 COLLECTED_SIZE, DEFAULT_SAMPLES = 40, 2048  # MindSpore's

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
-from landscape.core.validation import Count
+from landscape.core.validation import Count, Frozen
 from landscape.job.directions.eigen import STEPS
 
 DEFAULT_SIZE = 11  # points per axis: each costs some hundreds of forward passes

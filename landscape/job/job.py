@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
 
-from landscape.core.batch_norm import BatchNorm
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
+from landscape.core.folders import locate
 from landscape.core.grid import AXIS_NAMES
-from landscape.core.places import locate
-from landscape.core.plan import Engine, Precision
-from landscape.core.validation import Count, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
+from landscape.core.plan import BatchNorm, Engine, Precision
+from landscape.core.validation import Count, Frozen, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
 from landscape.job.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.job.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.job.landscape import Landscape

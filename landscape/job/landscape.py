@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import TypeAdapter, WithJsonSchema, field_validator, model_validator
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
 from landscape.core.grid import AXIS_NAMES
-from landscape.core.names import landscape_name
 from landscape.core.validation import (
     AUTO,
     OF_RUN,
     Axes,
+    Frozen,
     RangesOrAuto,
     Reference,
     Sizes,
     Snapshots,
     is_list,
+    landscape_name,
     pair,
     refuse_coinciding,
     snapshots_or_paths,

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, WithJsonSchema, field_validator, model_validator
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
 from landscape.core.quantisation import MOST_BITS, Quantisation
-from landscape.core.validation import between
+from landscape.core.validation import Frozen, between
 
 NO_CURVATURE = (
     "convexity must be left out where weights are rounded: the loss then moves in steps, between which its second "

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema, field_validator
 
 from landscape.core.errors import JobError, shown
-from landscape.core.frozen import Frozen
+from landscape.core.validation import Frozen
 from landscape.model.asked import asked_rules
 from landscape.model.layer_rules import RULES
 from landscape.surface.layers import LAYER_STATISTICS

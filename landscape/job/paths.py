@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
-from landscape.core.validation import any_snapshots, is_list
+from landscape.core.validation import Frozen, any_snapshots, is_list
 
 MOST_PATHS = 12  # more lines over one another cannot be told apart
 LONGEST_LABEL = 60

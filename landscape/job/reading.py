@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from landscape.core.errors import JobError, NotFoundError, message_of, shown
-from landscape.core.places import locate
+from landscape.core.folders import locate
 from landscape.job.job import Job
 from landscape.job.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.model.packed_file import names_a_file

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema, field_validator
 
 from landscape.core.errors import shown
-from landscape.core.frozen import Frozen
-from landscape.core.validation import Count
+from landscape.core.validation import Count, Frozen
 
 DEFAULT_TOLERANCE = 0.01
 SHARE: dict[str, Any] = {  # as an editor checks it

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.core.arguments import is_number
 from landscape.core.errors import JobError, nearest, shown
+from landscape.core.validation import is_number
 from landscape.model.layer_rules import DEFAULTS, RULES, TARGETS
 
 ALL = "all"

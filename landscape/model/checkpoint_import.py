@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit
 from landscape.model.numbering import Numbers, numbers_from_inside, numbers_from_names, refuse_unclear

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 
 FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d{8,15})\.pt")

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from landscape.core.arguments import is_number, parse_json
-from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.validation import Unit
+from landscape.core.validation import Unit, is_number, parse_json
 from landscape.model.run_files import HISTORY_FILE, MOST_DIGITS, contents, read_info, refusing_disk_errors, whole_number
 
 LAST_LINES = 20  # of a log, whose mean is its last loss: the loss of a single step is that of a single batch

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from landscape.core.base import Place
 from landscape.core.errors import StoreError
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.model.run_files import writing
 

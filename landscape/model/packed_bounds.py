@@ -29,8 +29,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
+from landscape.core.devices import free_bytes
 from landscape.core.errors import JobError, message_of
-from landscape.core.memory import free_bytes
 from landscape.model.indices import BY_DIMENSION, proxy_in
 from landscape.model.packed_rules import RULES, refuse_numbers
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from landscape.core.arguments import parse_json
 from landscape.core.errors import JobError, NotFoundError, message_of, shown
+from landscape.core.validation import parse_json
 
 SUFFIX = ".landscape"
 FORMAT = "landscape-portable"

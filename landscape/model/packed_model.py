@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from landscape.core.devices import host_limit
 from landscape.core.errors import JobError, message_of
-from landscape.core.memory import host_limit
 from landscape.model.description import ParameterInfo
 from landscape.model.model import PortableModel
 from landscape.model.packed_file import Archive

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.core.base import Place
 from landscape.core.errors import LandscapeError
+from landscape.core.files import Place
 from landscape.model.history import log_end
 from landscape.model.packed_file import Archive, names_a_file, part_of
 from landscape.model.run_files import FOLDER, SNAPSHOT_NAME, writing

@@ -19,9 +19,8 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from landscape.core.base import Folder
 from landscape.core.errors import LandscapeError, shown
-from landscape.core.files import PARTIAL, left_by_the_dead
+from landscape.core.files import PARTIAL, Folder, left_by_the_dead
 from landscape.model.run_files import (
     FOLDER,
     HISTORY_FILE,

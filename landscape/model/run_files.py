@@ -21,11 +21,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from landscape.core.arguments import RepeatedKey, parse_json
-from landscape.core.base import Folder, Place
 from landscape.core.errors import LandscapeError, message_of, shown
-from landscape.core.files import PARTIAL
+from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
+from landscape.core.validation import RepeatedKey, parse_json
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"

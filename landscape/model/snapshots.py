@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from landscape import __version__
-from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder, split_path
-from landscape.core.numbers import ranges
-from landscape.core.validation import Unit
+from landscape.core.validation import Unit, ranges
 from landscape.model.run_files import FOLDER, SNAPSHOT_FORMAT, SNAPSHOT_NAME, contents, read_info, writing
 
 if TYPE_CHECKING:

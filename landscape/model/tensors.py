@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.core.arguments import parse_json
 from landscape.core.errors import JobError, one_line, shown
+from landscape.core.validation import parse_json
 from landscape.model.packed_file import Archive
 
 DTYPES = {

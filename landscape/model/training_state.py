@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from landscape.core.base import Folder, Place
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_alive
 from landscape.model.checkpoint_names import checkpoint_numbers

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.base import Folder
 from landscape.core.digests import digest
+from landscape.core.files import Folder
 from landscape.core.grid import Index
 from landscape.page.levels import LevelContent, Levels, lowest_of
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path

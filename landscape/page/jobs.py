@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.names import LONGEST_LANDSCAPE_NAME
-from landscape.core.validation import MAX_SIZE
+from landscape.core.validation import LONGEST_LANDSCAPE_NAME, MAX_SIZE
 from landscape.job.job import Job
 from landscape.job.recorded import spec_as_computed
 from landscape.page.content import View

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 from landscape.core.grid import Floats, Index
 from landscape.store import LandscapeStore, PickedValues, chunk_changes, read_axes
 from landscape.store.stamps import NotedChunks, file_stamp

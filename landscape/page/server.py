@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from landscape.core.errors import Interrupted
-from landscape.core.http import Guard, is_address, new_token, own_names
-from landscape.core.listening import BACKLOG, Server, listen
+from landscape.core.http import BACKLOG, Guard, Server, is_address, listen, new_token, own_names
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.store.places import Place

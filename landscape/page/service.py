@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from landscape.core.errors import LandscapeError, few_lines
 from landscape.core.folders import open_folder
-from landscape.core.services import Service, services_of
+from landscape.core.http import Service, services_of
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 60.0  # for an answer, or for the next row of a patch

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, NotRetried, shown
 from landscape.core.random_state import fixed_seeds
-from landscape.core.retries import NotRetried
 from landscape.problem.batches import Batch
 from landscape.problem.contents import bytes_of, digest_of, fields_of, holds_not_finite
 from landscape.problem.observables import Observe

@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, shown
-from landscape.core.problem_names import WEIGHT, why_unusable
-from landscape.core.retries import NotRetried
+from landscape.core.errors import JobError, NotRetried, shown
+from landscape.core.validation import WEIGHT, why_unusable
 from landscape.problem.batches import Batch
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from landscape.core.memory import host_limit
+from landscape.core.devices import host_limit
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_model import PackedSamples
 from landscape.problem import disk_buffer

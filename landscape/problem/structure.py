@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError, flat
-from landscape.core.memory import is_out_of_memory
 from landscape.problem.user_code import in_words
 
 Exchange = Callable[[Tensor], Tensor]

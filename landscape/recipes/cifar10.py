@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, message_of, nearest, shown
+from landscape.core.files import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import normalise

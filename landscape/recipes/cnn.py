@@ -12,9 +12,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from landscape.core.arguments import is_number
-from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Place
+from landscape.core.validation import is_number
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.in_memory import ImageRecipe

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.core.files import Place
 from landscape.model.run_files import read_network
 from landscape.problem.network import network_options
 

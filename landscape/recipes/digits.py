@@ -11,8 +11,8 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from landscape.core.base import Place
 from landscape.core.errors import LandscapeError
+from landscape.core.files import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
 from landscape.recipes.defaults import epochs_in_words, of_all

@@ -13,9 +13,9 @@ from typing import Any, Literal, Unpack, get_args
 
 from torch import nn
 
-from landscape.core.arguments import check_whole
-from landscape.core.base import Place
 from landscape.core.errors import JobError, nearest, shown
+from landscape.core.files import Place
+from landscape.core.validation import check_whole
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import SIDE

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.validation import check_whole
 from landscape.recipes.crops import SIDE, central_crop, draws_of, normalise, random_crop
 from landscape.recipes.decoding import Choose, UnreadableImage, read_crop
 from landscape.recipes.listing import Listing

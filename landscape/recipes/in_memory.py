@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from landscape.core.base import Place
+from landscape.core.files import Place
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.options import LoopOptions, settings_of

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.core.base import Place
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
+from landscape.core.files import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.data import DataPlace

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError, nearest, shown
+from landscape.core.validation import check_whole
 from landscape.recipes.options import LoopOptions
 from landscape.training.thor.schedules import SCHEDULES, Schedule
 

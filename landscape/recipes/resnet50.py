@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from landscape.core.arguments import check_whole
+from landscape.core.validation import check_whole
 
 BLOCKS = (3, 4, 6, 3)  # of each stage
 EXPANSION = 4  # a bottleneck's output has so many times the channels of its 3×3 convolution

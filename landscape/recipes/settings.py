@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from landscape.core.arguments import check_whole, is_number
 from landscape.core.errors import JobError, nearest, shown
-from landscape.core.numbers import ranges
+from landscape.core.validation import check_whole, is_number, ranges
 from landscape.model.asked import asked_rules
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS

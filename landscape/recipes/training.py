@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.base import Place
 from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.random_state import kept_draws
 from landscape.model.snapshots import read_trajectory

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 from landscape.core.grid import Index
 from landscape.store.chunk_io import chunk_number
 from landscape.store.documents import FOLDER

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import zarr
 
-from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.store.commit import flush
 from landscape.store.documents import LEVELS, METADATA, Documents

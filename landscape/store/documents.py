@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from landscape.core.base import Folder
 from landscape.core.errors import JobError, LandscapeError, flat, shown
+from landscape.core.files import Folder
 from landscape.store.attributes import missing_essentials
 from landscape.store.described import Described, DescribedArray, Expected, as_expected, landscape_of
 from landscape.store.metadata import (

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import AXIS_NAMES, Grid
-from landscape.core.problem_names import RESERVED, WEIGHT
-from landscape.core.validation import MAX_SIZE
+from landscape.core.validation import MAX_SIZE, RESERVED, WEIGHT
 from landscape.store.format import PathPlan
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 

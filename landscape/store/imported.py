@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.base import Place
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, tile_counts
 from landscape.store.commit import write_synced

@@ -12,7 +12,7 @@ from landscape import __version__
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import run_lock
-from landscape.core.names import LONGEST_LANDSCAPE_NAME
+from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.store import ImportedValues, refuse_unwritable, survey, write_error, write_imported
 from landscape.store.hdf import read_hdf
 from landscape.store.import_surface import ImportedSurface, NoSurfaceError, refused

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 from landscape.store.documents import FOLDER, Documents
 
 JOURNAL = f"{FOLDER}/.moving"

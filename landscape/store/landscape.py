@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index, Tile
 from landscape.store import commit, examination, runs

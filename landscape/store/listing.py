@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from landscape.core.base import Folder
 from landscape.core.errors import LandscapeError, shown
-from landscape.core.folders import open_folder
-from landscape.core.sizes import bytes_of
+from landscape.core.files import Folder
+from landscape.core.folders import bytes_of, open_folder
 from landscape.model.history import log_end
 from landscape.model.training_state import training_state
 from landscape.store.places import MARKS, FoundRun, changed, open_place, search

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from landscape.core.arguments import RepeatedKey, parse_json
 from landscape.core.errors import shown
 from landscape.core.grid import Index
+from landscape.core.validation import RepeatedKey, parse_json
 
 LARGEST_DOCUMENT = 64 << 20  # bytes: thousands of failures with their tracebacks, and a long layout
 DEEPEST = 64

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.core.base import Folder, Place
-from landscape.core.files import PARTIAL
+from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.store.commit import flush
 from landscape.store.documents import FOLDER, METADATA, Documents

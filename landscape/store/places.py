@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from landscape.core.base import Folder
 from landscape.core.errors import LandscapeError, NotFoundError, shown
+from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.store.state import cause_of
 

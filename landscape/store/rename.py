@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from landscape.core.base import Folder, Place
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.files import PARTIAL
+from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
-from landscape.core.names import LONGEST_LANDSCAPE_NAME, landscape_name
+from landscape.core.validation import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.format import with_stderr

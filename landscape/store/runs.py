@@ -9,8 +9,8 @@ from typing import Any
 
 from zarr.abc.store import Store
 
-from landscape.core.base import Folder, Place
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.store.attributes import is_same
 from landscape.store.described import Described

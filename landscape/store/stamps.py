@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from landscape.core.base import Folder
+from landscape.core.files import Folder
 from landscape.core.grid import Index
 from landscape.store import ChunkChanges
 

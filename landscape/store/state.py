@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.base import Place
 from landscape.core.errors import LandscapeError, NotFoundError, StoreError, flat
+from landscape.core.files import Place
 from landscape.store import LandscapeStore, has_constant_loss, is_there, survey
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from landscape.core.base import Folder
 from landscape.core.digests import digest
 from landscape.core.errors import LandscapeError, flat, shown
+from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.store import LandscapeStore

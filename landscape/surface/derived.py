@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.core.problem_names import why_unusable
+from landscape.core.validation import why_unusable
 
 Floats = NDArray[np.float64]
 

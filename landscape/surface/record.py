@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from landscape.core.progress import Failure
+from landscape.core.errors import Failure
 from landscape.core.quantisation import Quantisation
 from landscape.surface.compared import ComparedRecord
 from landscape.surface.connection import ConnectionRecord

@@ -15,9 +15,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from landscape.core.base import Folder
 from landscape.core.errors import JobError, LandscapeError, one_line, shown
-from landscape.core.files import left_by_the_dead
+from landscape.core.files import Folder, left_by_the_dead
 from landscape.model.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
 from landscape.model.run_files import refusing_disk_errors, writing
 from landscape.training.contents import digest_of

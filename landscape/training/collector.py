@@ -21,11 +21,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from landscape.core.arguments import check_whole
-from landscape.core.base import Place
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.validation import Unit
+from landscape.core.validation import Unit, check_whole
 from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES
 from landscape.model.asked import asked_rules
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number

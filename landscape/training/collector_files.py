@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from landscape.core.base import Folder
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Folder
 from landscape.core.validation import Unit
 from landscape.model.history import HistoryLines, keep_beside, read_history, read_lines
 from landscape.model.replacement import replace, staging

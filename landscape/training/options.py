@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from landscape.core.arguments import check_whole
 from landscape.core.errors import JobError
-from landscape.core.explanation import explain
+from landscape.core.validation import check_whole, explain
 from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
 

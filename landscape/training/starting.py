@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.core.base import Folder
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Folder
 from landscape.model.checkpoint_names import checkpoint_numbers
 from landscape.model.run_files import HISTORY_FILE
 from landscape.model.snapshots import snapshot_files

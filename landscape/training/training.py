@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.arguments import check_whole
-from landscape.core.base import Place
 from landscape.core.devices import pick_device
 from landscape.core.errors import JobError, shown
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
+from landscape.core.validation import check_whole
 from landscape.model.asked import asked_rules
 from landscape.model.checkpoint_names import checkpoint_numbers
 from landscape.model.run_files import HISTORY_FILE, INFO_FILE

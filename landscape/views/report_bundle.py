@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from landscape.core.errors import LandscapeError
+from landscape.core.folders import run_labels
 from landscape.core.lock import driver_alive
-from landscape.core.places import run_labels
 from landscape.surface.surface import Surface
 from landscape.views.prepare.comparison import numbered
 from landscape.views.prepare.differences import TableItem

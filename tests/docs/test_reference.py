@@ -118,8 +118,7 @@ def test_the_help_of_export_lists_every_format_and_every_kind():
 
 def test_the_help_of_run_lists_every_precision_and_every_batch_norm_mode():
     from cluster.commands.run import run
-    from landscape.core.batch_norm import BatchNorm
-    from landscape.core.plan import Precision
+    from landscape.core.plan import BatchNorm, Precision
 
     assert {*get_args(Precision), *get_args(BatchNorm)} <= set(re.findall(r"\w+", run.__doc__ or ""))
 

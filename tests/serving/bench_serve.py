@@ -71,7 +71,7 @@ def make(folder: Path, model: str, asked: argparse.Namespace):  # type: ignore[n
     from landscape.compute.choosing import make_evaluator
     from landscape.compute.prepare import prepare
     from landscape.compute.serial import run
-    from landscape.core.memory import keep_freed_memory
+    from landscape.core.devices import keep_freed_memory
     from landscape.job.reading import read_job
 
     keep_freed_memory()  # as `landscape run --serial` does, and a replica

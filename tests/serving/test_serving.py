@@ -27,7 +27,7 @@ from cluster.serving.stub import LandscapeStub
 from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run
-from landscape.core.services import services_of
+from landscape.core.http import services_of
 from landscape.job.reading import read_job
 from landscape.store.results import open_run
 

@@ -19,8 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from landscape.core.grid import axis_coordinates
-from landscape.core.listening import Server, listen
-from landscape.core.services import ServedRun, Service, announce
+from landscape.core.http import ServedRun, Server, Service, announce, listen
 
 TOKEN = "the-token-of-the-service"
 

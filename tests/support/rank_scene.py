@@ -24,7 +24,7 @@ import users_training
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, LandscapeError
-from landscape.core.processes import end_with_parent
+from landscape.core.system import end_with_parent
 from landscape.model.arithmetic import state_digest
 from landscape.model.history import read_history
 from landscape.recipes.sources import Arrays

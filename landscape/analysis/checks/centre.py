@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from landscape.analysis.checks.words import NotJudged, check, number
-from landscape.core.batch_norm import BatchNorm
+from landscape.core.plan import BatchNorm
 from landscape.surface.record import CHANCE
 from landscape.surface.record_entries import Check
 

@@ -20,11 +20,10 @@ from landscape.compute.lanczos import lanczos
 from landscape.compute.paired import Pairs, evaluated
 from landscape.compute.points import AtPoints
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.batch_norm import BatchNorm
+from landscape.core.devices import host_limit
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.core.memory import host_limit
-from landscape.core.plan import Engine, Precision, in_float32
+from landscape.core.plan import BatchNorm, Engine, Precision, in_float32
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors

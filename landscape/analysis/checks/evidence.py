@@ -11,8 +11,8 @@ import numpy as np
 
 from landscape.analysis.checks.words import number as brief
 from landscape.compute.recorded_job import recorded_folder
+from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
-from landscape.core.places import locate, run_labels
 from landscape.core.validation import OF_RUN
 from landscape.job.recorded import spec_as_computed
 from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log

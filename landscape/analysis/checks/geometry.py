@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from landscape.analysis.checks.words import NotJudged, check, number, percent
-from landscape.core.batch_norm import RECALIBRATE
 from landscape.core.grid import Floats
+from landscape.core.plan import RECALIBRATE
 from landscape.surface.axes import Along
 from landscape.surface.record_entries import Check, CheckState
 

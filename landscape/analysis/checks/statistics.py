@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from landscape.analysis.checks.centre import CLOSE
 from landscape.analysis.checks.geometry import ORDER, SMALL_GAP, beside
 from landscape.analysis.checks.words import NotJudged, check, number, percent
-from landscape.core.batch_norm import RECALIBRATE
+from landscape.core.plan import RECALIBRATE
 from landscape.surface.axes import SEEN
 from landscape.surface.record_entries import Check, CheckState
 

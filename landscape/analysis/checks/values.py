@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from landscape.analysis.checks.words import NotJudged, check, number, percent
-from landscape.core.batch_norm import RECALIBRATE
+from landscape.core.plan import RECALIBRATE
 from landscape.model.history import Stretch
 from landscape.surface.record_entries import Check, CheckState
 

@@ -31,9 +31,8 @@ from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
 from landscape.compute.weights import Weights
-from landscape.core.errors import Interrupted, JobError, LandscapeError, shown
+from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
 from landscape.core.plan import Engine
-from landscape.core.progress import stage
 from landscape.job.job import Job
 from landscape.model.arithmetic import state_digest
 from landscape.model.parameters import State

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from landscape.compute.executor import Question, Shared, Station
-from landscape.core.errors import JobError
-from landscape.core.problem_names import WEIGHT
+from landscape.core.errors import JobError, NotRetried
 from landscape.core.random_state import fixed_seeds
-from landscape.core.retries import NotRetried
+from landscape.core.validation import WEIGHT
 from landscape.evaluation.engines.arithmetic import arithmetic
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State

@@ -19,8 +19,8 @@ from landscape.compute.recorded_job import Callback, recorded_fields, recorded_f
 from landscape.compute.weights import Weights
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, shown
-from landscape.core.numbers import ranges
-from landscape.core.places import locate
+from landscape.core.folders import locate
+from landscape.core.validation import ranges
 from landscape.job.directions.options import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.model.description import describe_parameters

@@ -19,9 +19,8 @@ from landscape.analysis.measures.worst import keskar, sharpness
 from landscape.compute.curvature_kept import KeptSteps
 from landscape.compute.executor import Calculator, Setting
 from landscape.compute.prepared import PreparedJob
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, stage
 from landscape.core.plan import Plan
-from landscape.core.progress import stage
 from landscape.evaluation.values import Values
 from landscape.model.description import describe_parameters
 from landscape.model.parameters import State, refuse_not_finite

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from landscape.core.arguments import is_number
 from landscape.core.statistics import Interval
+from landscape.core.validation import is_number
 
 NUMBERS = ("value", "stderr", "low", "high", "above", "below")
 

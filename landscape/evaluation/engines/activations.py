@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from landscape.core.affine import AffineRange, fake_quantise
+from landscape.core.rounding import AffineRange, fake_quantise
 
 
 class ActivationRounding:

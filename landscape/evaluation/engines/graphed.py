@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from landscape.core.devices import DEVICE_BYTES
 from landscape.core.errors import JobError
-from landscape.core.memory import DEVICE_BYTES
 from landscape.evaluation.engines.base import Forward
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch

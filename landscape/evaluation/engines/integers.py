@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.core.affine import AffineRange, levels
+from landscape.core.rounding import AffineRange, levels
 from landscape.evaluation.engines.activations import ActivationRounding
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.rounding import WeightRounding

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.core.memory import free_bytes
+from landscape.core.devices import free_bytes
 from landscape.core.random_state import noticed_draws
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.model_state import ModuleState

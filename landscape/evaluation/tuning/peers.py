@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from landscape.core.devices import cores
-from landscape.core.memory import free_bytes
-from landscape.core.processes import end_with_parent
+from landscape.core.devices import cores, free_bytes
+from landscape.core.system import end_with_parent
 from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.tuning.trials import Trials
 

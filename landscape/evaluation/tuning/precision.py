@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.memory import is_out_of_memory
+from landscape.core.devices import is_out_of_memory
 from landscape.core.plan import Plan, in_float32
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values

@@ -19,10 +19,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from landscape.core.arguments import is_number
 from landscape.core.errors import one_line, shown
 from landscape.core.files import folder_of_user, whole_file
 from landscape.core.plan import Engine
+from landscape.core.validation import is_number
 
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
 MOST_FILES, LARGEST_FILE, MOST_CHOICES = 256, 1 << 16, 16

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import Grid
-from landscape.core.memory import is_out_of_memory
 from landscape.evaluation.circumstances import key_of
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.precision import allowed_error, exact_values, precision_error

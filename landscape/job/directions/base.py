@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from landscape.core.frozen import Frozen
-from landscape.core.validation import Seed
+from landscape.core.validation import Frozen, Seed
 from landscape.surface.record import parse_axis
 from landscape.surface.record_parts import AxisRecord
 

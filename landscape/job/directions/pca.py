@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from landscape.core.errors import JobError
-from landscape.core.numbers import counted
-from landscape.core.validation import Count, SnapshotsOrPaths
+from landscape.core.validation import Count, SnapshotsOrPaths, counted
 from landscape.job.directions.base import DirectionSpec, Range
 from landscape.job.directions.paths import paths_in_words
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from landscape.core.arguments import check_whole, is_number
 from landscape.core.errors import JobError, nearest, shown
+from landscape.core.validation import check_whole, is_number
 from landscape.training.thor.rules import RULES
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.core.places import run_labels
+from landscape.core.folders import run_labels
 from landscape.surface.surface import Axis, Surface, check_observable
 from landscape.views.prepare import words
 from landscape.views.prepare.comparable import Comparable

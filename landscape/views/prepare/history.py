@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.core.numbers import MOST_STRETCHES, progressions
+from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.prepare.comparable import Comparable

@@ -11,8 +11,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.batch_norm import RECALIBRATE
-from landscape.core.numbers import counted
+from landscape.core.plan import RECALIBRATE
+from landscape.core.validation import counted
 from landscape.surface.axes import SEEN
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record_entries import BATCH_NORM, Check

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.core.numbers import counted
+from landscape.core.validation import counted
 from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
 from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepare import words

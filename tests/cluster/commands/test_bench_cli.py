@@ -12,8 +12,7 @@ import pytest
 
 from cluster.commands.bench_measuring import TooFewTiles, Watch, bench_report, over_serial, stretch
 from cluster.commands.bench_startup import first_tile, startup, write_job
-from landscape.core.errors import LandscapeError
-from landscape.core.progress import Progress
+from landscape.core.errors import LandscapeError, Progress
 from landscape.job.reading import read_job
 from landscape.store import LandscapeStore
 

@@ -16,7 +16,7 @@ from cluster.driver.sample_pieces import SamplePieces, SharedPoints, gather
 from cluster.driver.transfer import item_pieces, pack_samples, samples_of, unpack, unpack_samples
 from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
-from landscape.core.memory import HOST_BYTES
+from landscape.core.devices import HOST_BYTES
 from landscape.problem.contents import digest_of
 from landscape.problem.items import PickledItems
 from landscape.problem.samples import Rows

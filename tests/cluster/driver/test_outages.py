@@ -26,8 +26,7 @@ from cluster.driver.driver import Driver
 from cluster.driver.policy import Policy
 from cluster.runtime.status import run_status
 from landscape.compute.tally import Tally
-from landscape.core.errors import LandscapeError
-from landscape.core.progress import Progress
+from landscape.core.errors import LandscapeError, Progress
 from landscape.job.job import Job
 from landscape.store.results import open_run
 from landscape.surface.surface import OK

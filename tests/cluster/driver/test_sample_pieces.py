@@ -18,7 +18,7 @@ from cluster.driver import transfer
 from cluster.driver.crew import share_samples
 from cluster.driver.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
-from landscape.core.memory import HOST_BYTES
+from landscape.core.devices import HOST_BYTES
 from landscape.problem.batches import samples_digest
 from landscape.problem.samples import Rows
 

@@ -23,7 +23,7 @@ from cluster.training.settings import ray_train_settings
 from cluster.training.train import named_as_here
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.core.lock import training_lock
-from landscape.core.object_log import ObjectLog
+from landscape.core.object_store import ObjectLog
 from landscape.model.launch import Launch, write_launch
 
 

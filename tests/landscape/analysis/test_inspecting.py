@@ -297,7 +297,7 @@ def test_what_cannot_be_inspected_is_refused_in_a_line(computed, options, messag
 
 
 def test_a_run_on_a_disk_that_is_mounted_read_only_is_inspected(computed, monkeypatch):
-    monkeypatch.setattr("landscape.core.local.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
+    monkeypatch.setattr("landscape.core.files.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
     assert inspect_point(computed, "wide", at=(0, 0), problem=problem).point == (0, 0)
 
 

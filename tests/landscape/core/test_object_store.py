@@ -17,11 +17,9 @@ from small_models import Counter, make_job, quadratic_problem, wandering
 
 from landscape import JobError, Problem, extend, open_run, run
 from landscape.core.errors import Interrupted, LandscapeError, StoreError
-from landscape.core.folders import open_folder
-from landscape.core.lease import CARD, Lease
-from landscape.core.lock import driver_alive, run_lock
-from landscape.core.object_log import ObjectLog
-from landscape.core.probe import probe
+from landscape.core.folders import open_folder, probe
+from landscape.core.lock import CARD, Lease, driver_alive, run_lock
+from landscape.core.object_store import ObjectLog
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.store import LandscapeStore

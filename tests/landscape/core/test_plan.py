@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 
-from landscape.core.batch_norm import STATISTICS, BatchNorm
-from landscape.core.plan import Engine, Plan
+from landscape.core.plan import STATISTICS, BatchNorm, Engine, Plan
 
 PLAN = Plan(16, 2, "cpu", "bfloat16", "batch", 3, Engine.parse("vmap:4+maxima"))
 RECORD = {

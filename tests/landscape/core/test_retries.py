@@ -6,8 +6,7 @@ import pytest
 
 from cluster.driver.policy import Policy
 from cluster.driver.transfer import OtherDirection
-from landscape.core.errors import JobError
-from landscape.core.retries import NotRetried, RetryRule
+from landscape.core.errors import JobError, NotRetried, RetryRule
 from landscape.evaluation.unchanged import SamplesChanged
 from landscape.problem.observables import OtherObservables
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from landscape.core.affine import AffineRange, fake_quantise
 from landscape.core.quantisation import Quantisation
-from landscape.core.rounding import levels_of, round_rows, scales_of
+from landscape.core.rounding import AffineRange, fake_quantise, levels_of, round_rows, scales_of
 
 BITS = range(1, 17)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from landscape.core.services import ServedRun, Service, announce, services, services_of
+from landscape.core.http import ServedRun, Service, announce, services, services_of
 
 
 @pytest.fixture(autouse=True)

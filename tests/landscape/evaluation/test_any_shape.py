@@ -28,7 +28,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from landscape import JobError, Problem, extend, run
-from landscape.core.memory import DEVICE_BYTES, HOST_BYTES
+from landscape.core.devices import DEVICE_BYTES, HOST_BYTES
 from landscape.core.plan import Plan
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator

@@ -31,9 +31,8 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.core.batch_norm import BatchNorm
 from landscape.core.devices import pick_device
-from landscape.core.plan import Plan, default_plan
+from landscape.core.plan import BatchNorm, Plan, default_plan
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator

@@ -12,8 +12,8 @@ from small_models import ConvNet, image_samples, make_job, raw_chunk
 from torch import nn
 
 from landscape import JobError, run
+from landscape.core.devices import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.core.grid import Grid
-from landscape.core.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed

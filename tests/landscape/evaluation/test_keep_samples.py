@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import landscape
 from landscape import Problem, Surface, by_class, extend, open_run, subset
+from landscape.core.devices import KEPT_BYTES
 from landscape.core.errors import Interrupted, JobError
-from landscape.core.memory import KEPT_BYTES
 from landscape.problem.observables import Combination
 from landscape.store import LandscapeStore
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape.core.errors import JobError, LandscapeError
-from landscape.core.numbers import ranges
+from landscape.core.validation import ranges
 from landscape.model.arithmetic import state_digest
 from landscape.model.history import log_end, read_history
 from landscape.model.run_files import read_info

@@ -12,7 +12,7 @@ from small_models import make_job, quadratic_problem
 
 from landscape import open_run, run
 from landscape.core.errors import LandscapeError
-from landscape.core.local import LocalFolder
+from landscape.core.files import LocalFolder
 from landscape.store import DurableStore, LandscapeStore, survey
 
 REASONS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}

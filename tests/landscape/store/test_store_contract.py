@@ -29,10 +29,9 @@ from torch import nn
 
 from landscape import NotFoundError, Problem, TrajectoryCollector, open_run, run
 from landscape.core.errors import Interrupted, JobError, LandscapeError
-from landscape.core.folders import open_folder
+from landscape.core.folders import open_folder, probe
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.lock import driver_alive, run_lock
-from landscape.core.probe import probe
 from landscape.model.arithmetic import layout
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.history import read_history

@@ -102,7 +102,7 @@ import sys, time
 from pathlib import Path
 from test_search import Keep, Machine, by_batch
 from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.core.processes import end_with_parent
+from landscape.core.system import end_with_parent
 
 end_with_parent()
 place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -23,7 +23,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
-from landscape.core.numbers import counted
+from landscape.core.validation import counted
 from landscape.job.defaults import DEFAULTS
 from landscape.job.directions.directions_plane import cosines, project
 from landscape.job.directions.file import supplied_direction

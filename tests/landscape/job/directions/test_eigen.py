@@ -18,7 +18,7 @@ from landscape.compute.curvature_kept import KeptSteps
 from landscape.compute.eigenpairs import serial_solver
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
-from landscape.core.local import LocalFolder
+from landscape.core.files import LocalFolder
 from landscape.core.lock import run_lock
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.core.places import run_labels
+from landscape.core.folders import run_labels
 from landscape.surface.surface import Axis, Surface
 from landscape.views.prepare.comparison import Compared, check_mode, compared, contrasts, item_labels
 from landscape.views.prepare.comparison_errors import COMBINED, PAIRED, UNPAIRED

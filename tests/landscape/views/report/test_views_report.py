@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from landscape.compute.work import Task
-from landscape.core.errors import LandscapeError
+from landscape.core.errors import Failure, LandscapeError
 from landscape.core.plan import Engine
-from landscape.core.progress import Failure
 from landscape.evaluation.tuning.questions import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
