@@ -15,9 +15,7 @@ import torch
 from landscape.core.errors import NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
-from landscape.model.arithmetic import direction_digest
-from landscape.model.description import ParameterInfo, in_first_version
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State, direction_digest, in_first_version
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.items import PickledItems, as_pickled
 from landscape.problem.points import PointSets

@@ -38,7 +38,7 @@ from landscape.evaluation.reduction import Before
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.tuning.trials import Trials
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.problem.items import PickledItems
 from landscape.problem.points import PointSets

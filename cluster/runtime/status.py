@@ -8,9 +8,8 @@ from cluster.runtime.console import seconds_text
 from landscape.core.errors import StoreError, flat, printable
 from landscape.core.lock import driver_alive
 from landscape.core.validation import ranges
-from landscape.model.command import inspect_command
-from landscape.model.history import log_end, read_lines
-from landscape.model.training_state import training_state, went_on_to
+from landscape.model.history import log_end, read_lines, training_state, went_on_to
+from landscape.model.layer_rules import inspect_command
 from landscape.store import LandscapeStore, root_problems
 from landscape.store.results import open_run
 from landscape.store.state import (

@@ -15,8 +15,7 @@ from cluster.runtime.listing import omitted_line
 from cluster.runtime.logs import write_remark
 from cluster.runtime.packed import is_packed, packed_listing
 from cluster.runtime.shipping import list_folder
-from landscape.model.onnx_names import onnx_files
-from landscape.model.packed_file import names_a_file
+from landscape.model.packed_file import names_a_file, onnx_files
 
 
 @contextlib.contextmanager

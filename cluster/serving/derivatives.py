@@ -20,7 +20,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 
 # Of an axis: at this share of its length a difference of float32 losses is far above their rounding, and still linear.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** (1 / 3) / 2

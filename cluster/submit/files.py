@@ -11,8 +11,7 @@ from cluster.runtime.listing import LEAVES, Listing
 from cluster.submit.checks import folder_listing, named_files
 from cluster.submit.work import Work
 from landscape.core.errors import JobError, shown
-from landscape.model.onnx_names import onnx_files
-from landscape.model.packed_file import names_a_file
+from landscape.model.packed_file import names_a_file, onnx_files
 
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
 NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"

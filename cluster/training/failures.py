@@ -22,7 +22,7 @@ from cluster.training.board import CONTROLLER, LOST
 from cluster.training.rank import PeerLost, RankFailed
 from landscape.core.errors import one_line, shown
 from landscape.core.folders import open_folder
-from landscape.model.checkpoint_names import checkpoint_numbers
+from landscape.model.run_files import checkpoint_numbers
 
 # What is seen of ranks that are gone, and what the others then meet.
 OF_RANKS_LOST = (WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError, RayError, PeerLost)

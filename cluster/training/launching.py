@@ -15,9 +15,18 @@ import numpy as np
 from cluster.training.job import TrainingJob
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of
 from landscape.core.folders import open_folder
-from landscape.model.checkpoint_names import checkpoint_numbers
-from landscape.model.launch import DONE, FAILED, INTERRUPTED, Launch, now, read_launch, write_launch
-from landscape.model.run_files import read_info, read_problem
+from landscape.model.run_files import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Launch,
+    checkpoint_numbers,
+    now,
+    read_info,
+    read_launch,
+    read_problem,
+    write_launch,
+)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from landscape.core.errors import NotFoundError, shown
 from landscape.core.folders import open_folder
-from landscape.model.launch import read_launch
+from landscape.model.run_files import read_launch
 
 FOLDER = "logs"
 NAME = re.compile(r"rank-(\d+)\.log")

@@ -17,8 +17,7 @@ from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
-from landscape.model.asked import asked_rules
-from landscape.model.layer_rules import RULES, Finding
+from landscape.model.layer_rules import RULES, Finding, asked_rules
 from landscape.store import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE

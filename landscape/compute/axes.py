@@ -16,8 +16,7 @@ from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
 from landscape.job.directions.directions_plane import cosines
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.model.arithmetic import direction_digest, norm
-from landscape.model.parameters import State
+from landscape.model.parameters import State, direction_digest, norm
 from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan
 from landscape.surface.record import plain

@@ -17,8 +17,7 @@ from landscape.job.directions.context import Workers, in_this_process
 from landscape.job.directions.paths import RunPath, RunSnapshot
 from landscape.job.directions.spectrum import Spectrum
 from landscape.job.landscape import Landscape
-from landscape.model.description import ParameterInfo
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State
 from landscape.model.weight_files import load_weights
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem

@@ -24,7 +24,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
-from landscape.model.description import trainable_matrices
+from landscape.model.parameters import trainable_matrices
 from landscape.surface.convexity import (
     EIGENVALUES,
     UNDECIDED,

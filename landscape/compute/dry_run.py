@@ -10,7 +10,7 @@ from landscape.compute.weights import Weights
 from landscape.core.devices import cores
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.model.command import inspect_command
+from landscape.model.layer_rules import inspect_command
 from landscape.model.parameters import State
 from landscape.problem.samples import Samples
 from landscape.store import LandscapeStore, has_constant_loss

@@ -23,9 +23,7 @@ from landscape.evaluation.derivatives import RECALIBRATED
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.eigen import STEPS
 from landscape.job.directions.spectrum import Eigenpair, Spectrum
-from landscape.model.arithmetic import norm
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import State
+from landscape.model.parameters import State, describe_parameters, norm
 from landscape.surface.record import Record
 
 FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open

@@ -21,7 +21,7 @@ from landscape.compute.pack_graph import Exported
 from landscape.compute.refusals import Noticing, decides, is_users, refusal, sizes_of
 from landscape.core.errors import JobError
 from landscape.evaluation.differentiable import without_reentrant_checkpoints
-from landscape.model.structure import filled, leaves_of, structure_of
+from landscape.model.packed_model import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]
 FILTERING = "_filter_traceback_frames"  # of newer versions of torch

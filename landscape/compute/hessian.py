@@ -17,8 +17,7 @@ from landscape.core.errors import JobError
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.derivatives import Products
 from landscape.evaluation.factors import loss_factors
-from landscape.model.description import ParameterInfo, describe_parameters
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State, describe_parameters
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised

@@ -29,11 +29,9 @@ from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.private import private_copy
 from landscape.job.job import Job
 from landscape.job.reading import read_job
-from landscape.model.model import PortableModel
 from landscape.model.packed_file import REMEDY, SUFFIX
-from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS
+from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS, PortableModel, leaves_of, structure_of
 from landscape.model.snapshots import versions
-from landscape.model.structure import leaves_of, structure_of
 from landscape.problem.observables import Combination
 from landscape.problem.points import PointSets
 from landscape.problem.portable import portable_problem

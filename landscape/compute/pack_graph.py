@@ -14,8 +14,7 @@ from torch import Tensor, fx, nn
 
 from landscape.compute.refusals import place_of_node
 from landscape.core.errors import JobError, shown
-from landscape.model.modules import options_of
-from landscape.model.packed_graph import DTYPES, FORMATS
+from landscape.model.packed_graph import DTYPES, FORMATS, options_of
 from landscape.model.packed_operations import ALLOWED, PYTHON
 from landscape.model.packed_rules import RULES
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from landscape.core.errors import LandscapeError, message_of, shown
 from landscape.core.files import PARTIAL
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
-from landscape.model.tensors import DTYPES
+from landscape.model.packed_model import DTYPES
 
 ALIGNED = 64  # bytes, as torch's own memory is
 ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before

@@ -20,8 +20,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.job.convexity import Convexity
 from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
-from landscape.model.description import trainable_matrices
-from landscape.model.parameters import State
+from landscape.model.parameters import State, trainable_matrices
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.store import LandscapeStore

@@ -49,9 +49,8 @@ from landscape.job.defaults import DEFAULTS, with_defaults_of
 from landscape.job.directions.context import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.model.description import describe_parameters, in_first_version
 from landscape.model.packed_snapshots import trajectory_of
-from landscape.model.parameters import immobile, refuse_not_finite
+from landscape.model.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.model.run_files import read_problem
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing

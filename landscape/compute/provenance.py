@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.model.description import ParameterInfo
+from landscape.model.parameters import ParameterInfo
 from landscape.surface.record_parts import Provenance
 
 

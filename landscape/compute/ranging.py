@@ -14,7 +14,7 @@ from landscape.core.grid import AXIS_NAMES, Grid
 from landscape.core.plan import Plan
 from landscape.job.directions.base import DirectionTensors, Range
 from landscape.job.landscape import Landscape
-from landscape.model.arithmetic import norm
+from landscape.model.parameters import norm
 from landscape.store import LandscapeStore
 from landscape.surface.ranges import FoundRange
 from landscape.surface.record import Record

@@ -9,8 +9,7 @@ import torch
 
 from landscape.compute.prepared import PreparedLandscape
 from landscape.core.errors import JobError, shown
-from landscape.model.arithmetic import norm
-from landscape.model.parameters import State
+from landscape.model.parameters import State, norm
 
 LEAST_REACH = 0.03  # of the weights' norm: 6 % of the weights do not move at all, the cosine of the real move is 0.998
 GOOD_REACH = 0.1  # 2 % do not move, the cosine is 0.9999

@@ -10,8 +10,7 @@ from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Index
 from landscape.core.validation import AUTO
 from landscape.job.directions.eigen import EigenDirection
-from landscape.model.arithmetic import layout
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters, layout
 from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
 

@@ -11,8 +11,7 @@ import torch
 from landscape.compute.algebra import Floats, dot, without
 from landscape.compute.hessian import Layout
 from landscape.core.statistics import Interval, interval_of
-from landscape.model.filters import filter_unview, filter_view
-from landscape.model.parameters import State
+from landscape.model.parameters import State, filter_unview, filter_view
 
 PROBES = 16
 AT_ONCE = 4  # probes per product: they share a gradient, and each takes the memory of a vector

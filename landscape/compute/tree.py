@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, shown
-from landscape.model.description import describe_parameters
-from landscape.model.modules import PATH, options_of
+from landscape.model.packed_graph import PATH, options_of
+from landscape.model.parameters import describe_parameters
 
 
 def described_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """What `landscape.model.modules.build_tree` makes the model's tree from: entries, and tensors by name.
+    """What `landscape.model.packed_graph.build_tree` makes the model's tree from: entries, and tensors by name.
 
     Raises:
         JobError: a module or parameter has a name that cannot be kept.

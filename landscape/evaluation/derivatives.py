@@ -25,8 +25,7 @@ from landscape.evaluation.gauss_newton import gauss_newton_products
 from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_wrong_derivatives, second_derivatives
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import State
+from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of

@@ -18,11 +18,10 @@ from landscape.evaluation.evaluation_order import Walk
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.weights import targets_of
-from landscape.model.description import describe_parameters
 from landscape.model.layer_rules import Finding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
 from landscape.model.layer_watch import Layer, NetworkWatcher
-from landscape.model.parameters import State
+from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.user_code import in_words
 

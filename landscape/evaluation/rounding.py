@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from landscape.core.quantisation import Quantisation
 from landscape.core.rounding import round_rows, scales_of
-from landscape.model.description import ParameterInfo, describe_parameters
-from landscape.model.filters import filter_unview, filter_view
+from landscape.model.parameters import ParameterInfo, describe_parameters, filter_unview, filter_view
 
 
 @dataclass(frozen=True)

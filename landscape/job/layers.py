@@ -9,8 +9,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import Frozen
-from landscape.model.asked import asked_rules
-from landscape.model.layer_rules import RULES
+from landscape.model.layer_rules import RULES, asked_rules
 from landscape.surface.layers import LAYER_STATISTICS
 
 NEVER = ("gradients", "changes")  # what a point has none of

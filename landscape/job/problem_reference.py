@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from landscape.core.errors import shown
-from landscape.model.onnx_names import WRITTEN, names_onnx, onnx_files, reference_of
-from landscape.model.packed_file import SUFFIX, names_a_file
+from landscape.model.packed_file import SUFFIX, WRITTEN, names_a_file, names_onnx, onnx_files, reference_of
 
 MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
 

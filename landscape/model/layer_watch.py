@@ -19,8 +19,156 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscape.model.layer_rules import BOUNDS, Tensors
 from landscape.model.layer_statistics import Statistics, merged, statistics_of
-from landscape.model.log_masks import LogMasks, is_log_of_zeros
-from landscape.model.masks import beside_mask, is_watched, origin_of_infinite, values_given
+
+# ----------------------------------------------------------------------------------------------------
+# What masks do to values: which are infinite by a mask, and not by a fault, and which are next to -Inf by one.
+
+SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # which make Inf of a mask's -Inf
+MASKING = ("add", "mul", "sub")  # by which a mask of finite numbers is made, and added to scores
+# A mask's number, such as -1e9 or the lowest of a type, is below the one, and what it leaves of scores so near to it.
+MASKED, NEAR = -1e4, 1e-2
+
+
+def is_watched(value: Any) -> bool:
+    """Whether it is a tensor whose values can be looked at."""
+    if not isinstance(value, Tensor) or value.is_meta or value._is_zerotensor():
+        return False  # reading a derivative that is zero, which has no memory, would end the process
+    return value.is_floating_point() or value.is_complex()
+
+
+def values_given(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """What an operation is about to be given: copies of the tensors that it writes into, such as that of `exp_`."""
+    values = [*arguments, *named.values()]
+    if not function._schema.is_mutable:
+        return values
+    all_of_them = function._schema.arguments
+    written = {each.name for each in all_of_them if each.alias_info is not None and each.alias_info.is_write}
+    names = [*(each.name for each in all_of_them[: len(arguments)]), *named]
+    return [
+        value.clone() if name in written and is_watched(value) else value
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def origin_of_infinite(name: str, tensor: Tensor, arguments: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether an operation made values that are not finite of ones that are; whether infinite ones only stayed so."""
+    if tensor.layout is not torch.strided or bool(torch.isfinite(tensor).all()):
+        return False, False
+    given = [each for argument in arguments for each in _flat(argument)]
+    if bool(torch.isnan(tensor).any()):
+        return not any(_any(torch.isnan, each) for each in given), False
+    ways = (torch.isinf,) if name in SIGN_CHANGING or tensor.is_complex() else (torch.isposinf, torch.isneginf)
+    born = any(_any(way, tensor) and not any(_any(way, each) for each in given) for way in ways)
+    return born, not born
+
+
+def _any(way: Callable[[Tensor], Tensor], value: Tensor | float) -> bool:
+    return bool(way(torch.as_tensor(value)).any())
+
+
+def _flat(argument: Any) -> list[Any]:
+    """The numbers and the tensors of an argument that may be infinite."""
+    members = argument if isinstance(argument, (list, tuple)) else [argument]
+    return [each for each in members if isinstance(each, float) or (is_watched(each) and each.layout is torch.strided)]
+
+
+def beside_mask(operation: str, tensor: Tensor, known: Statistics) -> Statistics:
+    """The statistics of an operation's values that no mask has set to a number far below the others.
+
+    >>> scores = torch.tensor([0.5, -1.5, -1e9, -1e9])
+    >>> beside_mask("add", scores, statistics_of(scores)).magnitude
+    1.0
+    """
+    if operation not in MASKING or not known.low <= MASKED or tensor.layout is not torch.strided or tensor.is_complex():
+        return known
+    hidden = tensor <= known.low / 2
+    rest, lowest = tensor[~hidden], tensor[hidden].double()
+    if lowest.numel() < 2 or not rest.numel() or not bool((lowest <= known.low * (1 - NEAR)).all()):
+        return known
+    return statistics_of(rest)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What becomes of -Inf that a logarithm makes of zeros: it is a mask where all of it is taken up, and else a fault.
+
+LOGARITHMS = ("log", "log2", "log10")
+
+
+def is_log_of_zeros(operation: str, tensor: Tensor) -> bool:
+    """Whether all of an operation's values that are not finite are -Inf of a logarithm, as of the zeros of a mask."""
+    return operation in LOGARITHMS and bool((torch.isfinite(tensor) | torch.isneginf(tensor)).all())
+
+
+@dataclass
+class _Held:
+    """A memory with -Inf: of which layers, and whether an operation was given it since."""
+
+    layers: frozenset[str]
+    used: bool = False
+
+
+class LogMasks:
+    """Follows -Inf of logarithms from operation to operation, through one pass of a network.
+
+    A softmax takes it up: what comes of it is finite. It is a fault where NaN or +Inf comes of it, and where the pass
+    ends with it.
+
+    Attributes:
+        guilty: the layers whose -Inf was a fault.
+    """
+
+    def __init__(self) -> None:
+        self.guilty = set[str]()
+        self._held = dict[int, _Held]()  # by the address of the memory, which views share
+
+    def made(self, layer: str, tensor: Tensor) -> None:
+        """A layer made -Inf of zeros by a logarithm."""
+        self._held[_address(tensor)] = _Held(frozenset((layer,)))
+
+    def computed(self, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
+        """An operation was carried out.
+
+        Args:
+            given: the arguments as they were before it, which may have written into some.
+        """
+        if not self._held:
+            return
+        pairs = zip(_tensors(arguments), _tensors(given), strict=True)
+        known = [(self._held.get(_address(each)), before) for each, before in pairs]
+        memories = [held for held, before in known if held is not None and _has(torch.isneginf, before)]
+        if not memories:
+            return
+        layers = frozenset[str]().union(*(memory.layers for memory in memories))
+        for memory in memories:
+            memory.used = True
+        wrong = [each for each in _tensors(given) if _has(torch.isnan, each) or _has(torch.isposinf, each)]
+        for tensor in _tensors([output]):
+            if not wrong and (_has(torch.isnan, tensor) or _has(torch.isposinf, tensor)):
+                self.guilty |= layers
+            elif _has(torch.isneginf, tensor):
+                self._held[_address(tensor)] = _Held(layers)
+
+    def end(self) -> None:
+        """The pass has ended: what nothing has taken up since is what it gave."""
+        for memory in self._held.values():
+            self.guilty |= frozenset() if memory.used else memory.layers
+        self._held = {}
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
+    return [each for each in flat if is_watched(each) and each.layout is torch.strided and not each.is_complex()]
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _has(way: Any, tensor: Tensor) -> bool:
+    return bool(way(tensor).any())
+
+
+# ----------------------------------------------------------------------------------------------------
 
 ACTIVATIONS = {
     "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",

@@ -31,7 +31,7 @@ from torch.utils.flop_counter import flop_registry
 
 from landscape.core.devices import free_bytes
 from landscape.core.errors import JobError, message_of
-from landscape.model.indices import BY_DIMENSION, proxy_in
+from landscape.model.packed_operations import BY_DIMENSION, proxy_in
 from landscape.model.packed_rules import RULES, refuse_numbers
 
 SHARE = 0.9  # of the free memory: the rest is for what kernels take besides

@@ -2,22 +2,271 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import mmap
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from landscape.core.devices import host_limit
-from landscape.core.errors import JobError, message_of
-from landscape.model.description import ParameterInfo
-from landscape.model.model import PortableModel
+from landscape.core.errors import JobError, message_of, one_line, shown
+from landscape.core.validation import parse_json
+from landscape.model.packed_bounds import bounds_of
 from landscape.model.packed_file import Archive
-from landscape.model.structure import checked_structure, count_of, filled
-from landscape.model.tensors import read_tensors
+from landscape.model.packed_graph import build_tree, program_of
+from landscape.model.parameters import ParameterInfo
+
+# ----------------------------------------------------------------------------------------------------
+# The structure of a batch: a tensor, or tuples, lists and dicts of tensors, as plain values that JSON can hold.
+#
+# A tensor is `"tensor"`, and the others are `["tuple", …]`, `["list", …]` and `["dict", [key, …], …]`.
+
+TENSOR = "tensor"
+DEEPEST = 16
+
+
+def structure_of(value: Any) -> Any:
+    """The structure of a value.
+
+    Raises:
+        TypeError: it holds something else, such as an object of a class.
+    """
+    if isinstance(value, Tensor):
+        return TENSOR
+    if isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
+        return ["dict", *([key, structure_of(member)] for key, member in value.items())]
+    if isinstance(value, (tuple, list)):
+        return ["list" if isinstance(value, list) else "tuple", *map(structure_of, value)]
+    raise TypeError(type(value).__name__)
+
+
+def checked_structure(value: Any, deepest: int = DEEPEST) -> Any:
+    """A structure that came from a file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if value == TENSOR:
+        return value
+    if deepest and isinstance(value, list) and value and value[0] in ("tuple", "list", "dict"):
+        kind, *members = value
+        if kind != "dict":
+            return [kind, *(checked_structure(member, deepest - 1) for member in members)]
+        if all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], (str, int)) for pair in members):
+            return [kind, *([key, checked_structure(member, deepest - 1)] for key, member in members)]
+    raise ValueError("a batch of a structure that is none")
+
+
+def leaves_of(structure: Any, value: Any) -> list[Any]:
+    """The tensors of a value of this structure, in its order; also of one that stands for values while it is traced."""
+    if structure == TENSOR:
+        return [value]
+    kind, *members = structure
+    if kind == "dict":
+        return [leaf for key, member in members for leaf in leaves_of(member, value[key])]
+    return [leaf for place, member in enumerate(members) for leaf in leaves_of(member, value[place])]
+
+
+def filled(structure: Any, leaves: Iterator[Any]) -> Any:
+    """A value of this structure, with these tensors in its order."""
+    if structure == TENSOR:
+        return next(leaves)
+    kind, *members = structure
+    if kind == "dict":
+        return {key: filled(member, leaves) for key, member in members}
+    return (list if kind == "list" else tuple)(filled(member, leaves) for member in members)
+
+
+def count_of(structure: Any) -> int:
+    """How many tensors a value of this structure holds."""
+    if structure == TENSOR:
+        return 1
+    kind, *members = structure
+    return sum(count_of(member[1] if kind == "dict" else member) for member in members)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The model of a portable problem: modules with the packed names, and the graphs that compute with them.
+
+MAIN = "model"  # the graph that a call of the model runs
+
+
+class PortableModel(nn.Module):
+    """Runs graphs on tensors that it holds under the names that they had in the packed model.
+
+    Args:
+        entries: see `build_tree`.
+        tensors: see `build_tree`.
+        constants: tensors that graphs hold beside these.
+        graphs: by name, each with the structures of what it is given and returns.
+
+    Attributes:
+        described: what directions must know of the parameters, in their order.
+        only_in: the precision that the graphs name types of; empty where they name none.
+        inlined: layers of the packed model whose calls stand in the graphs as plain operations: `norms`, and `rounded`,
+            whose inputs a landscape with quantised activations rounds.
+
+    Raises:
+        ValueError: something of these cannot be.
+    """
+
+    def __init__(
+        self, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], constants: Sequence[Tensor],
+        graphs: Mapping[str, Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.described: tuple[ParameterInfo, ...] = ()
+        self.only_in = ""
+        self.inlined: Mapping[str, tuple[str, ...]] = {"norms": (), "rounded": ()}
+        build_tree(self, entries, tensors)
+        self.constants = tuple(constants)
+        self._programs = {name: _program(name, graph, self, len(constants)) for name, graph in graphs.items()}
+        for name, graph in graphs.items():
+            if graph["graph"]["inputs"] != count_of(graph["takes"]):
+                raise ValueError(f"a graph {name[:40]!r} of other inputs than it takes")
+            if len(graph["graph"]["outputs"]) != count_of(graph["returns"]):
+                raise ValueError(f"a graph {name[:40]!r} of other outputs than it returns")
+
+    def without_weights(self) -> PortableModel:
+        """A model that shares this one's graphs and constants, and holds no weights."""
+        bare = PortableModel([], {}, self.constants, {})
+        bare._programs = self._programs
+        return bare
+
+    def forward(self, batch: Any) -> Any:
+        """What the graph `model` returns for a batch."""
+        return self.run(MAIN, batch)
+
+    def run(self, name: str, batch: Any) -> Any:
+        """What the graph of this name returns for a batch.
+
+        Raises:
+            JobError: for batches of this shape it does what no packed graph may do.
+        """
+        program, _, takes, returns = self._programs[name]
+        leaves = self._within_bounds(name, leaves_of(takes, batch))
+        return filled(returns, iter(program(self, *leaves)))
+
+    def _within_bounds(self, name: str, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves, after a look at what the graph does with them; where the model is traced, the look is traced."""
+        proxy = next((each for each in leaves if isinstance(each, fx.Proxy)), None)
+        if proxy is None:
+            self._programs[name][1](self, leaves)
+            return leaves
+
+        def within_bounds(*leaves: Any) -> Sequence[Any]:
+            return self._within_bounds(name, leaves)
+
+        looked_at: Any = proxy.tracer.create_proxy("call_function", within_bounds, tuple(leaves), {})
+        return [looked_at[place] for place in range(len(leaves))]
+
+
+def _program(name: str, said: Mapping[str, Any], root: nn.Module, constants: int) -> tuple[Any, Any, Any, Any]:
+    """What runs a graph, what looks at it before, and the structures of what it takes and returns."""
+    program, graph = program_of(said["graph"], root, constants)
+    return program, bounds_of(name, graph), said["takes"], said["returns"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Named tensors of a member, in the format of safetensors, read into memory or mapped from a copy.
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "C64": torch.complex64, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip
+TENSOR_NAME = re.compile(r"[^\x00-\x1f]{1,1000}")
+LARGEST_HEADER = 100_000_000  # bytes, as safetensors allows
+
+
+def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a member.
+
+    Args:
+        limit: bytes of a member above which they are mapped from a copy without a name, which nobody else can change;
+            written to, they are pages of memory. Default: they are read into memory.
+
+    Raises:
+        JobError: the member is damaged, or its copy does not fit the disk.
+    """
+    size = archive.size_of(member)
+    try:
+        if limit is not None and size > limit:
+            return _mapped(archive, member, size)
+        with archive.reading(member) as read:
+            begin, entries = _header(bytes(read.take(min(8, size))), size, read.take)
+            tensors = {}
+            for name, entry in sorted(entries.items(), key=lambda each: each[1]["data_offsets"]):
+                shape, dtype = _layout(name, entry, size - begin)
+                read.skip(begin + entry["data_offsets"][0] - (size - read.left))
+                tensors[name] = tensor = torch.empty(shape, dtype=dtype)
+                if tensor.numel():
+                    read.into(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                _refuse_other_truths(name, tensor)
+            return {name: tensors[name] for name in entries}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
+        if isinstance(error, JobError):
+            raise
+        raise archive.damaged(f"{shown(member)} holds no tensors: {str(error)[:80]}") from None
+
+
+def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
+    with tempfile.TemporaryFile() as copy:
+        try:
+            archive.copy(member, copy)
+            copy.flush()
+        except OSError as error:
+            raise JobError(
+                f"{archive.name}: {shown(member)} does not fit the folder {tempfile.gettempdir()} ({one_line(error)}); "
+                "point TMPDIR at a larger disk, or ask for fewer num_samples"
+            ) from None
+        whole = memoryview(mmap.mmap(copy.fileno(), size, access=mmap.ACCESS_COPY))
+    begin, entries = _header(bytes(whole[:8]), size, lambda count: whole[8 : 8 + count])
+    tensors = {}
+    for name, entry in entries.items():
+        shape, dtype = _layout(name, entry, size - begin)
+        count, start = math.prod(shape), begin + entry["data_offsets"][0]
+        held = torch.frombuffer(whole, dtype=dtype, count=count, offset=start).view(shape) if count else None
+        tensors[name] = torch.empty(shape, dtype=dtype) if held is None else held
+        _refuse_other_truths(name, tensors[name])
+    return tensors
+
+
+def _refuse_other_truths(name: str, tensor: Tensor) -> None:
+    """Refuse truth values whose bytes are neither 0 nor 1, which kernels take for places in tables."""
+    if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
+        raise ValueError(f"truth values of {shown(name)} that are neither 0 nor 1")
+
+
+def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, dict[str, Any]]:
+    """Where the bytes of tensors begin, and the entry of each."""
+    length = int.from_bytes(first, "little")
+    if not 2 <= length <= min(LARGEST_HEADER, size - 8):
+        raise ValueError(f"a header of {length} bytes")
+    header = parse_json(bytes(take(length)))
+    return 8 + length, {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+
+def _layout(name: str, entry: Mapping[str, Any], size: int) -> tuple[list[int], torch.dtype]:
+    """The shape and the type of a tensor that lies within so many bytes."""
+    if not TENSOR_NAME.fullmatch(name):
+        raise ValueError("a name that no tensor has")
+    dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+        raise ValueError(f"sizes of {shown(name)} that are no numbers")
+    if last - first != math.prod(shape) * dtype.itemsize or last > size:
+        raise ValueError(f"{shown(name)} does not have the bytes of its shape")
+    return shape, dtype
+
+
+# ----------------------------------------------------------------------------------------------------
 
 JOB, WEIGHTS, CONSTANTS, SAMPLES = (
     "job.yaml", "tensors/weights.safetensors", "tensors/constants.safetensors", "tensors/samples.safetensors",

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from landscape.core.errors import LandscapeError
 from landscape.core.files import Place
-from landscape.model.history import log_end
+from landscape.model.history import log_end, went_on_to
 from landscape.model.packed_file import Archive, names_a_file, part_of
 from landscape.model.run_files import FOLDER, SNAPSHOT_NAME, writing
 from landscape.model.snapshots import Snapshot, Trajectory, read_trajectory
-from landscape.model.training_state import went_on_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +31,7 @@ class PackedSnapshot(Snapshot):
         Raises:
             JobError: the file is damaged.
         """
-        from landscape.model.tensors import read_tensors
+        from landscape.model.packed_model import read_tensors
 
         assert self.archive is not None
         return read_tensors(self.archive, self.path)

@@ -2,13 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from landscape.core.errors import JobError
-from landscape.model.description import ParameterInfo
+
+# ----------------------------------------------------------------------------------------------------
+# What the arithmetic must know about each parameter, read off the types of a model's modules.
+
+NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+
+
+@dataclass(frozen=True)
+class ParameterInfo:
+    """What the arithmetic must know about one parameter, read off its module's type.
+
+    Attributes:
+        role: `norm` in a normalisation layer, else `bias` for tensors of at most one dimension, else `weight`; fused
+            experts have one dimension more.
+        trainable: whether directions may move it: it requires gradients and holds real floating-point numbers.
+        transposed_groups: the number of groups of a layer whose dimension 0 is the *input*: those of a transposed
+            convolution, 1 for GPT-2's `Conv1D`; 0 for all other parameters, whose dimension 0 is the output.
+        experts: in which order fused experts hold their weights after dimension 0, which counts the experts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Literal["weight", "bias", "norm"]
+    trainable: bool
+    transposed_groups: int = 0
+    experts: Literal["", "output first", "input first"] = ""
+
+
+def trainable_matrices(model: nn.Module) -> tuple[ParameterInfo, ...]:
+    """The trainable parameters of two dimensions or more: neither biases nor what normalisation layers scale by."""
+    return tuple(info for info in describe_parameters(model) if info.trainable and len(info.shape) > 1)
+
+
+def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
+    """One `ParameterInfo` per parameter of `model`, tied ones once, in the order of `named_parameters`.
+
+    A model that was packed says them itself, as its modules are no longer of the types that told them.
+
+    >>> [(info.name, info.role) for info in describe_parameters(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))]
+    [('0.weight', 'weight'), ('0.bias', 'bias'), ('1.weight', 'norm'), ('1.bias', 'norm')]
+    """
+    described = getattr(model, "described", None)
+    if isinstance(described, tuple) and all(isinstance(info, ParameterInfo) for info in described) and described:
+        return described
+    owners = {
+        f"{prefix}.{name}" if prefix else name: module
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)
+    }
+    return tuple(_describe(name, parameter, owners[name]) for name, parameter in model.named_parameters())
+
+
+def _describe(name: str, parameter: nn.Parameter, owner: nn.Module) -> ParameterInfo:
+    experts = _experts_order(parameter, owner)
+    role: Literal["weight", "bias", "norm"] = "bias" if parameter.dim() - bool(experts) <= 1 else "weight"
+    if is_norm_layer(owner):
+        role = "norm"
+    return ParameterInfo(
+        name,
+        tuple(parameter.shape),
+        role,
+        parameter.requires_grad and parameter.is_floating_point(),
+        _transposed_groups(parameter, owner),
+        experts,
+    )
+
+
+def _transposed_groups(parameter: nn.Parameter, owner: nn.Module) -> int:
+    """The groups of a layer that holds [in, out, …]; 0 where the output comes first.
+
+    `Conv1D` of transformers (GPT-2, GPT, ImageGPT) is a linear layer with a weight [in, nf]. It is known by its name
+    and its `nf`, as this package does without transformers.
+    """
+    if isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1:
+        return int(owner.groups)
+    outputs = getattr(owner, "nf", None) if type(owner).__name__ == "Conv1D" else None
+    return 1 if parameter.dim() == 2 and outputs == parameter.shape[1] else 0
+
+
+def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "output first", "input first"]:
+    """The order of a parameter that holds all experts of a mixture: [expert, out, in] by default; empty for others.
+
+    transformers marks the modules that hold [expert, in, out] (GPT-OSS) with `is_transposed`. A parameter [expert, out]
+    beside such a weight is the bias of the experts.
+    """
+    if not type(owner).__name__.endswith("Experts"):
+        return ""
+    counts = {weight.shape[0] for weight in owner.parameters(recurse=False) if weight.dim() == 3}
+    if parameter.dim() not in (2, 3) or parameter.shape[0] not in counts:
+        return ""
+    return "input first" if getattr(owner, "is_transposed", False) is True else "output first"
+
+
+def in_first_version(infos: Sequence[ParameterInfo]) -> tuple[ParameterInfo, ...]:
+    """The same parameters as version 0.1.0 described them. Random directions that it kept as seeds are drawn by these.
+
+    That version took the first dimension of every weight, except those of transposed convolutions, for the output.
+    """
+    return tuple(_in_first_version(info) for info in infos)
+
+
+def _in_first_version(info: ParameterInfo) -> ParameterInfo:
+    # A transposed convolution has three dimensions at least.
+    groups = 0 if len(info.shape) == 2 else info.transposed_groups
+    role = "weight" if info.role == "bias" and len(info.shape) > 1 else info.role
+    return replace(info, role=role, transposed_groups=groups, experts="")
+
+
+def is_norm_layer(module: nn.Module) -> bool:
+    """Whether a module normalises: by its type, or by a class name that ends in 'Norm' (those of other libraries)."""
+    return isinstance(module, NORM_LAYERS) or type(module).__name__.rstrip("123d").endswith(("Norm", "FrozenBatchNorm"))
+
+
+# ----------------------------------------------------------------------------------------------------
 
 State = Mapping[str, Tensor]
 
@@ -154,3 +274,141 @@ def immobile(model: nn.Module, *, bfloat16_weights: bool = False) -> list[str]:
 
 def _types(tensors: State) -> str:
     return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pure arithmetic on states: norms, inner products, sums, flattening and digests. Inputs stay unchanged.
+
+
+def norm(state: State) -> float:
+    """Euclidean norm over all tensors, accumulated in float64.
+
+    >>> norm({"weight": torch.tensor([[2.0, 0.0]]), "bias": torch.tensor([1.0, 2.0])})
+    3.0
+    """
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in state.values()))
+
+
+def dot(first: State, second: State) -> float:
+    """Inner product over all tensors of `first`, accumulated in float64; `second` holds them too."""
+    return sum(float((tensor.double() * second[name].double()).sum()) for name, tensor in first.items())
+
+
+def difference(first: State, second: State) -> dict[str, Tensor]:
+    """first − second in float64, over the floating-point tensors of `second`."""
+    return {
+        name: first[name].double() - tensor.double() for name, tensor in second.items() if tensor.is_floating_point()
+    }
+
+
+def combine(origin: State, directions: Sequence[State], coordinates: Sequence[float]) -> dict[str, Tensor]:
+    """The point θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors that no direction names are those of θ₀.
+
+    Args:
+        origin: θ₀.
+        directions: dₖ, one per axis.
+        coordinates: cₖ, one per axis.
+
+    >>> combine({"w": torch.zeros(2)}, [{"w": torch.tensor([1.0, 2.0])}], [0.5])["w"].tolist()
+    [0.5, 1.0]
+    """
+    point = dict(origin)
+    for coordinate, direction in zip(coordinates, directions, strict=True):
+        for name, tensor in direction.items():
+            point[name] = torch.add(point[name], tensor.to(point[name].dtype), alpha=coordinate)
+    return point
+
+
+def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Where each tensor lies in the flattened vector: name, shape and offset, in elements."""
+    places, offset = [], 0
+    for name in names:
+        places.append({"name": name, "shape": list(state[name].shape), "offset": offset})
+        offset += state[name].numel()
+    return places
+
+
+def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """The tensors one after the other as a float32 vector; zero where `state` lacks one.
+
+    Args:
+        places: what `layout` returned for them.
+    """
+    pieces = [
+        state[place["name"]].reshape(-1).float().numpy()
+        if place["name"] in state
+        else np.zeros(int(np.prod(place["shape"], dtype=np.int64)), np.float32)
+        for place in places
+    ]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+
+
+def unflatten(vector: np.ndarray, places: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The inverse of `flatten`; tensors that are zero throughout are left out, as nothing moves them."""
+    state = {}
+    for place in places:
+        size = int(np.prod(place["shape"], dtype=np.int64))
+        piece = vector[place["offset"] : place["offset"] + size]
+        if piece.any():
+            state[place["name"]] = torch.from_numpy(np.array(piece, np.float32)).reshape(place["shape"])
+    return state
+
+
+def state_digest(state: State) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names, in hexadecimal."""
+    hashed = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()
+
+
+def direction_digest(state: State) -> str:
+    """The digest of a direction as it is stored: in float32, tensors that are zero throughout left out."""
+    return state_digest({name: tensor.float() for name, tensor in state.items() if bool(tensor.any())})
+
+
+# ----------------------------------------------------------------------------------------------------
+# The output filters of a parameter: its tensor as one row per filter, and filter normalisation.
+
+EPSILON = 1e-10  # Li et al. 2018, as in their published code
+
+
+def filter_view(tensor: Tensor, info: ParameterInfo) -> Tensor:
+    """The tensor as [filters, elements], one row per output filter.
+
+    Dimension 0 is the output of linear and convolution weights, of embeddings (one row per token) and of
+    vectors (one element per unit). A transposed convolution holds [in, out/groups, …]: its output filter
+    (g, j) is made of the input channels of group g, so [in, o, …] → [groups, in/groups, o, …] → [groups·o, …].
+    Fused experts have a filter per expert and output: [e, out, in] → [e·out, in], and [e, in, out] likewise.
+    """
+    if tensor.dim() == 0:
+        return tensor.reshape(1, 1)
+    if info.experts:
+        ordered = tensor.transpose(1, 2) if info.experts == "input first" and tensor.dim() == 3 else tensor
+        return ordered.reshape(ordered.shape[0] * ordered.shape[1], math.prod(ordered.shape[2:]))
+    if not info.transposed_groups:
+        return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:]))
+    groups = info.transposed_groups
+    grouped = tensor.reshape(groups, tensor.shape[0] // groups, *tensor.shape[1:]).transpose(1, 2)
+    return grouped.reshape(groups * tensor.shape[1], math.prod(grouped.shape[2:]))
+
+
+def filter_unview(rows: Tensor, info: ParameterInfo) -> Tensor:
+    """The inverse of `filter_view`: rows, one per output filter, as the tensor that they were taken from."""
+    if info.experts == "input first" and len(info.shape) == 3:
+        count, inputs, outputs = info.shape
+        return rows.reshape(count, outputs, inputs).transpose(1, 2).contiguous()
+    if not info.transposed_groups:
+        return rows.reshape(info.shape)
+    groups = info.transposed_groups
+    grouped = rows.reshape(groups, info.shape[1], info.shape[0] // groups, *info.shape[2:]).transpose(1, 2)
+    return grouped.reshape(info.shape).contiguous()
+
+
+def scale_to_filters(direction: Tensor, weight: Tensor, info: ParameterInfo) -> Tensor:
+    """Filter normalisation: d_f ← d_f · ‖w_f‖ / (‖d_f‖ + 1e-10) for every output filter f (Li et al. 2018, §4)."""
+    rows, weights = filter_view(direction.double(), info), filter_view(weight.double(), info)
+    scale = weights.norm(dim=1, keepdim=True) / (rows.norm(dim=1, keepdim=True) + EPSILON)
+    return filter_unview(rows * scale, info)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from landscape.core.errors import JobError, NotFoundError, message_of, shown
 from landscape.model.packed_file import Archive, part_of
+from landscape.model.packed_model import read_tensors
 from landscape.model.run_files import SNAPSHOT_FORMAT
-from landscape.model.tensors import read_tensors
 
 log = logging.getLogger("landscape")
 

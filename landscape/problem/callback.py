@@ -13,8 +13,7 @@ from torch import nn
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.random_state import fixed_seeds
-from landscape.model.onnx_names import names_onnx
-from landscape.model.packed_file import names_a_file
+from landscape.model.packed_file import names_a_file, names_onnx
 from landscape.problem.network import knowing
 from landscape.problem.onnx_models import onnx_problem
 from landscape.problem.portable import portable_problem

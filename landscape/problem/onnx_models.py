@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, shown
-from landscape.model.description import describe_parameters
-from landscape.model.onnx_names import REFERENCE, WRITTEN
+from landscape.model.packed_file import REFERENCE, WRITTEN
+from landscape.model.parameters import describe_parameters
 from landscape.problem.problem import Problem
 
 CRITERIA = (

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.model.model import PortableModel
-from landscape.model.packed_model import PortableFile
+from landscape.model.packed_model import PortableFile, PortableModel
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
 from landscape.problem.supervised import Supervised

@@ -8,7 +8,7 @@ import torch
 
 from landscape.core.errors import JobError, StoreError, one_line, shown
 from landscape.core.files import Folder
-from landscape.model.checkpoint_names import checkpoint_numbers
+from landscape.model.run_files import checkpoint_numbers
 from landscape.recipes.settings import Settings
 from landscape.training.checkpoints import Checkpoint, mark_begun, may_begin_anew, write_checkpoint
 from landscape.training.contents import plain

@@ -12,7 +12,7 @@ from torch import nn
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.validation import check_whole, is_number, ranges
-from landscape.model.asked import asked_rules
+from landscape.model.layer_rules import asked_rules
 from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules

@@ -116,7 +116,7 @@ def repair_constants(
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
-    from landscape.model.arithmetic import flatten  # of torch
+    from landscape.model.parameters import flatten  # of torch
 
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
     if arrays.moment_rows and sample_index is not None and arrays.level is None:

@@ -18,7 +18,7 @@ MOST_RUNS = 64  # whose paths a landscape draws, and more than a job may name: t
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
     """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
-    from landscape.model.arithmetic import unflatten  # of torch
+    from landscape.model.parameters import unflatten  # of torch
 
     array = arrays["directions"]
     # A missing chunk would read as zeros, and a damaged shape may ask for more memory than there is: so the chunks are

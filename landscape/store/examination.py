@@ -99,7 +99,7 @@ def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> 
 
 def check_directions(arrays: LandscapeArrays) -> list[str]:
     """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
-    from landscape.model.arithmetic import direction_digest  # of torch
+    from landscape.model.parameters import direction_digest  # of torch
 
     tensors = stored_directions(arrays) or []
     pairs = zip(arrays.axis_names, arrays.direction_digests(), tensors, strict=False)

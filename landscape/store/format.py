@@ -196,7 +196,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
 
     Drawn ones are stored where that takes at most DIRECTION_BYTES; the others are drawn again from their seeds.
     """
-    from landscape.model.arithmetic import flatten  # of torch
+    from landscape.model.parameters import flatten  # of torch
 
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)

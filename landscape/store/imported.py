@@ -51,7 +51,7 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
         LandscapeError: something lies at the place in which it is made.
         OSError: the run cannot be written.
     """
-    from landscape.model.arithmetic import direction_digest  # of torch
+    from landscape.model.parameters import direction_digest  # of torch
 
     folder, staged, grid = open_folder(run), staged_name(name), imported.grid
     if folder.folders(f"{FOLDER}/{staged}"):

@@ -10,8 +10,7 @@ from typing import Any
 from landscape.core.errors import LandscapeError, shown
 from landscape.core.files import Folder
 from landscape.core.folders import bytes_of, open_folder
-from landscape.model.history import log_end
-from landscape.model.training_state import training_state
+from landscape.model.history import log_end, training_state
 from landscape.store.places import MARKS, FoundRun, changed, open_place, search
 from landscape.store.state import cause_of
 from landscape.store.status import read_row

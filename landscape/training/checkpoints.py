@@ -17,8 +17,14 @@ import torch
 
 from landscape.core.errors import JobError, LandscapeError, one_line, shown
 from landscape.core.files import Folder, left_by_the_dead
-from landscape.model.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
-from landscape.model.run_files import refusing_disk_errors, writing
+from landscape.model.run_files import (
+    CHECKPOINTS,
+    NAME,
+    checkpoint_numbers,
+    checkpoint_path,
+    refusing_disk_errors,
+    writing,
+)
 from landscape.training.contents import digest_of
 
 BEGUN = "begun"
@@ -61,7 +67,7 @@ def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> Non
     with writing(folder, checkpoint_path(number)) as temporary, open(temporary, "wb") as file:
         _save(saved, file)
     before = [other for other in checkpoint_numbers(folder) if other < number]
-    with refusing_disk_errors(folder.place(FOLDER)):
+    with refusing_disk_errors(folder.place(CHECKPOINTS)):
         _delete_others(folder, {number, *before[1 - KEPT :]})
 
 
@@ -80,11 +86,11 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _delete_others(folder: Folder, kept: set[int]) -> None:
     """Delete the other checkpoints, those with larger numbers too, and what writers that have died left."""
-    for name in folder.names(FOLDER):
+    for name in folder.names(CHECKPOINTS):
         match = NAME.fullmatch(name)
         if (match and int(match[1]) not in kept) or left_by_the_dead(name) or name == BEGUN:
-            folder.delete(f"{FOLDER}/{name}")
-    folder.sync_names(FOLDER)
+            folder.delete(f"{CHECKPOINTS}/{name}")
+    folder.sync_names(CHECKPOINTS)
 
 
 def read_last(folder: Folder) -> Checkpoint | None:
@@ -117,8 +123,8 @@ def _refuse_folders(folder: Folder) -> None:
     Raises:
         JobError: names it.
     """
-    for name in filter(NAME.fullmatch, folder.folders(FOLDER)):
-        place = shown(folder.place(f"{FOLDER}/{name}"))
+    for name in filter(NAME.fullmatch, folder.folders(CHECKPOINTS)):
+        place = shown(folder.place(f"{CHECKPOINTS}/{name}"))
         raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, then start again")
 
 
@@ -169,7 +175,7 @@ def _loaded(file: Path) -> tuple[Any, str]:
 
 def may_begin_anew(folder: Folder) -> bool:
     """Whether a training began in this run, and was stopped before its first checkpoint."""
-    return BEGUN in folder.names(FOLDER)
+    return BEGUN in folder.names(CHECKPOINTS)
 
 
 def mark_begun(folder: Folder) -> None:
@@ -179,8 +185,8 @@ def mark_begun(folder: Folder) -> None:
         LandscapeError: the disk is full, or rights are missing; or a folder has the name of a checkpoint.
     """
     _refuse_folders(folder)
-    with refusing_disk_errors(folder.place(FOLDER)):
-        folder.write(f"{FOLDER}/{BEGUN}", b"")
+    with refusing_disk_errors(folder.place(CHECKPOINTS)):
+        folder.write(f"{CHECKPOINTS}/{BEGUN}", b"")
         for number in checkpoint_numbers(folder):
             folder.delete(checkpoint_path(number))
-        folder.sync_names(FOLDER)
+        folder.sync_names(CHECKPOINTS)

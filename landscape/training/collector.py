@@ -26,12 +26,11 @@ from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit, check_whole
 from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES
-from landscape.model.asked import asked_rules
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number
+from landscape.model.layer_rules import asked_rules
 from landscape.model.parameters import state_of
-from landscape.model.replacement import finish, remove_leftovers
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
-from landscape.model.snapshots import snapshot_files, versions, write_snapshot
+from landscape.model.snapshots import finish, remove_leftovers, snapshot_files, versions, write_snapshot
 from landscape.training.collector_files import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
 from landscape.training.description import describe_run, kept_of, learning_rate
 from landscape.training.network import refuse_incomplete, unwrap

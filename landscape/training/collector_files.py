@@ -11,9 +11,8 @@ from landscape.core.errors import JobError, shown
 from landscape.core.files import Folder
 from landscape.core.validation import Unit
 from landscape.model.history import HistoryLines, keep_beside, read_history, read_lines
-from landscape.model.replacement import replace, staging
 from landscape.model.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
-from landscape.model.snapshots import read_trajectory, snapshot_files
+from landscape.model.snapshots import read_trajectory, replace, snapshot_files, staging
 from landscape.training.description import CHANGING
 
 INTERRUPTED = "interrupted"  # the history of a training that was killed before its first snapshot

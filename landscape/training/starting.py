@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from landscape.core.errors import JobError, shown
 from landscape.core.files import Folder
-from landscape.model.checkpoint_names import checkpoint_numbers
-from landscape.model.run_files import HISTORY_FILE
+from landscape.model.run_files import HISTORY_FILE, checkpoint_numbers
 from landscape.model.snapshots import snapshot_files
 from landscape.training.checkpoints import mark_begun, may_begin_anew
 

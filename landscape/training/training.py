@@ -32,9 +32,8 @@ from landscape.core.errors import JobError, shown
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import check_whole
-from landscape.model.asked import asked_rules
-from landscape.model.checkpoint_names import checkpoint_numbers
-from landscape.model.run_files import HISTORY_FILE, INFO_FILE
+from landscape.model.layer_rules import asked_rules
+from landscape.model.run_files import HISTORY_FILE, INFO_FILE, checkpoint_numbers
 from landscape.training import ranks
 from landscape.training.checkpoints import (
     Checkpoint,

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from landscape import Job, JobError, Problem, run
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 
 pytestmark = pytest.mark.frameworks
 

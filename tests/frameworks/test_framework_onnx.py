@@ -13,7 +13,7 @@ from landscape import Job, open_run, run
 from landscape.compute.pack import pack
 from landscape.core.errors import JobError
 from landscape.job.reading import read_job
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 
 pytestmark = pytest.mark.frameworks

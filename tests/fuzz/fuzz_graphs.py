@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from landscape.model.model import PortableModel
+from landscape.model.packed_model import PortableModel
 from landscape.model.packed_operations import ALLOWED, PYTHON
 from landscape.problem.user_code import in_words
 

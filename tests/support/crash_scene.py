@@ -34,7 +34,7 @@ import landscape
 from cluster.runtime.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.core.grid import tile_at
-from landscape.model.arithmetic import state_digest
+from landscape.model.parameters import state_digest
 from landscape.model.snapshots import read_trajectory
 from landscape.store import LandscapeStore, commit
 from landscape.surface.record import Record, parse_axis

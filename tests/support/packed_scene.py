@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from landscape import Job, Problem
 from landscape.compute.pack import Packed, pack
-from landscape.model.model import PortableModel
+from landscape.model.packed_model import PortableModel
 
 PLANE = {"name": "plane", "size": 3, "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}]}
 

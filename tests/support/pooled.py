@@ -15,8 +15,7 @@ from landscape.evaluation.engines.rewrite import tidy
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.table import REWRITES
 from landscape.job.directions.random import random_direction
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, state_of
 from landscape.problem.problem import Problem
 
 CPU = torch.device("cpu")

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.system import end_with_parent
-from landscape.model.arithmetic import state_digest
 from landscape.model.history import read_history
+from landscape.model.parameters import state_digest
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
 from landscape.training import Training, ranks

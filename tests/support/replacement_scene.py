@@ -22,9 +22,9 @@ from disk import Call, Disk, Handler, die_at
 from power import Chooser, Log, Model, fingerprint
 
 from landscape import TrajectoryCollector
-from landscape.model.arithmetic import state_digest
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.history import read_history
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
 

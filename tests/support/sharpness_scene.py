@@ -17,7 +17,7 @@ from landscape.analysis.measures.slope import Slope
 from landscape.compute.executor import LocalCalculator, Setting
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.model.description import ParameterInfo, describe_parameters
+from landscape.model.parameters import ParameterInfo, describe_parameters
 
 LINE = {"name": "line", "size": 3, "directions": [{"kind": "random"}]}
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.model.arithmetic import state_digest
+from landscape.model.parameters import state_digest
 from landscape.training import Training
 
 EPOCHS, BATCH, WORDS = 2, 10, 7

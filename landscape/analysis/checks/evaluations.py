@@ -32,9 +32,7 @@ from landscape.evaluation.rounding import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.eigen import STEPS
 from landscape.job.directions.random import RandomDirection
-from landscape.model.arithmetic import norm
-from landscape.model.description import describe_parameters, in_first_version
-from landscape.model.parameters import State
+from landscape.model.parameters import State, describe_parameters, in_first_version, norm
 from landscape.problem.selection import samples_in
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.

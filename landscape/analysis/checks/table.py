@@ -26,7 +26,7 @@ from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError
 from landscape.core.grid import Floats, Index
 from landscape.job.defaults import with_defaults_of
 from landscape.job.directions.random import RandomDirection
-from landscape.model.command import inspect_command
+from landscape.model.layer_rules import inspect_command
 from landscape.surface.record_entries import Check
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
 

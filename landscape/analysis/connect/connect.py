@@ -34,8 +34,7 @@ from landscape.compute.weights import Weights
 from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
 from landscape.core.plan import Engine
 from landscape.job.job import Job
-from landscape.model.arithmetic import state_digest
-from landscape.model.parameters import State
+from landscape.model.parameters import State, state_digest
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore

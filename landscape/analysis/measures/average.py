@@ -15,8 +15,7 @@ from landscape.analysis.measures.rows import Row, row_of
 from landscape.core.statistics import interval_of
 from landscape.evaluation.values import Values
 from landscape.job.directions.random import random_direction
-from landscape.model.description import ParameterInfo
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State
 
 DRAWS = 100  # as in Bisla et al. 2022 and Andriushchenko et al. 2023
 PAIRS = DRAWS // 2  # δ and −δ: equally likely, and together free of the gradient's part, the largest of their spread

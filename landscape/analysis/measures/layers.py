@@ -11,8 +11,7 @@ from torch import Tensor
 from landscape.analysis.measures.lines import Base, Draw, mean_of, samples_of, stderr_over, weights_of
 from landscape.analysis.measures.rises import draws_of, rises_of
 from landscape.analysis.measures.rows import Row, row_of
-from landscape.model.description import ParameterInfo
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State
 
 LAYER_DISTANCES = (0.1, 0.25, 0.5)
 LAYER_LINES = 4  # of each layer: few, as a network has many layers; their interval says how far they agree

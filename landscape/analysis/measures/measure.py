@@ -23,9 +23,8 @@ from landscape.core.folders import locate
 from landscape.core.validation import ranges
 from landscape.job.directions.options import DEFAULT_IGNORE
 from landscape.job.job import Job
-from landscape.model.description import describe_parameters
 from landscape.model.packed_snapshots import logged_beyond
-from landscape.model.parameters import State
+from landscape.model.parameters import State, describe_parameters
 from landscape.model.snapshots import Trajectory
 from landscape.store import LandscapeStore, landscape_names
 

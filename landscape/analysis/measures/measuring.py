@@ -22,8 +22,7 @@ from landscape.compute.prepared import PreparedJob
 from landscape.core.errors import JobError, stage
 from landscape.core.plan import Plan
 from landscape.evaluation.values import Values
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import State, refuse_not_finite
+from landscape.model.parameters import State, describe_parameters, refuse_not_finite
 
 # Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
 # little.

@@ -23,8 +23,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, shown
 from landscape.core.lock import driver_alive
 from landscape.job.job import Job
-from landscape.model.arithmetic import state_digest
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters, state_digest
 from landscape.model.snapshots import Trajectory
 from landscape.store import refuse_unwritable
 from landscape.store.tidying import writing

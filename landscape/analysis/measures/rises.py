@@ -17,8 +17,7 @@ from landscape.core.statistics import interval_of
 from landscape.evaluation.values import Values
 from landscape.job.directions.eigen import LEAST_RISE
 from landscape.job.directions.random import random_direction
-from landscape.model.description import ParameterInfo
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State
 
 # 16 lines of 9 points are 9 % of a plane of 40 x 40, and a t-interval over 16 is 9 % wider than a normal one.
 LINES = 16

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from landscape.core.grid import Floats
     from landscape.job.directions.context import Context
-    from landscape.model.description import ParameterInfo
-    from landscape.model.parameters import State
+    from landscape.model.parameters import ParameterInfo, State
 
 Range = tuple[float, float]
 

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
     from landscape.job.directions.paths import RunPath, RunSnapshot
     from landscape.job.directions.spectrum import Spectrum
-    from landscape.model.description import ParameterInfo
-    from landscape.model.parameters import State
+    from landscape.model.parameters import ParameterInfo, State
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -8,8 +8,7 @@ import numpy as np
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.model.arithmetic import dot, norm
-from landscape.model.parameters import State
+from landscape.model.parameters import State, dot, norm
 
 PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane
 

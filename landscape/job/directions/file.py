@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.job.directions.context import Context
-    from landscape.model.description import ParameterInfo
-    from landscape.model.parameters import State
+    from landscape.model.parameters import ParameterInfo, State
 
 
 class FileDirection(DirectionSpec):
@@ -45,7 +44,7 @@ class FileDirection(DirectionSpec):
 
     def identity(self, context: Context) -> dict[str, Any]:
         """The tensors in the file, wherever it lies, and how they are scaled."""
-        from landscape.model.arithmetic import state_digest
+        from landscape.model.parameters import state_digest
 
         options = self.model_dump(mode="json", exclude={"path"})
         return options | {"tensors": state_digest(context.tensors(self.path))}

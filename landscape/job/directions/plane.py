@@ -63,7 +63,7 @@ class PlaneDirection(DirectionSpec):
 
     def check(self, context: Context) -> None:
         """The networks must be three, and the origin the first of them."""
-        from landscape.model.arithmetic import state_digest
+        from landscape.model.parameters import state_digest
 
         digests = [context.digest(model) for model in self.models]
         for k, digest in enumerate(digests):
@@ -129,7 +129,7 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
     >>> plane_through(corners, ["w"]).corners.tolist()
     [[0.0, 0.0], [5.0, 0.0], [4.0, 3.0]]
     """
-    from landscape.model.arithmetic import dot, norm
+    from landscape.model.parameters import dot, norm
 
     first, second, third = networks
     _refuse_other_buffers(networks)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.job.directions.context import Context
-    from landscape.model.description import ParameterInfo
-    from landscape.model.parameters import State
+    from landscape.model.parameters import ParameterInfo, State
 
 
 class RandomDirection(SeededDirection):
@@ -91,7 +90,7 @@ def random_direction(
         JobError: no parameter moves.
 
     >>> import torch
-    >>> from landscape.model.description import describe_parameters
+    >>> from landscape.model.parameters import describe_parameters
     >>> from landscape.model.parameters import state_of
     >>> model = torch.nn.Linear(2, 3)
     >>> direction = random_direction(state_of(model), describe_parameters(model), seed=1)

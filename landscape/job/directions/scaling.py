@@ -9,10 +9,7 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.job.directions.options import Normalise
-from landscape.model.arithmetic import norm
-from landscape.model.description import ParameterInfo
-from landscape.model.filters import EPSILON, scale_to_filters
-from landscape.model.parameters import State
+from landscape.model.parameters import EPSILON, ParameterInfo, State, norm, scale_to_filters
 
 
 def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInfo], ignore: Sequence[str]) -> None:

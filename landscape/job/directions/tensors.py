@@ -12,8 +12,7 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.model.arithmetic import norm
-from landscape.model.parameters import State
+from landscape.model.parameters import State, norm
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.
 RANK_TOLERANCE = 1e-10

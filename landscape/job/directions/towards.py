@@ -75,7 +75,7 @@ def step_towards(origin: State, target: State) -> dict[str, Tensor]:
     Raises:
         JobError: the difference is not finite in the type of the directions, float32.
     """
-    from landscape.model.arithmetic import difference
+    from landscape.model.parameters import difference
 
     # Infinity minus infinity is NaN: a mask that both have does not move.
     steps = difference(target, origin).items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.model.command import inspect_command
+from landscape.model.layer_rules import inspect_command
 from landscape.surface.convexity import EIGENVALUES
 from landscape.surface.derived import bases_of
 from landscape.surface.layers import BREAKING, LayersRecord

@@ -17,9 +17,8 @@ from cluster.commands.entry import main
 from cluster.runtime.status import training_lines
 from landscape.analysis.measures.measure import origins_of
 from landscape.core.lock import training_lock
-from landscape.model.history import log_end
-from landscape.model.launch import DONE, Launch, write_launch
-from landscape.model.training_state import training_state
+from landscape.model.history import log_end, training_state
+from landscape.model.run_files import DONE, Launch, write_launch
 from landscape.store.results import open_run
 from landscape.views.prepare.words import caption
 

@@ -17,9 +17,7 @@ from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.options import Normalise
 from landscape.job.directions.random import RandomDirection, random_direction
 from landscape.job.job import Job
-from landscape.model.arithmetic import direction_digest
-from landscape.model.description import describe_parameters, in_first_version
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, direction_digest, in_first_version, state_of
 
 
 def model() -> nn.Module:

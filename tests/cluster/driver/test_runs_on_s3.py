@@ -18,7 +18,7 @@ import landscape
 from cluster.commands.entry import main
 from landscape.core.lock import run_lock
 from landscape.job.reading import read_job
-from landscape.model.arithmetic import state_digest
+from landscape.model.parameters import state_digest
 from landscape.model.snapshots import read_trajectory
 from landscape.surface.surface import OK
 

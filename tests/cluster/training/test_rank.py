@@ -24,7 +24,7 @@ from cluster.training.train import named_as_here
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.core.lock import training_lock
 from landscape.core.object_store import ObjectLog
-from landscape.model.launch import Launch, write_launch
+from landscape.model.run_files import Launch, write_launch
 
 
 def say_everything() -> None:

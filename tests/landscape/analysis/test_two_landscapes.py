@@ -24,9 +24,7 @@ from landscape.compute.points import AtPoints
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.core.quantisation import Quantisation
-from landscape.model.description import describe_parameters
-from landscape.model.filters import filter_unview, filter_view
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.sample_losses import paired_stderr
 from landscape.surface.surface import Surface

@@ -20,9 +20,7 @@ from landscape.compute.lanczos import lanczos
 from landscape.compute.trace import filter_weighted_trace, projected, trace
 from landscape.core.statistics import interval_of, t_quantile
 from landscape.job.directions.random import random_direction
-from landscape.model.description import describe_parameters
-from landscape.model.filters import filter_view
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, filter_view, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 

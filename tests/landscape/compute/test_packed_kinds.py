@@ -17,8 +17,8 @@ from landscape import Job, JobError, Problem, run
 from landscape.compute.pack import pack
 from landscape.compute.prepare import prepare
 from landscape.job.reading import read_job
-from landscape.model.description import describe_parameters
-from landscape.model.model import PortableModel
+from landscape.model.packed_model import PortableModel
+from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.problem.supervised import Supervised
 

@@ -23,8 +23,7 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.random import random_direction
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, state_of
 from landscape.store import LandscapeStore
 
 LEGACY = Path(__file__).resolve().parents[2] / "legacy"

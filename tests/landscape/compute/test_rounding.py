@@ -10,7 +10,7 @@ from torch import nn
 
 from landscape import JobError, Problem
 from landscape.compute.prepare import prepare
-from landscape.model.arithmetic import norm
+from landscape.model.parameters import norm
 
 
 def model_of(dtype=torch.bfloat16) -> nn.Module:

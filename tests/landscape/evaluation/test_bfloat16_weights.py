@@ -24,8 +24,7 @@ from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import MovingWeights
 from landscape.job.directions.random import random_direction
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, state_of
 from landscape.views.prepare.words import precision_text
 
 HALF_STEP = 2.0**-8  # of a number: the most that rounding it to bfloat16 changes

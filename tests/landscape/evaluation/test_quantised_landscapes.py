@@ -17,9 +17,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
 from landscape.job.job import Job
-from landscape.model.description import describe_parameters
-from landscape.model.filters import filter_unview, filter_view
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.views.prepare.words import caption
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}

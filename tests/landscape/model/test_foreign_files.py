@@ -12,8 +12,7 @@ from packed_scene import members_of, of_one_operation, small_file, with_json, wr
 
 from landscape import JobError, NotFoundError
 from landscape.job.reading import read_job
-from landscape.model.model import PortableModel
-from landscape.model.packed_model import PortableFile
+from landscape.model.packed_model import PortableFile, PortableModel
 from landscape.problem.callback import load_problem
 
 GRAPH = "graphs/0.json"

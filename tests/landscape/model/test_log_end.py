@@ -9,9 +9,8 @@ from statistics import mean, stdev
 import pytest
 
 from cluster.runtime.status import training_lines
-from landscape.model.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end
+from landscape.model.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end, training_state, went_on_to
 from landscape.model.snapshots import Snapshot
-from landscape.model.training_state import training_state, went_on_to
 from landscape.page.description import training as training_facts
 
 

@@ -21,20 +21,25 @@ from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.options import DEFAULT_IGNORE, Normalise
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.scaling import normalise_direction
-from landscape.model.arithmetic import (
+from landscape.model.parameters import (
+    ParameterInfo,
     combine,
+    describe_parameters,
     difference,
     direction_digest,
     dot,
+    filter_unview,
+    filter_view,
     flatten,
+    in_first_version,
     layout,
+    match_state,
     norm,
+    persistent_buffers,
     state_digest,
+    state_of,
     unflatten,
 )
-from landscape.model.description import ParameterInfo, describe_parameters, in_first_version
-from landscape.model.filters import filter_unview, filter_view
-from landscape.model.parameters import match_state, persistent_buffers, state_of
 from landscape.surface.record import Record
 
 # -- filter normalisation ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from scenes import needs_proc, play
 from landscape import TrajectoryCollector
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.object_store import ObjectFolder
-from landscape.model import replacement
+from landscape.model import snapshots
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.history import read_history
 from landscape.model.run_files import read_info
@@ -168,7 +168,7 @@ def test_a_collector_that_meets_a_full_disk_leaves_the_run_as_it_was(tmp_path, m
     def full(*given):
         raise LandscapeError("'run.json' cannot be written: No space left on device")
 
-    monkeypatch.setattr(replacement, "write_info", full)
+    monkeypatch.setattr(snapshots, "write_info", full)
     for options in ({"overwrite": True}, {"begin": 1}):
         with pytest.raises(LandscapeError, match="No space left"):
             collect(tmp_path, 0, **options)

@@ -16,11 +16,10 @@ from torch import nn
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.validation import ranges
-from landscape.model.arithmetic import state_digest
-from landscape.model.history import log_end, read_history
+from landscape.model.history import log_end, read_history, went_on_to
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
-from landscape.model.training_state import went_on_to
 from landscape.training.collector import TrajectoryCollector
 
 ROOT = Path(__file__).parents[3]

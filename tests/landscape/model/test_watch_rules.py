@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landscape.core.errors import JobError
-from landscape.model.asked import asked_rules
-from landscape.model.layer_rules import DEFAULTS, RULES, Tensors, findings
+from landscape.model.layer_rules import DEFAULTS, RULES, Tensors, asked_rules, findings
 from landscape.model.layer_statistics import Statistics, change_of, merged, statistics_of
 
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)

@@ -16,8 +16,7 @@ from small_models import Quadratic
 
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.http import Guard
-from landscape.model.arithmetic import layout
-from landscape.model.parameters import state_of
+from landscape.model.parameters import layout, state_of
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
 from landscape.store import LandscapeStore

@@ -13,7 +13,7 @@ from torch import nn
 
 from landscape import Job, JobError, NotFoundError, run
 from landscape.core.errors import LandscapeError
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 
 TEXT = "model.onnx with samples.npz and cross_entropy"

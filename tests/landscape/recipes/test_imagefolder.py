@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from landscape import Job, JobError, LandscapeError, NotFoundError, open_run, run
-from landscape.model.arithmetic import state_digest
 from landscape.model.history import read_history
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info, read_problem
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes import imagefolder

@@ -14,11 +14,10 @@ from torch import nn
 from landscape.core.errors import JobError
 from landscape.core.folders import open_folder
 from landscape.job.reading import read_job
-from landscape.model.arithmetic import state_digest
-from landscape.model.history import log_end, read_history
+from landscape.model.history import log_end, read_history, went_on_to
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
-from landscape.model.training_state import went_on_to
 from landscape.recipes import digits, former
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
 from landscape.recipes.sources import Arrays

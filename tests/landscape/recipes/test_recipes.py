@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from landscape.core.errors import JobError
-from landscape.model.arithmetic import state_digest
 from landscape.model.history import read_history
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info, read_network
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.callback import load_problem

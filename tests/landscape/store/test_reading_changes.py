@@ -12,8 +12,7 @@ from small_models import Quadratic
 
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
-from landscape.model.arithmetic import layout
-from landscape.model.parameters import state_of
+from landscape.model.parameters import layout, state_of
 from landscape.store import LandscapeStore, PickedValues, chunk_changes
 from landscape.store.format import NewArrays
 from landscape.surface.record import Record

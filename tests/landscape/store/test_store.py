@@ -37,8 +37,7 @@ from landscape import Job, JobError, NotFoundError, Problem, open_run, run
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.grid import Grid, axis_coordinates, tile_counts
 from landscape.core.lock import run_lock
-from landscape.model.arithmetic import layout
-from landscape.model.parameters import state_of
+from landscape.model.parameters import layout, state_of
 from landscape.store import DurableStore, LandscapeStore, commit, status_of
 from landscape.store.format import NewArrays
 from landscape.surface.record import Record

@@ -32,10 +32,9 @@ from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.core.folders import open_folder, probe
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.lock import driver_alive, run_lock
-from landscape.model.arithmetic import layout
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.history import read_history
-from landscape.model.parameters import state_of
+from landscape.model.parameters import layout, state_of
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.store import LandscapeStore, commit, landscape_names, open_zarr, survey

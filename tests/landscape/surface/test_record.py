@@ -17,7 +17,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Failure, LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
-from landscape.model.arithmetic import layout
+from landscape.model.parameters import layout
 from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
 from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord

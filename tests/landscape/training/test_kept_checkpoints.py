@@ -15,9 +15,8 @@ from users_training import Words, digest_of_training, train
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.folders import open_folder
-from landscape.model.checkpoint_names import checkpoint_numbers, checkpoint_path
 from landscape.model.history import read_history
-from landscape.model.run_files import read_info
+from landscape.model.run_files import checkpoint_numbers, checkpoint_path, read_info
 from landscape.model.snapshots import read_trajectory
 from landscape.training import Training
 from landscape.training.checkpoints import NAMES, read_last, write_checkpoint

@@ -16,7 +16,7 @@ from landscape.analysis.measures.rows import Row
 from landscape.analysis.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
 from landscape.compute import eigen_stores
 from landscape.core.errors import JobError
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]

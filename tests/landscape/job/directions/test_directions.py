@@ -30,9 +30,7 @@ from landscape.job.directions.file import supplied_direction
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import principal_components, random_walk_variance
 from landscape.job.directions.towards import towards_direction
-from landscape.model.arithmetic import combine
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import state_of
+from landscape.model.parameters import combine, describe_parameters, state_of
 
 NAMES = ("matrix", "vector", "scalar")
 

@@ -24,7 +24,7 @@ from landscape.job.directions.plane import PlaneDirection
 from landscape.job.directions.random import RandomDirection
 from landscape.job.directions.towards import TowardsDirection
 from landscape.job.landscape import Landscape
-from landscape.model.description import describe_parameters
+from landscape.model.parameters import describe_parameters
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.samples import as_samples
 

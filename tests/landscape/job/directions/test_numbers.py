@@ -10,9 +10,7 @@ from torch import nn
 from landscape import JobError, run
 from landscape.job.directions.kinds import seeded
 from landscape.job.directions.random import RandomDirection, random_direction
-from landscape.model.arithmetic import direction_digest
-from landscape.model.description import describe_parameters
-from landscape.model.parameters import state_of
+from landscape.model.parameters import describe_parameters, direction_digest, state_of
 
 
 @pytest.mark.parametrize("normalise", ["filter", "layer", "model", "none"])
