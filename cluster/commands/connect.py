@@ -15,8 +15,7 @@ from landscape.core.errors import JobError, message_of, shown
 if TYPE_CHECKING:
     from landscape.analysis.connect.connect import Connection
     from landscape.analysis.connect.ways import Values1D
-    from landscape.surface.barriers import Barrier
-    from landscape.surface.curves import Curve
+    from landscape.surface.barriers import Barrier, Curve
 
 
 def connect(

@@ -37,9 +37,8 @@ from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan
-from landscape.surface.grids import finer_shape
 from landscape.surface.record import plain
-from landscape.surface.refinement import MOST_LEVELS
+from landscape.surface.refinement import MOST_LEVELS, finer_shape
 from landscape.surface.surface import MOMENT_PARTS
 
 CALIBRATED_BYTES = 8  # per value: float64

@@ -13,8 +13,7 @@ from landscape.core.errors import JobError
 from landscape.core.lock import driver_alive
 from landscape.store import LandscapeStore, refuse_unwritable
 from landscape.store.tidying import keep_with_landscape, writing
-from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
-from landscape.surface.connection import finite_or_none
+from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
 
 MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened
 

@@ -32,8 +32,7 @@ from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
-from landscape.surface.sample_losses import stored_stderr
-from landscape.surface.surface import NOT_COMPUTED
+from landscape.surface.surface import NOT_COMPUTED, stored_stderr
 from landscape.views.prepare.tables import duration
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))

@@ -22,7 +22,7 @@ from landscape.core.errors import JobError, stage
 from landscape.core.grid import Floats, as_written
 from landscape.job.directions.eigen import LEAST_RISE
 from landscape.problem.guessing import guessing_of
-from landscape.surface.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
+from landscape.surface.record_entries import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 log = logging.getLogger("landscape")
 

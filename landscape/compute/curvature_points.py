@@ -25,7 +25,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.evaluation.values import Values
 from landscape.model.parameters import trainable_matrices
-from landscape.surface.convexity import (
+from landscape.surface.record_entries import (
     EIGENVALUES,
     UNDECIDED,
     YES,

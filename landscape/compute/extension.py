@@ -19,8 +19,7 @@ from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
 from landscape.store import LandscapeStore
 from landscape.store.format import path_moment_rows
-from landscape.surface.sample_losses import LOSS_SAMPLES
-from landscape.surface.surface import MOMENTS, PATH_MOMENTS
+from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, PATH_MOMENTS
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from landscape.model.parameters import ParameterInfo, State, describe_parameters
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised
-from landscape.surface.convexity import products_in_float32
+from landscape.surface.record_entries import products_in_float32
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32

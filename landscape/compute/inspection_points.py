@@ -12,7 +12,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.values import Floats, Values
 from landscape.model.layer_statistics import Statistics
-from landscape.surface.layers import LayersRecord
+from landscape.surface.record_entries import LayersRecord
 
 
 def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:

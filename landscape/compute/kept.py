@@ -10,7 +10,7 @@ from landscape.evaluation.reduction import terms_of
 from landscape.job.job import Job
 from landscape.problem.observables import Observe
 from landscape.store import LandscapeStore
-from landscape.surface.sample_losses import SampleLosses
+from landscape.surface.surface import SampleLosses
 
 BYTES = SampleLosses.dtype.itemsize  # of one loss
 

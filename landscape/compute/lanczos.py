@@ -11,7 +11,7 @@ import numpy as np
 
 from landscape.compute.algebra import Floats, combination, dot, length, without
 from landscape.job.directions.eigen import STEPS
-from landscape.surface.convexity import UNDECIDED, ZERO, is_negative
+from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding

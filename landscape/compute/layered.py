@@ -17,7 +17,7 @@ from landscape.job.layers import Layers
 from landscape.model.parameters import State
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore
-from landscape.surface.layers import BREAKING, LayersRecord
+from landscape.surface.record_entries import BREAKING, LayersRecord
 
 
 def layers_of(

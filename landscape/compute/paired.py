@@ -17,7 +17,7 @@ from landscape.compute.points import AtPoints
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.problem.observables import Observe
-from landscape.surface.sample_losses import paired_stderr
+from landscape.surface.surface import paired_stderr
 
 Floats = NDArray[np.float64]
 

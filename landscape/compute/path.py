@@ -19,7 +19,7 @@ from landscape.job.landscape import Landscape
 from landscape.model.parameters import State
 from landscape.store import LandscapeStore
 from landscape.store.format import MIXED, NETWORK, PathPlan
-from landscape.surface.paths import PathRecord
+from landscape.surface.record_entries import PathRecord
 
 
 def no_path_to_fit(spec: Landscape) -> JobError:

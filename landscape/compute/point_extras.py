@@ -24,7 +24,7 @@ from landscape.model.parameters import State, trainable_matrices
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.store import LandscapeStore
-from landscape.surface.convexity import EIGENVALUES, RATIO, ConvexityRecord
+from landscape.surface.record_entries import EIGENVALUES, RATIO, ConvexityRecord
 
 
 def convexity_of(

@@ -61,7 +61,7 @@ from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels import grid_of_level
-from landscape.surface.convexity import RATIO
+from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import RandomData
 
 log = logging.getLogger("landscape")

@@ -22,9 +22,9 @@ from landscape.model.parameters import State
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.store.format import PathPlan
-from landscape.surface.grids import new_points_per_tile, of_stretches
 from landscape.surface.record import Record
 from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import new_points_per_tile, of_stretches
 
 log = logging.getLogger("landscape")
 

@@ -16,8 +16,8 @@ from landscape.job.directions.base import DirectionTensors, Range
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import norm
 from landscape.store import LandscapeStore
-from landscape.surface.ranges import FoundRange
 from landscape.surface.record import Record
+from landscape.surface.record_entries import FoundRange
 
 # What lies farther away than so many lengths of the weights is the landscape of noise, and not of this network.
 FARTHEST = 4.0

@@ -24,17 +24,20 @@ from landscape.job.job import Job
 from landscape.job.refine import Refine
 from landscape.store import LandscapeStore
 from landscape.store.results import Run
-from landscape.surface.grids import (
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import (
+    MOST_LEVELS,
     Mask,
+    Values,
+    Wanted,
     as_stretches,
     blocks_of_tiles,
     finer_shape,
+    next_blocks,
     of_stretches,
     tile_shape,
     tiles_of_blocks,
 )
-from landscape.surface.record_parts import LevelRecord
-from landscape.surface.refinement import MOST_LEVELS, Values, Wanted, next_blocks
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
 from landscape.surface.topology import topology_of
 from landscape.views.prepare.figure import suggests_log

@@ -16,8 +16,8 @@ from landscape.core.errors import JobError, shown
 from landscape.core.grid import Floats, Tile
 from landscape.core.plan import Plan
 from landscape.store import LandscapeStore
-from landscape.surface.grids import as_stretches, of_coarser_level, of_stretches
 from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import as_stretches, of_coarser_level, of_stretches
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from landscape.store.levels import Box, Finer, levels_left, refinable
 from landscape.store.moving import finish_move
 from landscape.store.results import Run, open_run
 from landscape.store.tidying import writing
-from landscape.surface.grids import BLOCK
 from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import BLOCK
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
 
 

@@ -15,7 +15,7 @@ from landscape.compute.work import Task
 from landscape.core.errors import shown
 from landscape.core.grid import Floats, Tile
 from landscape.store import LandscapeStore
-from landscape.surface.sample_losses import OVER_SAMPLES
+from landscape.surface.surface import OVER_SAMPLES
 
 AT_ONCE = 64  # tiles that share their syncs
 VALUES_AT_ONCE = 1 << 26  # losses of single samples that they may have, as they are in memory together

@@ -26,8 +26,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.problem.user_code import cause_of
 from landscape.store import LandscapeStore
-from landscape.surface.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
-from landscape.surface.surface import MOMENTS, PATH_MOMENTS
+from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, OVER_SAMPLES, PATH_MOMENTS
 
 log = logging.getLogger("landscape")
 Floats = NDArray[np.float64]

@@ -12,8 +12,7 @@ from landscape.core.grid import Index
 from landscape.evaluation.reduction import Before
 from landscape.model.parameters import State
 from landscape.store import LandscapeStore
-from landscape.surface.convexity import ConvexityRecord
-from landscape.surface.layers import LayersRecord
+from landscape.surface.record_entries import ConvexityRecord, LayersRecord
 
 Floats = NDArray[np.float64]
 

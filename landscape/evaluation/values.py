@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
-from landscape.surface.surface import MOMENTS, RISE_STDERR
+from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, ORIGIN_SAMPLES, RISE_STDERR, SAMPLE_WEIGHTS
 
 Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently

@@ -36,7 +36,7 @@ from landscape.job.layers import LAYERS_SCHEMA, Layers, asked_layers
 from landscape.job.paths import PATHS_SCHEMA, PathOfRun, listed_paths
 from landscape.job.refine import Refine
 from landscape.job.refusals import refuse_auto, refuse_equal, refuse_without_paths
-from landscape.surface.curves import Curve
+from landscape.surface.barriers import Curve
 
 NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin

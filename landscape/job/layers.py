@@ -10,7 +10,7 @@ from pydantic import Field, WithJsonSchema, field_validator
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import Frozen
 from landscape.model.layer_rules import RULES, asked_rules
-from landscape.surface.layers import LAYER_STATISTICS
+from landscape.surface.record_entries import LAYER_STATISTICS
 
 NEVER = ("gradients", "changes")  # what a point has none of
 OF_POINTS = {name: rule.threshold for name, rule in RULES.items() if rule.target not in NEVER}

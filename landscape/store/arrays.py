@@ -19,10 +19,18 @@ from landscape.store.described import DescribedArray, Expected
 from landscape.store.documents import Documents
 from landscape.store.format import path_moment_rows, rows_written, with_stderr
 from landscape.store.metadata import StoredArray
-from landscape.surface.grids import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.surface.record import Record, parse_axis
-from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
-from landscape.surface.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
+from landscape.surface.refinement import new_points, new_points_per_tile, of_coarser_level, of_stretches
+from landscape.surface.surface import (
+    LOSS_SAMPLES,
+    MOMENT_PARTS,
+    MOMENTS,
+    ORIGIN_SAMPLES,
+    PATH_MOMENTS,
+    RISE_STDERR,
+    SAMPLE_INDEX,
+    SAMPLE_WEIGHTS,
+)
 
 
 def draws_runs(record: Record) -> bool:

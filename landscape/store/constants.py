@@ -8,7 +8,7 @@ import numpy as np
 
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.format import RUNS, PathPlan, parameter_layout, path_unit, rows_written
-from landscape.surface.paths import path_records
+from landscape.surface.record_entries import path_records
 
 if TYPE_CHECKING:
     from torch import Tensor

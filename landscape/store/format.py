@@ -14,10 +14,18 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from landscape.core.grid import Grid, Index
 from landscape.job.directions.kinds import is_seeded
 from landscape.store.metadata import StoredArray
-from landscape.surface.paths import PathRecord
 from landscape.surface.record import parse_axis, plain
-from landscape.surface.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
-from landscape.surface.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
+from landscape.surface.record_entries import PathRecord
+from landscape.surface.surface import (
+    LOSS_SAMPLES,
+    MOMENT_PARTS,
+    MOMENTS,
+    ORIGIN_SAMPLES,
+    PATH_MOMENTS,
+    RISE_STDERR,
+    SAMPLE_INDEX,
+    SAMPLE_WEIGHTS,
+)
 
 if TYPE_CHECKING:
     from landscape.model.parameters import State

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
-from landscape.surface.sample_losses import LOSS_SAMPLES, SAMPLE_WEIGHTS, SampleLosses
-from landscape.surface.surface import SAMPLE_INDEX
+from landscape.surface.surface import LOSS_SAMPLES, SAMPLE_INDEX, SAMPLE_WEIGHTS, SampleLosses
 
 
 def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:

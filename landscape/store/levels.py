@@ -14,7 +14,8 @@ from landscape.core.validation import MAX_SIZE
 from landscape.store.documents import LEVELS
 from landscape.store.landscape import LandscapeStore
 from landscape.store.rename import begun_extension
-from landscape.surface.grids import (
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import (
     BLOCK,
     Mask,
     as_stretches,
@@ -27,7 +28,6 @@ from landscape.surface.grids import (
     tile_shape,
     tiles_of_blocks,
 )
-from landscape.surface.record_parts import LevelRecord
 from landscape.surface.surface import QUARANTINED
 
 FACTORS = (2, 4)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from landscape.core.errors import JobError, shown
-from landscape.surface.sample_losses import SampleLosses
-from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, Surface
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, SampleLosses, Surface
 
 DRAWS_AT_ONCE = 1 << 22  # numbers of the counts that are in memory at once
 

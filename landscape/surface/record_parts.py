@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError, WrapValidator
 
-from landscape.surface.curves import Curve
+from landscape.surface.barriers import Curve
 
 # JSON values of one type each; strict, since a file on disk may say anything.
 Text = Annotated[str, Strict()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscape import Axis, Surface
-from landscape.surface.grids import as_stretches
+from landscape.surface.refinement import as_stretches
 
 PROGRESS = {"state": "complete", "seconds": 10.0}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from landscape.analysis.checks.words import NotJudged, check, number, percent
 from landscape.core.grid import Floats
 from landscape.core.plan import RECALIBRATE
-from landscape.surface.axes import Along
+from landscape.surface.record import Along
 from landscape.surface.record_entries import Check, CheckState
 
 NEAR = 0.3  # of the reach of a path, off the plane

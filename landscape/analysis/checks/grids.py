@@ -12,11 +12,9 @@ from landscape.analysis.checks.curvature import OfGrid
 from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.resolution import Resolution
 from landscape.core.grid import Floats
-from landscape.surface.descent import corner_steps
-from landscape.surface.merging import spread
-from landscape.surface.persistence import minimum_pairs
+from landscape.surface.refinement import spread
 from landscape.surface.surface import NOT_COMPUTED, OK, Surface
-from landscape.surface.topology import noise_threshold
+from landscape.surface.topology import corner_steps, minimum_pairs, noise_threshold
 
 LEAST_POINTS = 5  # per axis: every second point left out leaves three
 MOST_CELLS = 256**2  # of which minima are counted: more take seconds

@@ -10,7 +10,7 @@ from landscape.analysis.checks.centre import CLOSE
 from landscape.analysis.checks.geometry import ORDER, SMALL_GAP, beside
 from landscape.analysis.checks.words import NotJudged, check, number, percent
 from landscape.core.plan import RECALIBRATE
-from landscape.surface.axes import SEEN
+from landscape.surface.record import SEEN
 from landscape.surface.record_entries import Check, CheckState
 
 MOST = 0.5  # of the rise at a corner, or of a rise between networks

@@ -16,7 +16,7 @@ from landscape.core.errors import Interrupted, JobError
 from landscape.model.parameters import State
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
-from landscape.surface.curves import Curve, curve_shares
+from landscape.surface.barriers import Curve, curve_shares
 
 STRETCH = 64  # steps that one question asks for: between two of them a signal is heard, and a worker may be lost
 

@@ -40,8 +40,8 @@ from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore
 from landscape.store.results import Run
 from landscape.store.tidying import keep_with_landscape
-from landscape.surface.connection import ConnectionRecord
-from landscape.surface.curves import Curve
+from landscape.surface.barriers import Curve
+from landscape.surface.record_entries import ConnectionRecord
 
 log = logging.getLogger("landscape")
 

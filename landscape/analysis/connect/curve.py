@@ -23,7 +23,7 @@ from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_words, kept_alive
-from landscape.surface.curves import Curve, curve_shares
+from landscape.surface.barriers import Curve, curve_shares
 
 CONSTANT, LOWEST, AT_LOWEST = 0.5, 0.01, 0.9  # of the training: Garipov et al. 2018, appendix A.2
 

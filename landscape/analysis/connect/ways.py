@@ -14,9 +14,8 @@ from landscape.compute.points import AtPoints, AtWeights
 from landscape.compute.prepared import PreparedJob
 from landscape.evaluation.values import Values
 from landscape.model.parameters import State
-from landscape.surface.barriers import Barrier, Barriers, PathColumns, barriers_of, path_columns
-from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
-from landscape.surface.curves import Curve, curve_places
+from landscape.surface.barriers import Barrier, Barriers, Curve, PathColumns, barriers_of, curve_places, path_columns
+from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from landscape.compute.trace import PROBES, trace
 from landscape.core.errors import JobError
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.eigen import STEPS
-from landscape.surface.convexity import UNDECIDED, YES, ZERO
+from landscape.surface.record_entries import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")
 NOT_FINITE = "the Hessian is not finite there"

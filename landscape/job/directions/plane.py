@@ -13,7 +13,7 @@ from landscape.core.grid import Floats
 from landscape.core.validation import Reference
 from landscape.job.directions.base import DirectionSpec, Range
 from landscape.job.directions.towards import step_towards
-from landscape.surface.curves import Curve
+from landscape.surface.barriers import Curve
 
 if TYPE_CHECKING:
     from torch import Tensor

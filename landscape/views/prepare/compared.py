@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from landscape.surface.compared import ComparedRecord
+from landscape.surface.record_entries import ComparedRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.connection import DrawnWay
 from landscape.views.prepare.levels import number

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface.sample_losses import stored_stderr
-from landscape.surface.surface import RISE_STDERR, Surface
+from landscape.surface.surface import RISE_STDERR, Surface, stored_stderr
 from landscape.views.prepare.comparison import same_origin, same_samples
 from landscape.views.prepare.comparison_grid import GridValues, coordinates_agree, resampled
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landscape.surface.barriers import within_error
-from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord
+from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.levels import number
 from landscape.views.prepare.words import percent, value_with_error

@@ -9,9 +9,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface.persistence import PersistencePair
 from landscape.surface.surface import NOT_COMPUTED, Surface
-from landscape.surface.topology import Basin, Topology, topology_of
+from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
 from landscape.views.prepare import words as wording
 from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.levels import number

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface.convexity import (
+from landscape.surface.derived import bases_of
+from landscape.surface.record_entries import (
     EIG_MAX,
     EIG_MIN,
     EIG_MIN_RESIDUAL,
@@ -20,7 +21,6 @@ from landscape.surface.convexity import (
     is_negative,
     products_in_float32,
 )
-from landscape.surface.derived import bases_of
 from landscape.surface.surface import OK, Surface
 from landscape.views.prepare import words
 from landscape.views.prepare.categories import categories_of, status_of

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.model.layer_rules import inspect_command
-from landscape.surface.convexity import EIGENVALUES
 from landscape.surface.derived import bases_of
-from landscape.surface.layers import BREAKING, LayersRecord
 from landscape.surface.record import Record
+from landscape.surface.record_entries import BREAKING, EIGENVALUES, LayersRecord
 from landscape.surface.surface import RISE_STDERR
 
 
@@ -19,7 +18,7 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     Args:
         title: the name of the observable in words.
 
-    >>> from landscape.surface.convexity import ConvexityRecord
+    >>> from landscape.surface.record_entries import ConvexityRecord
     >>> from landscape.surface.record_parts import TermRecord as Term
     >>> terms = {"interior": Term(weight=1.0, samples=700), "boundary": Term(weight=10.0, samples=90)}
     >>> record = Record(num_samples=700, terms=terms)

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface.curves import curve_places
+from landscape.surface.barriers import curve_places
 from landscape.surface.surface import Surface
 from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.levels import number

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from landscape.core.plan import RECALIBRATE
 from landscape.core.validation import counted
-from landscape.surface.axes import SEEN
 from landscape.surface.derived import bases_of, derive
+from landscape.surface.record import SEEN
 from landscape.surface.record_entries import BATCH_NORM, Check
 from landscape.surface.surface import OK, ProjectedPath, Surface
 from landscape.views.prepare import words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.surface.ranges import AxisEnd, FoundAxis, TargetRule
+from landscape.surface.record_entries import AxisEnd, FoundAxis, TargetRule
 from landscape.surface.surface import Axis, Surface
 from landscape.views.prepare.levels import number
 

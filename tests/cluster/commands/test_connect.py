@@ -23,7 +23,7 @@ from landscape.analysis.connect import connect
 from landscape.analysis.connect.ways import Values1D, way_record
 from landscape.store import tidying
 from landscape.surface.barriers import barriers_of, path_columns
-from landscape.surface.connection import ConnectionRecord
+from landscape.surface.record_entries import ConnectionRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.connection import connection_rows
 from landscape.views.prepare.tables import landscape_rows

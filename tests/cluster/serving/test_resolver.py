@@ -23,7 +23,7 @@ from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, NotFoundError
 from landscape.job.reading import read_job
 from landscape.store.results import open_run
-from landscape.surface.axes import Axis
+from landscape.surface.record import Axis
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"

@@ -25,9 +25,8 @@ from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.core.quantisation import Quantisation
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
-from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
-from landscape.surface.sample_losses import paired_stderr
-from landscape.surface.surface import Surface
+from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord
+from landscape.surface.surface import Surface, paired_stderr
 from landscape.views.draw.comparison import compare
 from landscape.views.prepare.compared import compared_rows, drawn_bits, drawn_steps
 

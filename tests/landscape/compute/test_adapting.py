@@ -19,8 +19,7 @@ from landscape import Problem, Surface, open_run, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import tile_counts
 from landscape.job.job import Job
-from landscape.surface.grids import blocks_of_tiles, grown, of_stretches, parents_of
-from landscape.surface.merging import spread
+from landscape.surface.refinement import blocks_of_tiles, grown, of_stretches, parents_of, spread
 
 FINEST = np.linspace(-1, 1, 513)
 

@@ -18,7 +18,7 @@ from landscape import Axis, Problem, extend, open_run, run
 from landscape.compute import prepare
 from landscape.compute.lanczos import lanczos
 from landscape.compute.point_extras import convexity_of
-from landscape.surface.convexity import ENDS, NO, UNDECIDED, YES, ZERO
+from landscape.surface.record_entries import ENDS, NO, UNDECIDED, YES, ZERO
 from landscape.surface.surface import OK, Surface
 from landscape.views.draw.figure import figure
 from landscape.views.draw.style import colour_scale, colours_at, colours_of

@@ -14,7 +14,7 @@ from landscape import Axis, JobError, LandscapeError, NotFoundError, Surface
 from landscape.studies import batch_size, data, findings, path_of_training, settings
 from landscape.studies.quantities import OverSeeds, in_how_many, low_share
 from landscape.studies.shown import Table
-from landscape.surface.axes import ProjectedPath
+from landscape.surface.record import ProjectedPath
 
 
 def plane(height, side: int = 5) -> Surface:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landscape.core.grid import Grid, axis_coordinates, coordinates_through_zero, tile_at
-from landscape.surface.grids import (
+from landscape.surface.refinement import (
     as_stretches,
     block_counts,
     blocks_over,

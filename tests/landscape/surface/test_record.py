@@ -20,13 +20,21 @@ from landscape.core.plan import Plan
 from landscape.model.parameters import layout
 from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
-from landscape.surface.compared import BitsRecord, ComparedRecord, StepsRecord
-from landscape.surface.connection import BarrierRecord, ConnectionRecord, WayRecord
-from landscape.surface.convexity import ConvexityRecord
-from landscape.surface.layers import LayersRecord
-from landscape.surface.ranges import FoundAxis, FoundRange
 from landscape.surface.record import Record, parse, parse_axis, plain
-from landscape.surface.record_entries import Check, Checks
+from landscape.surface.record_entries import (
+    BarrierRecord,
+    BitsRecord,
+    Check,
+    Checks,
+    ComparedRecord,
+    ConnectionRecord,
+    ConvexityRecord,
+    FoundAxis,
+    FoundRange,
+    LayersRecord,
+    StepsRecord,
+    WayRecord,
+)
 from landscape.surface.record_parts import (
     CheckRecord,
     EngineChoice,

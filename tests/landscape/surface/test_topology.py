@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from landscape.core.errors import JobError
-from landscape.surface.persistence import maximum_pairs, minimum_pairs
 from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
-from landscape.surface.topology import topology_of
+from landscape.surface.topology import maximum_pairs, minimum_pairs, topology_of
 
 GRIDS = arrays(np.int64, st.tuples(st.integers(1, 7), st.integers(1, 7)), elements=st.integers(0, 9))
 

@@ -13,8 +13,8 @@ import pytest
 
 from landscape.analysis.checks import geometry
 from landscape.analysis.checks.words import NotJudged
-from landscape.surface.axes import Along
-from landscape.surface.paths import PathRecord, path_records
+from landscape.surface.record import Along
+from landscape.surface.record_entries import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.figure import figure

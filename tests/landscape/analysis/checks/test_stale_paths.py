@@ -19,7 +19,7 @@ from landscape.analysis.checks.geometry import OnPlane, path
 from landscape.analysis.checks.statistics import Between, OnPath, Stale, stale
 from landscape.analysis.checks.values import Holes, Lowest, Range, holes, lowest, range_of_axes
 from landscape.compute.prepare import prepare
-from landscape.surface.axes import Along
+from landscape.surface.record import Along
 from landscape.surface.record_entries import Check
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.tables import landscape_rows

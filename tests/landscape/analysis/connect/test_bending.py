@@ -26,7 +26,7 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.model.parameters import state_of
 from landscape.problem.samples import Rows
-from landscape.surface.curves import curve_shares
+from landscape.surface.barriers import curve_shares
 
 ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}
 

@@ -16,7 +16,7 @@ from landscape.compute.points import AtPoints
 from landscape.compute.prepare import prepare
 from landscape.job.directions.plane import plane_through
 from landscape.model.parameters import combine
-from landscape.surface.curves import curve_places
+from landscape.surface.barriers import curve_places
 from landscape.surface.record import Record
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.levels import number
