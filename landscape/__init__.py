@@ -15,14 +15,11 @@ if TYPE_CHECKING:
     from landscape.compute.refining import refine
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.questions import Limits
-    from landscape.job.collect import CollectLandscape
-    from landscape.job.directions.eigen import EigenDirection
-    from landscape.job.directions.file import FileDirection
+    from landscape.job.directions.file import EigenDirection, FileDirection
     from landscape.job.directions.pca import PcaDirection
-    from landscape.job.directions.plane import PlaneDirection
+    from landscape.job.directions.plane import PlaneDirection, TowardsDirection
     from landscape.job.directions.random import RandomDirection
-    from landscape.job.directions.towards import TowardsDirection
-    from landscape.job.job import Job
+    from landscape.job.job import CollectLandscape, Job
     from landscape.job.landscape import Landscape
     from landscape.job.reading import read_job
     from landscape.model.checkpoint_import import import_checkpoints
@@ -42,24 +39,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "compute.extend": ("extend",),
     "compute.refine": ("run",),
+    "compute.refining": ("refine",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.questions": ("Limits",),
-    "compute.extend": ("extend",),
-    "job.collect": ("CollectLandscape",),
-    "job.directions.eigen": ("EigenDirection",),
-    "job.directions.file": ("FileDirection",),
+    "job.job": ("CollectLandscape", "Job"),
+    "job.directions.file": ("EigenDirection", "FileDirection"),
     "job.directions.pca": ("PcaDirection",),
-    "job.directions.plane": ("PlaneDirection",),
+    "job.directions.plane": ("PlaneDirection", "TowardsDirection"),
     "job.directions.random": ("RandomDirection",),
-    "job.directions.towards": ("TowardsDirection",),
-    "job.job": ("Job",),
     "job.landscape": ("Landscape",),
     "job.reading": ("read_job",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
     "problem.problem": ("Problem",),
-    "compute.refining": ("refine",),
     "store.importing": ("import_surface",),
     "store.listing": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),

@@ -8,7 +8,7 @@ from landscape.compute.errors import Bracket, SampledCurvature, half_sample_brac
 from landscape.compute.hessian import HessianOperator, Layout, layout_of
 from landscape.compute.lanczos import TOLERANCE, Krylov, Ritz, Step, lanczos
 from landscape.compute.trace import Trace, filter_weighted_trace, projected, rayleigh, trace
-from landscape.job.directions.eigen import STEPS, half_width
+from landscape.job.directions.file import STEPS, half_width
 
 __all__ = [
     "STEPS",

@@ -118,7 +118,7 @@ def _read_table(file: Path) -> dict[str, list[str | None]]:
     Raises:
         JobError: it cannot be read, or holds something else.
     """
-    from landscape.job.strict_yaml import parse_yaml
+    from landscape.job.reading import parse_yaml
 
     try:
         given = parse_yaml(file.read_bytes())

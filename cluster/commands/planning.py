@@ -30,7 +30,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Freedom, Tuned
 from landscape.evaluation.tuning.tuning import outlook, tune
-from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples

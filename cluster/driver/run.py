@@ -29,7 +29,7 @@ from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import PREPARING, LandscapeError, Observer, stage
 from landscape.core.lock import run_lock
 from landscape.evaluation.tuning.questions import Limits
-from landscape.job.directions.context import Workers, in_this_process
+from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.store import write_error

@@ -15,7 +15,7 @@ import torch
 from cluster.runtime.placement import Placement
 from cluster.runtime.session import ray_session, refuse_dead_ray, signals_kept
 from landscape.core.errors import Interrupted, LandscapeError, one_line, shown
-from landscape.job.directions.context import Workers
+from landscape.job.directions.base import Workers
 from landscape.job.job import Job
 
 STOP_SECONDS = 0.2  # how often `stop` is asked at least, while nothing else happens

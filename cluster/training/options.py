@@ -16,7 +16,7 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserErro
 from cluster.training.defaults import default_words, table_of
 from cluster.training.function import NamedFunction, TrainFunction, parameters_of
 from landscape.core.errors import JobError, nearest, shown
-from landscape.job.strict_yaml import NotYaml, parse_yaml
+from landscape.job.reading import NotYaml, parse_yaml
 
 WORDS = {
     int: "a whole number",

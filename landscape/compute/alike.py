@@ -5,8 +5,7 @@ from __future__ import annotations
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
 from landscape.core.validation import AUTO
 from landscape.job.job import Job
-from landscape.job.landscape import Landscape
-from landscape.job.like import with_likes
+from landscape.job.landscape import Landscape, with_likes
 from landscape.job.recorded import spec_as_computed
 from landscape.store import LandscapeStore, landscape_names
 

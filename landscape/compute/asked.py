@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from landscape.compute.alike import with_likes_on_disk
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.validation import explain
-from landscape.job.collect import CollectLandscape
-from landscape.job.job import Job
+from landscape.job.job import CollectLandscape, Job
 from landscape.job.landscape import Landscape
 from landscape.model.run_files import read_info
 

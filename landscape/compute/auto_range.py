@@ -20,7 +20,7 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.ranging import RangeFinder
 from landscape.core.errors import JobError, stage
 from landscape.core.grid import Floats, as_written
-from landscape.job.directions.eigen import LEAST_RISE
+from landscape.job.directions.file import LEAST_RISE
 from landscape.problem.guessing import guessing_of
 from landscape.surface.record_entries import AxisEnd, FoundAxis, FoundRange, TargetRule
 

@@ -11,11 +11,11 @@ from landscape.compute.context import LandscapeContext
 from landscape.compute.path import no_path_to_fit
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
-from landscape.job.defaults import DEFAULTS
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
-from landscape.job.directions.directions_plane import cosines
+from landscape.job.directions.tensors import cosines
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
+from landscape.job.recorded import DEFAULTS
 from landscape.model.parameters import State, direction_digest, norm
 from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan

@@ -11,7 +11,7 @@ from landscape.compute.weights import Weights
 from landscape.core.plan import Reduction
 from landscape.evaluation.dry_run import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
-from landscape.job.directions.context import Workers
+from landscape.job.directions.base import Workers
 from landscape.job.job import Job
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples

@@ -12,10 +12,7 @@ from torch import Tensor
 from landscape.compute.paths import paths_of
 from landscape.compute.weights import Weights
 from landscape.core.folders import locate
-from landscape.job.directions.base import DirectionSpec
-from landscape.job.directions.context import Workers, in_this_process
-from landscape.job.directions.paths import RunPath, RunSnapshot
-from landscape.job.directions.spectrum import Spectrum
+from landscape.job.directions.base import DirectionSpec, RunPath, RunSnapshot, Spectrum, Workers, in_this_process
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import ParameterInfo, State
 from landscape.model.weight_files import load_weights
@@ -29,7 +26,7 @@ SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum
 
 @dataclass(frozen=True)
 class LandscapeContext:
-    """The `landscape.job.directions.context.Context` of one landscape; there its members are described.
+    """The `landscape.job.directions.base.Context` of one landscape; there its members are described.
 
     Attributes:
         spec: the landscape, under the defaults that held when it was begun.

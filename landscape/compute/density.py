@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.compute.algebra import Floats
 from landscape.compute.lanczos import lanczos
-from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.file import STEPS
 
 RUNS = 10
 

@@ -20,9 +20,8 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Plan
 from landscape.core.validation import LEAST_STEPS
 from landscape.evaluation.derivatives import RECALIBRATED
-from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.eigen import STEPS
-from landscape.job.directions.spectrum import Eigenpair, Spectrum
+from landscape.job.directions.base import DirectionTensors, Eigenpair, Spectrum
+from landscape.job.directions.file import STEPS
 from landscape.model.parameters import State, describe_parameters, norm
 from landscape.surface.record import Record
 
@@ -36,7 +35,7 @@ class Solver(Protocol):
     def __call__(
         self, prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
     ) -> Spectrum:
-        """The eigenpairs of these ranks at the landscape's origin, see `landscape.job.directions.context.Context`.
+        """The eigenpairs of these ranks at the landscape's origin, see `landscape.job.directions.base.Context`.
 
         Args:
             prepared: the job, with this landscape alone.

@@ -20,8 +20,8 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
 from landscape.core.lock import run_lock
 from landscape.evaluation.reduction import terms_of
-from landscape.job.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
-from landscape.job.directions.spectrum import Eigenpair, Spectrum
+from landscape.job.directions.base import Eigenpair, Spectrum
+from landscape.job.directions.file import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.store import write_error
 
 STEPS_A_LINE = 10  # between two messages on how far it is

@@ -21,7 +21,7 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.values import SampleValues
 from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.file import STEPS
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from landscape.compute.algebra import Floats, combination, dot, length, without
-from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.file import STEPS
 from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger

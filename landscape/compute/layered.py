@@ -13,7 +13,7 @@ from landscape.core.plan import default_plan
 from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import layers_at
-from landscape.job.layers import Layers
+from landscape.job.landscape_options import Layers
 from landscape.model.parameters import State
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore

@@ -9,12 +9,10 @@ import numpy as np
 from landscape.compute.context import LandscapeContext
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.directions_plane import gram_matrix, project
-from landscape.job.directions.paths import RunPath
+from landscape.job.directions.base import DirectionTensors, RunPath
 from landscape.job.directions.pca import PcaDirection
 from landscape.job.directions.plane import PlaneDirection
-from landscape.job.directions.tensors import PrincipalComponents, gram_of_centred, refuse_diverged
+from landscape.job.directions.tensors import PrincipalComponents, gram_matrix, gram_of_centred, project, refuse_diverged
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import State
 from landscape.store import LandscapeStore

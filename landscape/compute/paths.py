@@ -11,10 +11,9 @@ from landscape.compute.weights import Weights
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import locate, open_folder, real_place, run_labels
 from landscape.core.validation import OF_RUN, ranges
-from landscape.job.directions.paths import RunPath, RunSnapshot
+from landscape.job.directions.base import RunPath, RunSnapshot
 from landscape.job.job import Job
-from landscape.job.landscape import Landscape
-from landscape.job.paths import LONGEST_LABEL
+from landscape.job.landscape import LONGEST_LABEL, Landscape
 from landscape.model.packed_file import part_of
 from landscape.model.parameters import State
 from landscape.model.run_files import read_network

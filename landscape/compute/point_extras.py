@@ -18,8 +18,8 @@ from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, Prod
 from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
-from landscape.job.convexity import Convexity
-from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.job.directions.file import PRODUCT_EVALUATIONS
+from landscape.job.landscape_options import Convexity
 from landscape.model.parameters import State, trainable_matrices
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words

@@ -45,10 +45,10 @@ from landscape.core.plan import Plan, Reduction
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.rounding import rounded_weights
-from landscape.job.defaults import DEFAULTS, with_defaults_of
-from landscape.job.directions.context import Workers, in_this_process
+from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
+from landscape.job.recorded import DEFAULTS, with_defaults_of
 from landscape.model.packed_snapshots import trajectory_of
 from landscape.model.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.model.run_files import read_problem

@@ -16,7 +16,7 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
 from landscape.evaluation.tuning.questions import Tuned
 from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.eigen import PRODUCT_EVALUATIONS
+from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.model.parameters import State
 from landscape.problem.problem import Problem

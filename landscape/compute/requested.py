@@ -9,7 +9,7 @@ from torch import nn
 from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.provenance import batch_norm_layers
 from landscape.core.plan import RECALIBRATE, STATISTICS
-from landscape.job.directions.towards import TowardsDirection
+from landscape.job.directions.plane import TowardsDirection
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.store.format import NETWORK

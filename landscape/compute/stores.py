@@ -9,7 +9,7 @@ from landscape.compute.refinement import joined
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Index
 from landscape.core.validation import AUTO
-from landscape.job.directions.eigen import EigenDirection
+from landscape.job.directions.file import EigenDirection
 from landscape.model.parameters import describe_parameters, layout
 from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays

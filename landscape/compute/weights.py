@@ -9,7 +9,7 @@ import torch
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
 from landscape.core.folders import locate, real_place, run_labels
 from landscape.core.validation import OF_RUN
-from landscape.job.directions.paths import RunSnapshot
+from landscape.job.directions.base import RunSnapshot
 from landscape.model.packed_snapshots import logged_beyond, trajectory_at
 from landscape.model.parameters import match_state, state_digest, state_of
 from landscape.model.snapshots import Trajectory

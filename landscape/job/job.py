@@ -5,6 +5,7 @@ Unknown keys, wrong types and impossible values are refused with one line that n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -17,14 +18,125 @@ from landscape.core.errors import shown
 from landscape.core.folders import locate
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.plan import BatchNorm, Engine, Precision
-from landscape.core.validation import Count, Frozen, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
-from landscape.job.collect import DEFAULT_SAMPLES, CollectLandscape
-from landscape.job.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
-from landscape.job.landscape import Landscape
+from landscape.core.validation import (
+    Count,
+    Frozen,
+    GpuNumber,
+    Gpus,
+    Intervals,
+    Seed,
+    Size,
+    Threads,
+    TileShape,
+    Unit,
+    Workers,
+    is_list,
+    snapshots,
+)
+from landscape.job.landscape import Landscape, with_likes
+from landscape.job.landscape_options import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.job.landscape_options import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
-from landscape.job.like import with_likes
-from landscape.job.problem_reference import problem_reference
+from landscape.model.packed_file import SUFFIX, WRITTEN, names_a_file, names_onnx, onnx_files, reference_of
 from landscape.surface.record_parts import LevelRecord
+
+# ----------------------------------------------------------------------------------------------------
+# The collector's options, in the words of the tutorial, and the landscapes that they stand for.
+
+COLLECTED_SIZE, DEFAULT_SAMPLES = 40, 2048  # MindSpore's
+
+
+class CreateLandscape(Frozen):
+    """Which landscapes a collected run stands for: `train` along the trajectory, `result` around its end."""
+
+    train: bool = True
+    """A landscape along the trajectory, for each interval."""
+    result: bool = True
+    """A random plane around the end."""
+
+
+class CollectLandscape(Frozen):
+    """The collector's options, in the words, with the meaning and the defaults of the tutorial.
+
+    `landscape_size` reaches further here (3 to 65536; the tutorial stops at 256), and `num_samples` refuses
+    0 and negative numbers, which the tutorial lets pass.
+    """
+
+    landscape_size: Size = COLLECTED_SIZE
+    """Points per axis."""
+    unit: Unit = "step"
+    """What `intervals` count."""
+    create_landscape: CreateLandscape = CreateLandscape()
+    """Which landscapes the run stands for."""
+    num_samples: Count = DEFAULT_SAMPLES
+    """Samples that every value is the mean of."""
+    intervals: Intervals
+    """Lists of at least 3 epochs or steps each, at which the weights are kept."""
+
+    @field_validator("intervals", mode="before")
+    @classmethod
+    def _intervals(cls, value: Any) -> Any:
+        if not is_list(value) or not value:
+            raise ValueError(
+                f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {shown(value)}"
+            )
+        intervals = [snapshots(interval) for interval in value]
+        if "all" in intervals:
+            raise ValueError("must list its epochs or steps; 'all' serves in a job's trajectory only")
+        return tuple(intervals)
+
+    @property
+    def snapshots(self) -> tuple[int, ...]:
+        """Every epoch or step at which the weights are kept, ascending."""
+        return tuple(sorted({number for interval in self.intervals for number in interval}))
+
+    def landscapes(self) -> tuple[Landscape, ...]:
+        """What a run with these options computes when its job lists no landscapes."""
+        landscapes: list[Landscape] = []
+        for interval in self.intervals if self.create_landscape.train else ():
+            name = f"{self.unit}s-{interval[0]}-{interval[-1]}"
+            taken = sum(landscape.name.split("_")[0] == name for landscape in landscapes)
+            unique = f"{name}_{taken + 1}" if taken else name
+            landscapes.append(Landscape(name=unique, trajectory=interval, size=(self.landscape_size,)))
+        if self.create_landscape.result:
+            landscapes.append(Landscape(name="result", origin="last", size=(self.landscape_size,)))
+        return tuple(landscapes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a job names its problem: a callback, the file of a portable problem, or a model in ONNX's format.
+
+MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
+
+
+def problem_reference(value: Any) -> Any:
+    """What a user wrote, checked: a function, or a text that names what the problem is made from.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, Mapping):
+        value = reference_of(value)
+    if names_a_file(value) or (names_onnx(value) and onnx_files(value)):
+        return value
+    if names_onnx(value):
+        raise ValueError(f"must be written {WRITTEN}, not {shown(value)}; a model alone has no samples and no loss")
+    if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
+        raise ValueError(f"must be 'module:function' or a file {SUFFIX}, not {shown(value)}{_remedy(value)}")
+    if not isinstance(value, str) and not callable(value):
+        raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
+    return value
+
+
+def _remedy(reference: str) -> str:
+    """What ends the refusal of a callback's name: how it is written, where that can be told."""
+    if ".py:" in reference:
+        return "; leave out '.py'"
+    module, _, function = reference.rpartition(".")
+    written = f"{module}:{function}"
+    return f"; write {shown(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def _require_the_run_alone(schema: dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Union
 
-from pydantic import TypeAdapter, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, TypeAdapter, WithJsonSchema, field_validator, model_validator
 
 from landscape.core.errors import shown
 from landscape.core.grid import AXIS_NAMES
@@ -19,24 +20,170 @@ from landscape.core.validation import (
     Reference,
     Sizes,
     Snapshots,
+    any_snapshots,
     is_list,
     landscape_name,
     pair,
     refuse_coinciding,
     snapshots_or_paths,
 )
-from landscape.job.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
-from landscape.job.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
+from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.directions.kinds import KINDS, Direction
-from landscape.job.directions.options import DEFAULT_IGNORE
 from landscape.job.directions.pca import PcaDirection
 from landscape.job.directions.plane import PlaneDirection
-from landscape.job.landscape_options import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
-from landscape.job.layers import LAYERS_SCHEMA, Layers, asked_layers
-from landscape.job.paths import PATHS_SCHEMA, PathOfRun, listed_paths
-from landscape.job.refine import Refine
-from landscape.job.refusals import refuse_auto, refuse_equal, refuse_without_paths
+from landscape.job.landscape_options import (
+    CONVEXITY_SCHEMA,
+    LAYERS_SCHEMA,
+    NO_CURVATURE,
+    QUANTISE_SCHEMA,
+    Convexity,
+    Layers,
+    Quantise,
+    Refine,
+    asked_convexity,
+    asked_layers,
+    asked_quantise,
+    refuse_with_like,
+)
+from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.surface.barriers import Curve
+
+# ----------------------------------------------------------------------------------------------------
+# The runs whose paths a landscape draws: `paths:` of a landscape.
+
+MOST_PATHS = 12  # more lines over one another cannot be told apart
+LONGEST_LABEL = 60
+
+Selection = Annotated[
+    Union[tuple[int, ...], Literal["all"]],
+    BeforeValidator(any_snapshots),
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}, {"const": "all"}]}
+    ),
+]
+
+
+class PathOfRun(Frozen):
+    """A run whose snapshots are drawn as a path."""
+
+    run: str
+    """Folder or URL that holds the trajectory; a relative folder starts at that of the job file."""
+    snapshots: Selection = "all"
+    """Which of its snapshots, by their numbers; default: all."""
+    label: str | None = None
+    """What figures call it; default: the end of the folder's name by which it differs from the others."""
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _run_path(cls, value: Any) -> Any:
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"must be a folder or URL, not {shown(value)}")
+        return value
+
+    @field_validator("label")
+    @classmethod
+    def _label(cls, value: str | None) -> str | None:
+        if value is not None and not 0 < len(value.strip()) <= LONGEST_LABEL:
+            raise ValueError(f"must have 1 to {LONGEST_LABEL} characters, not {shown(value)}")
+        return None if value is None else value.strip()
+
+
+# As an editor checks it: `listed_paths` takes a run by itself, too.
+PATHS_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, PathOfRun.model_json_schema()]},
+            "minItems": 1,
+            "maxItems": MOST_PATHS,
+        },
+        {"type": "null"},
+    ]
+}
+
+
+def listed_paths(value: Any) -> Any:
+    """What a user wrote, each run as the fields of a `PathOfRun`.
+
+    >>> listed_paths(["runs/sgd", {"run": "runs/thor", "label": "THOR"}])
+    ({'run': 'runs/sgd'}, {'run': 'runs/thor', 'label': 'THOR'})
+    """
+    if value is None:
+        return None
+    if not is_list(value) or not 1 <= len(value) <= MOST_PATHS:
+        raise ValueError(
+            f"must list 1 to {MOST_PATHS} runs, such as [runs/sgd, runs/thor], not "
+            f"{f'{len(value)} of them; draw the others in another landscape' if is_list(value) else shown(value)}"
+        )
+    return tuple(each if isinstance(each, (Mapping, PathOfRun)) else {"run": each} for each in value)
+
+
+def refuse_twice(paths: Sequence[PathOfRun]) -> None:
+    """Refuse a snapshot that is drawn twice, and paths of one label.
+
+    Raises:
+        ValueError: names the run or the label.
+    """
+    for k, path in enumerate(paths):
+        for other in paths[:k]:
+            if os.path.normpath(path.run) == os.path.normpath(other.run) and overlap(path.snapshots, other.snapshots):
+                raise ValueError(
+                    f"paths must name each run once, or different snapshots of it, and {shown(path.run)} stands twice"
+                )
+            if path.label is not None and path.label == other.label:
+                raise ValueError(f"paths must have labels of their own, and {shown(path.label)} stands twice")
+
+
+def overlap(one: Sequence[int] | Literal["all"], other: Sequence[int] | Literal["all"]) -> bool:
+    """Whether two selections of snapshots of one run have some in common."""
+    return one == "all" or other == "all" or bool(set(one) & set(other))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is refused of the axes of a landscape, whatever short form they were written in.
+
+
+def refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:
+    """Refuse paths that stand twice, and components of paths where none are drawn.
+
+    Raises:
+        ValueError: with the rule and the remedy.
+    """
+    if paths:
+        refuse_twice(paths)
+    elif any(isinstance(each, PcaDirection) and each.trajectory == "paths" for each in directions):
+        raise ValueError("directions: `trajectory: paths` goes with paths only; list the runs: paths: [runs/sgd, …]")
+
+
+def refuse_auto(directions: tuple[Direction, ...]) -> None:
+    """Refuse a range that is to be found along axes that end somewhere already.
+
+    Raises:
+        ValueError: with the rule and the remedy.
+    """
+    for direction in directions:
+        if direction.reaches_to:
+            kind = direction.title or direction.kind
+            raise ValueError(
+                f"range must be left out along {kind} axes, or given in numbers, not auto; left out, it reaches "
+                f"{direction.reaches_to}"
+            )
+
+
+def refuse_equal(directions: tuple[Direction, ...]) -> None:
+    """Refuse two axes that are one.
+
+    Raises:
+        ValueError: with the rule and the remedy.
+    """
+    described = [direction.model_dump_json() for direction in directions]
+    for axis, text in enumerate(described):
+        if text in described[:axis]:
+            raise ValueError(f"directions {described.index(text) + 1} and {axis + 1} are the same: {text}; change one")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
@@ -289,3 +436,36 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("plane and directions exclude each other: keep one of them")
     size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
     return {"directions": axes, "origin": named[0], **size}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Landscapes that take origin, directions, size and range from another one: `like: NAME`.
+
+# Fields that a landscape does not take from the one that it is like.
+OWN = ("name", "quantise", "refine", "convexity", "layers")
+
+
+def with_likes(landscapes: Sequence[Landscape], others: Mapping[str, Landscape]) -> tuple[Landscape, ...]:
+    """The landscapes, each that is like another one of them, or like one of `others`, with the fields of that.
+
+    One that is like an unknown landscape stays as it is.
+
+    Raises:
+        ValueError: some are like one another in a circle.
+    """
+    own = {each.name: each for each in landscapes}
+    return tuple(_resolved(each, {**others, **own}, (each.name,)) for each in landscapes)
+
+
+def _resolved(landscape: Landscape, known: Mapping[str, Landscape], chain: tuple[str, ...]) -> Landscape:
+    if landscape.like is None or landscape.like not in known:
+        return landscape
+    if landscape.like in chain:
+        circle = " is like ".join([*chain[chain.index(landscape.like) :], landscape.like])
+        raise ValueError(f"like must not lead back to itself: {circle}; give one of them directions of its own")
+    target = _resolved(known[landscape.like], known, (*chain, landscape.like))
+    if target.like is not None:
+        return landscape
+    found = target.model_copy(update={"like": None, **{name: getattr(landscape, name) for name in OWN}})
+    found.model_fields_set.difference_update(set(OWN) - landscape.model_fields_set)
+    return found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from landscape.core.errors import shown
+from landscape.core.errors import JobError, shown
 from landscape.core.quantisation import MOST_BITS, Quantisation
-from landscape.core.validation import Frozen, between
+from landscape.core.validation import Count, Frozen, between
+from landscape.job.directions.file import STEPS
+from landscape.model.layer_rules import RULES, asked_rules
+from landscape.surface.record_entries import LAYER_STATISTICS
 
 NO_CURVATURE = (
     "convexity must be left out where weights are rounded: the loss then moves in steps, between which its second "
@@ -88,3 +92,123 @@ def refuse_with_like(given: Mapping[str, Any]) -> None:
         raise ValueError(
             f"like and {both} exclude each other: leave out {both}, which is that of {shown(given['like'])}"
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# That a landscape is a convexity map: `convexity:` of a landscape.
+
+DEFAULT_SIZE = 11  # points per axis: each costs some hundreds of forward passes
+DEFAULT_SAMPLES = 256
+
+
+class Convexity(Frozen):
+    """The largest and the smallest eigenvalue of the Hessian at every point (Li et al. 2018, section 6)."""
+
+    steps: Count = STEPS
+    """Steps of the Lanczos method at each point at most, a product with the Hessian each."""
+
+
+# As an editor checks it: `asked_convexity` takes true and false, too.
+CONVEXITY_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "boolean"}, {"type": "null"}, Convexity.model_json_schema()]}
+
+
+def asked_convexity(value: Any) -> Any:
+    """What a user wrote, as the fields of `Convexity`; None where none is asked for."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Convexity()
+    if isinstance(value, (Mapping, Convexity)):
+        return value
+    raise ValueError(f"must be true, false or {{steps: {STEPS}}}, not {shown(value)}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# That a landscape tells which layer breaks at each of its points: `layers:` of a landscape.
+
+NEVER = ("gradients", "changes")  # what a point has none of
+OF_POINTS = {name: rule.threshold for name, rule in RULES.items() if rule.target not in NEVER}
+
+RULES_SCHEMA = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}]}
+
+
+class Layers(Frozen):
+    """Which layer breaks first at every point and by which rule; and statistics of each layer, where they are asked."""
+
+    rules: Annotated[dict[str, float], WithJsonSchema(RULES_SCHEMA)] = Field(default_factory=lambda: dict(OF_POINTS))
+    """Names of rules, or {name: threshold}; default: all those of weights and outputs."""
+    statistics: tuple[str, ...] = ()
+    """Of each layer, as further observables: min, max, mean, spread, abs_mean, zeros, not_finite; default: none."""
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def _asked(cls, value: Any) -> Any:
+        try:
+            asked = asked_rules("rules", value)
+        except JobError as error:
+            raise ValueError(str(error).removeprefix("rules").removeprefix(": ").removeprefix(".")) from None
+        looked_at = {name: threshold for name, threshold in asked.items() if name in OF_POINTS}
+        if not looked_at:
+            raise ValueError(f"must name rules of weights or outputs, not {shown(value)}; others need a training")
+        return looked_at
+
+    @field_validator("statistics", mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        if names is not None and not isinstance(names, (list, tuple)):
+            raise ValueError(f"must list some of {', '.join(LAYER_STATISTICS)}, not {shown(value)}")
+        wrong = [name for name in names or () if name not in LAYER_STATISTICS]
+        if wrong:
+            raise ValueError(f"must be of {', '.join(LAYER_STATISTICS)}, not {shown(wrong[0])}")
+        return tuple(name for name in LAYER_STATISTICS if name in (names or ()))
+
+
+# As an editor checks it: `asked_layers` takes true and false, too.
+LAYERS_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "boolean"}, {"type": "null"}, Layers.model_json_schema()]}
+
+
+def asked_layers(value: Any) -> Any:
+    """What a user wrote, as the fields of `Layers`; None where none is asked for."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Layers()
+    if isinstance(value, (Mapping, Layers)):
+        return value
+    raise ValueError(f"must be true, false or {{statistics: [abs_mean]}}, not {shown(value)}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# How fine a landscape is to become where its values ask for it: `refine:` of a landscape.
+
+DEFAULT_TOLERANCE = 0.01
+SHARE: dict[str, Any] = {  # as an editor checks it
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"type": "string", "pattern": "^ *[0-9.eE+-]+ *%? *$"},
+    ]
+}
+
+
+class Refine(Frozen):
+    """Finer steps where interpolation between the points is off, chosen level by level from the values alone."""
+
+    tolerance: Annotated[float, WithJsonSchema(SHARE)] = DEFAULT_TOLERANCE
+    """By how much interpolation may be off, as a share of the relief (5th to 95th percentile), such as `1%` or 0.01."""
+    points: Count | None = None
+    """How many points the landscape may have in all, its own among them; default: as many as the tolerance asks for, in
+    up to four levels, each of half the steps.
+    """
+
+    @field_validator("tolerance", mode="before")
+    @classmethod
+    def _share(cls, value: Any) -> float:
+        try:
+            percent = isinstance(value, str) and value.strip().endswith("%")
+            share = float(value.strip()[:-1]) / 100 if percent else float(value)
+        except (TypeError, ValueError):
+            share = math.nan
+        if isinstance(value, bool) or not 0 < share < 1:
+            raise ValueError(f"must be a share of the relief between 0 and 1, such as 1% or 0.01, not {shown(value)}")
+        return share

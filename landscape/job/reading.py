@@ -2,18 +2,195 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from landscape.core.errors import JobError, NotFoundError, message_of, shown
+import yaml
+from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+
+from landscape.core.errors import JobError, NotFoundError, flat, message_of, shown
 from landscape.core.folders import locate
 from landscape.job.job import Job
-from landscape.job.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.model.packed_file import names_a_file
 from landscape.model.run_files import read_problem
 
 if TYPE_CHECKING:
     from landscape.model.packed_model import PortableFile
+
+
+# ----------------------------------------------------------------------------------------------------
+# YAML read strictly: one document of plain values, no key twice, nothing that grows without bound.
+#
+# What YAML would read otherwise than it looks is refused, and the line named: a key that silently replaces another, a
+# number in base 8 or 60, a tag, an alias that stands for millions of values.
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_VALUES = 20_000  # with each alias written out
+TOO_MANY = f"holds more than {MAX_VALUES} values, its aliases written out; keep data in files of their own"
+
+SURPRISING_NUMBER = re.compile(r"[-+]?(0[0-9_]*[0-9]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+REMEDIES = {
+    "found character '\\t' that cannot start any token": "a tab cannot indent; use spaces",
+    "but found another document": "a second document begins; keep one",
+}
+
+
+class NotYaml(ValueError):
+    """The text breaks YAML's own grammar, and no rule of this project."""
+
+
+class Refused(yaml.MarkedYAMLError):
+    """What is wrong in a document, and where."""
+
+    def __init__(self, problem: str, where: Any) -> None:
+        """
+        Args:
+            problem: the rule, the value and the remedy.
+            where: the node or event that is wrong.
+        """
+        super().__init__(problem=problem, problem_mark=where.start_mark)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Composes a document with bounded depth, examines it, and only then makes values of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._composed = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Compose as PyYAML does, to a bounded depth and number of values."""
+        self._depth += 1
+        self._composed += 1
+        if self._depth > MAX_DEPTH:
+            raise Refused(f"lists and keys are nested more than {MAX_DEPTH} deep", self.next_event())
+        if self._composed > MAX_VALUES:
+            raise Refused(TOO_MANY, self.next_event())
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def next_event(self) -> yaml.Event:
+        """What the parser reads next, for the line of an error."""
+        return self.peek_event()  # type: ignore[no-untyped-call,no-any-return]
+
+    def get_single_data(self) -> Any:
+        """The value of the document; it is examined whole before any value is made."""
+        node = self.get_single_node()
+        if node is None:
+            return None
+        _count_values(node, {})
+        return self.construct_document(node)
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """The value of a node; refused where PyYAML's own code fails at it."""
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            kind = node.tag.rpartition(":")[2]
+            raise Refused(f"{shown(node.value, 60)} cannot be read as {flat(kind, 60)}", node) from None
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Keys as they are written: `on` and `1` are words here."""
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep) for key, value in node.value}
+
+    def construct_number(self, node: ScalarNode) -> int | float:
+        """A number that is written in plain decimal."""
+        if SURPRISING_NUMBER.fullmatch(node.value):
+            value = shown(node.value, 60)
+            raise Refused(f"{value} is not plain decimal, and YAML takes it for another number; write it plainly", node)
+        plain = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
+        return plain(node)
+
+    def construct_unknown(self, node: Node) -> Any:
+        """Refuse a tag that is no plain value's."""
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise Refused(f"the tag {shown(tag, 60)} is not known; write plain values", node)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
+_StrictLoader.add_constructor(None, _StrictLoader.construct_unknown)
+# A run or a landscape may be named after a day.
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _count_values(node: Node, counted: dict[int, int]) -> int:
+    """How many values a node stands for, its aliases written out; checks the keys on the way.
+
+    Args:
+        counted: the values of the nodes that were counted already, by the `id` of the node; 0 while one is in hand.
+
+    Raises:
+        Refused: they are more than `MAX_VALUES`, or an alias stands inside what it stands for.
+    """
+    if counted.get(id(node)) == 0:
+        raise Refused("an alias stands inside what it stands for; write the value out", node)
+    if id(node) not in counted:
+        counted[id(node)] = 0
+        if isinstance(node, MappingNode):
+            _check_keys(node)
+        parts = [part for pair in node.value for part in pair] if isinstance(node, MappingNode) else node.value
+        inner = sum(_count_values(part, counted) for part in parts) if isinstance(node, CollectionNode) else 0
+        counted[id(node)] = 1 + inner
+    if counted[id(node)] > MAX_VALUES:
+        raise Refused(TOO_MANY, node)
+    return counted[id(node)]
+
+
+def _check_keys(node: MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, ScalarNode):
+            raise Refused("a key must be one word", key)
+        if key.value in lines:
+            raise Refused(f"key {shown(key.value, 60)} stands twice, first in line {lines[key.value]}; keep one", key)
+        lines[key.value] = key.start_mark.line + 1
+
+
+def parse_yaml(content: bytes) -> Any:
+    """The value of a YAML document.
+
+    Args:
+        content: the bytes of the file.
+
+    Raises:
+        NotYaml: it is no YAML, one line that says where and why.
+        ValueError: so too where it holds something else than plain values.
+
+    >>> parse_yaml(b"size: 41")
+    {'size': 41}
+    >>> parse_yaml(b"size: 041")
+    Traceback (most recent call last):
+    ValueError: line 1: '041' is not plain decimal, and YAML takes it for another number; write it plainly
+    """
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"has more than {MAX_BYTES} bytes; keep data in files of their own")
+    try:
+        return _StrictLoader(content.decode("utf-8-sig")).get_single_data()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: cannot be read as UTF-8 text") from None
+    except yaml.reader.ReaderError as error:
+        line = content.decode("utf-8-sig").count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: holds the control character U+{int(error.character):04X}; delete it") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = str(error.problem or error.context)
+        if isinstance(error, Refused):
+            raise ValueError(f"line {line}: {flat(problem, 170)}") from None
+        raise NotYaml(f"line {line}: {flat(f'is not YAML: {REMEDIES.get(problem, problem)}', 170)}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 YAML_TYPES = {
     type(None): "nothing",

@@ -25,7 +25,7 @@ from landscape.core.errors import JobError, shown
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit, check_whole
-from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES
+from landscape.job.job import COLLECTED_SIZE, DEFAULT_SAMPLES
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number
 from landscape.model.layer_rules import asked_rules
 from landscape.model.parameters import state_of

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.job.collect import CollectLandscape
+from landscape.job.job import CollectLandscape
 from landscape.model.history import finite
 from landscape.model.parameters import persistent_buffers
 from landscape.model.run_files import NETWORK, PROBLEM

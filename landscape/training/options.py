@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from landscape.core.errors import JobError
 from landscape.core.validation import check_whole, explain
-from landscape.job.collect import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
+from landscape.job.job import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
 
 def checked_options(

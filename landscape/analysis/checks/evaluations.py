@@ -30,7 +30,7 @@ from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.reference_loss import DrawnError, loss_of, rebuilt
 from landscape.evaluation.rounding import WeightRounding
 from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection
 from landscape.model.parameters import State, describe_parameters, in_first_version, norm
 from landscape.problem.selection import samples_in

@@ -24,8 +24,8 @@ from landscape.analysis.checks.grids import at_centre, held_by, highest_share, r
 from landscape.analysis.checks.words import NotJudged
 from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
 from landscape.core.grid import Floats, Index
-from landscape.job.defaults import with_defaults_of
 from landscape.job.directions.random import RandomDirection
+from landscape.job.recorded import with_defaults_of
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.record_entries import Check
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface

@@ -18,7 +18,7 @@ from landscape.analysis.measures.statistics import TAIL, of_errors, resampled, r
 from landscape.analysis.measures.targets import Target, refuse_incomparable
 from landscape.core.errors import JobError, shown
 from landscape.core.statistics import Interval, interval_of, t_quantile
-from landscape.job.directions.eigen import LEAST_RISE
+from landscape.job.directions.file import LEAST_RISE
 
 LEAST_RUNS = 3  # of each way of training: a spread of two is known by one difference alone
 BETWEEN_WEIGHTS = (

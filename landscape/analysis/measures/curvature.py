@@ -18,7 +18,7 @@ from landscape.compute.lanczos import Krylov, lanczos
 from landscape.compute.trace import PROBES, trace
 from landscape.core.errors import JobError
 from landscape.evaluation.reduction import terms_of
-from landscape.job.directions.eigen import STEPS
+from landscape.job.directions.file import STEPS
 from landscape.surface.record_entries import UNDECIDED, YES, ZERO
 
 NAMES = ("lambda max", "lambda min", "trace")

@@ -21,7 +21,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import locate
 from landscape.core.validation import ranges
-from landscape.job.directions.options import DEFAULT_IGNORE
+from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.parameters import State, describe_parameters

@@ -15,7 +15,7 @@ from landscape.analysis.measures.lines import Base, Draw, Floats, mean_of, sampl
 from landscape.analysis.measures.rows import Row, row_of
 from landscape.core.statistics import interval_of
 from landscape.evaluation.values import Values
-from landscape.job.directions.eigen import LEAST_RISE
+from landscape.job.directions.file import LEAST_RISE
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import ParameterInfo, State
 

@@ -7,20 +7,19 @@ import.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from landscape.core.validation import Frozen, Seed
 from landscape.surface.record import parse_axis
 from landscape.surface.record_parts import AxisRecord
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from landscape.core.grid import Floats
-    from landscape.job.directions.context import Context
     from landscape.model.parameters import ParameterInfo, State
 
 Range = tuple[float, float]
@@ -151,3 +150,226 @@ class SeededDirection(DirectionSpec):
     def make(self, context: Context) -> dict[str, Tensor]:
         """The direction, drawn for the origin of the landscape."""
         return self.draw(context.origin, context.infos)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a direction may ask for while it is made.
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workers(Protocol):
+    """What applies a function to many items: this process, or the workers of a cluster at the same time."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+        """The result of `function` for each item, in the order of the items.
+
+        Function, items and results may travel to other machines, so they must be picklable.
+        """
+
+
+def in_this_process(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+    """The result of `function` for each item, computed here one after another."""
+    return [function(item) for item in items]
+
+
+class ProblemLike(Protocol):
+    """What a direction may use of the `landscape.Problem` of its job."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network; only copies of it may be changed."""
+
+    @property
+    def observe(self) -> Callable[[nn.Module, Any], Mapping[str, Tensor]]:
+        """`observe(model, samples)`: a tensor per observable, with one value per sample; `loss` is one of them."""
+
+
+class Context(Protocol):
+    """The landscape that a direction is made for: its origin, its problem, and the weights of its run.
+
+    A *reference* is what a job names weights by: `problem`, `first`, `last`, the number of a snapshot, a snapshot of
+    another run, or a file. Nothing is read before it is asked for.
+    """
+
+    @property
+    def origin(self) -> State:
+        """The weights at which the axes cross."""
+
+    @property
+    def infos(self) -> Sequence[ParameterInfo]:
+        """What each parameter of the model is, in the model's order."""
+
+    @property
+    def axes(self) -> Sequence[object]:
+        """The specifications of all axes of the landscape, a `DirectionSpec` each, the one that asks included."""
+
+    @property
+    def problem(self) -> ProblemLike:
+        """The model, its data and what is observed of it."""
+
+    @property
+    def samples(self) -> Any:
+        """The samples over which every point is evaluated: one batch, as `problem.observe` takes it."""
+
+    @property
+    def workers(self) -> Workers:
+        """Where costly work may run. A job on Ray starts its session, or attaches to it, with the first call."""
+
+    def spectrum(self, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+        """Eigenpairs of the Hessian at the origin, over all samples: computed by workers where the job has any.
+
+        Args:
+            ranks: which: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
+            steps: products with the Hessian at most.
+            seed: of the vector that the Lanczos method starts from.
+
+        Raises:
+            JobError: the loss is flat at the origin or has no derivatives, or the vectors would take too much memory.
+        """
+
+    @property
+    def unit(self) -> str:
+        """What the numbers of the snapshots count: `step` or `epoch`."""
+
+    @property
+    def paths(self) -> tuple[RunPath, ...]:
+        """The runs whose paths the landscape draws, with their snapshots; none where its job names no `paths`."""
+
+    def state(self, reference: int | str | RunSnapshot) -> State:
+        """The weights of that name, checked to fit the model."""
+
+    def digest(self, reference: int | str | RunSnapshot) -> str:
+        """The digest of the weights of that name."""
+
+    def name(self, reference: int | str | RunSnapshot) -> str:
+        """What a label calls the weights of that name, such as `epoch 3`."""
+
+    def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:
+        """The numbers of the selected snapshots, ascending; refused where one was not collected."""
+
+    def tensors(self, path: str) -> dict[str, Tensor]:
+        """The tensors of a file; a relative path starts at the folder of the job."""
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, computed once for all axes of the landscape that ask under the same key."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Options that several kinds of direction share: how a direction is scaled to the weights, and what it leaves still.
+
+# A new name here is computed in `scaling.normalise_direction`; those whose formula looks at one tensor at a time stand
+# below too, so that a large direction is scaled without a float64 copy of the whole.
+Normalise = Literal["filter", "layer", "model", "none"]
+TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
+Ignored = Literal["bias", "norm"]
+Numbers = Literal["float32", "bfloat16"]
+DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
+
+
+def scaling_label(normalise: Normalise, ignore: Sequence[Ignored]) -> str:
+    """How a direction was scaled, for its label.
+
+    >>> scaling_label("filter", ("bias", "norm"))
+    'filter-normalised, bias and norm ignored'
+    """
+    scaled = "not normalised" if normalise == "none" else f"{normalise}-normalised"
+    return f"{scaled}, {' and '.join(ignore)} ignored" if ignore else scaled
+
+
+# ----------------------------------------------------------------------------------------------------
+# The paths of other runs that a landscape draws, as its directions see them.
+
+NAMED = 3  # paths at most that a label lists
+
+
+@dataclass(frozen=True)
+class RunSnapshot:
+    """A snapshot by the run that it lies in: an absolute folder or a URL, and the epoch or step."""
+
+    run: str
+    number: int
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """The snapshots of one run that a landscape draws as a path.
+
+    Attributes:
+        label: what figures call the run.
+        run: its absolute folder, or its URL.
+        named: the run as the job names it.
+        unit: what the numbers count, step or epoch.
+        numbers: ascending.
+        own: whether it is the run that the landscape lies in.
+    """
+
+    label: str
+    run: str
+    named: str
+    unit: str
+    numbers: tuple[int, ...]
+    own: bool = False
+
+    @property
+    def snapshots(self) -> tuple[RunSnapshot, ...]:
+        """What the weights are asked for by, in the order of the path."""
+        return tuple(RunSnapshot(self.run, number) for number in self.numbers)
+
+
+def paths_in_words(paths: tuple[RunPath, ...]) -> str:
+    """What a label calls these paths.
+
+    >>> paths_in_words((RunPath("sgd", "/runs/sgd", "sgd", "epoch", (0, 1, 2)), RunPath("b", "/b", "b", "step", (5,))))
+    'the paths of sgd and b'
+    """
+    if len(paths) > NAMED:
+        return f"{len(paths)} paths"
+    *before, last = (path.label for path in paths)
+    return f"the paths of {', '.join(before)} and {last}" if before else f"the path of {last}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Eigenpairs of the Hessian at an origin, as directions are made from them.
+
+
+@dataclass(frozen=True)
+class Eigenpair:
+    """An eigenvalue and its vector.
+
+    Attributes:
+        residual: ‖Hv − λv‖.
+        stderr: the standard error of λ by the samples; None where no sample has a loss of its own.
+        vector: of unit length, a float32 tensor per trainable parameter.
+    """
+
+    value: float
+    residual: float
+    stderr: float | None
+    vector: Mapping[str, Tensor]
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the residual is smaller than the value; else that may have the other sign, or another size."""
+        return self.residual < abs(self.value)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenpairs of the Hessian of the mean loss.
+
+    Attributes:
+        pairs: by rank: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
+        loss: L₀.
+        steps: how many products with the Hessian were taken.
+        method: `autograd`, or `differences` where the model has no second derivative.
+        foreseen: whether nothing was computed: the vectors are others, and the numbers say nothing.
+    """
+
+    pairs: Mapping[int, Eigenpair]
+    loss: float
+    steps: int
+    method: str
+    foreseen: bool = False

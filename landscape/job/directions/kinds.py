@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Field
 
 from landscape.job.directions.base import DirectionSpec, SeededDirection
-from landscape.job.directions.eigen import EigenDirection
-from landscape.job.directions.file import FileDirection
+from landscape.job.directions.file import EigenDirection, FileDirection
 from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.plane import PlaneDirection, TowardsDirection
 from landscape.job.directions.random import RandomDirection
-from landscape.job.directions.towards import TowardsDirection
 from landscape.surface.record import parse_axis
 
 KINDS: tuple[type[DirectionSpec], ...] = (

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from landscape.core.errors import JobError
 from landscape.core.validation import Count, SnapshotsOrPaths, counted
-from landscape.job.directions.base import DirectionSpec, Range
-from landscape.job.directions.paths import paths_in_words
+from landscape.job.directions.base import DirectionSpec, Range, paths_in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.job.directions.context import Context
-    from landscape.job.directions.paths import RunSnapshot
+    from landscape.job.directions.base import Context, RunSnapshot
     from landscape.job.directions.tensors import PrincipalComponents
 
 FEWEST_SNAPSHOTS = 3

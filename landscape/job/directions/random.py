@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from landscape.job.directions.base import SeededDirection
-from landscape.job.directions.options import (
+from landscape.job.directions.base import (
     DEFAULT_IGNORE,
     TENSOR_BY_TENSOR,
     Ignored,
     Normalise,
     Numbers,
+    SeededDirection,
     scaling_label,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from landscape.job.directions.context import Context
+    from landscape.job.directions.base import Context
     from landscape.model.parameters import ParameterInfo, State
 
 
@@ -102,7 +102,7 @@ def random_direction(
     """
     import torch
 
-    from landscape.job.directions.scaling import normalise_direction, refuse_immobile
+    from landscape.job.directions.tensors import normalise_direction, refuse_immobile
 
     moved = [info for info in infos if info.trainable and info.role not in ignore]
     refuse_immobile(moved, infos, ignore)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.model.parameters import State, norm
+from landscape.job.directions.base import Normalise
+from landscape.model.parameters import EPSILON, ParameterInfo, State, dot, norm, scale_to_filters
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.
 RANK_TOLERANCE = 1e-10
@@ -210,3 +212,124 @@ def random_walk_variance(times: Sequence[float]) -> Floats:
     centring = np.eye(len(times)) - 1 / len(times)
     values = np.linalg.eigvalsh(centring @ _covariance(times) @ centring)[::-1].clip(min=0)
     return np.asarray(values / values.sum(), np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Several axes together: the angles between them, and where a set of weights lies on the plane that they span.
+
+PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane
+
+
+def project(point: State, origin: State, directions: Sequence[State], names: Sequence[str]) -> tuple[Floats, float]:
+    """Least-squares coordinates of θ on the plane θ₀ + Σ cₖ·dₖ, and its distance off that plane.
+
+    c = argmin ‖(θ − θ₀) − Σ cₖ·dₖ‖ from the normal equations over the parameters `names`, in float64.
+
+    Returns:
+        The coordinates [axes], and the Euclidean distance in weight space.
+
+    Raises:
+        JobError: the axes are parallel, so that coordinates on them mean nothing.
+
+    >>> import torch
+    >>> axes = [{"w": torch.tensor([2.0, 0.0, 0.0])}, {"w": torch.tensor([0.0, 1.0, 0.0])}]
+    >>> project({"w": torch.tensor([4.0, 1.0, 3.0])}, {"w": torch.zeros(3)}, axes, ["w"])
+    (array([2., 1.]), 3.0)
+    """
+    offset = {name: point[name].double() - origin[name].double() for name in names}
+    plane = [{name: direction[name] for name in names if name in direction} for direction in directions]
+    matrix = gram_matrix(plane)
+    if np.linalg.eigvalsh(cosines(plane))[0] < PARALLEL:
+        raise JobError("directions: two axes are parallel, so they span no plane; name other components or snapshots")
+    right = np.array([dot(direction, offset) for direction in plane])
+    coordinates = np.linalg.solve(matrix, right)
+    for coordinate, direction in zip(coordinates, plane, strict=True):
+        for name, tensor in direction.items():
+            offset[name] = offset[name] - float(coordinate) * tensor.double()
+    return coordinates, norm(offset)
+
+
+def gram_matrix(directions: Sequence[State]) -> Floats:
+    """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor that a direction lacks is zero."""
+
+    def shared_product(first: State, second: State) -> float:
+        shared = {name: tensor for name, tensor in first.items() if name in second}
+        return dot(shared, second)
+
+    return np.array([[shared_product(first, second) for second in directions] for first in directions], np.float64)
+
+
+def cosines(directions: Sequence[State]) -> Floats:
+    """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]; 0 where one of them is zero.
+
+    A filter-normalised direction is zero where all weights are.
+    """
+    matrix = gram_matrix(directions)
+    lengths = np.sqrt(np.diag(matrix))
+    products = np.outer(lengths, lengths)
+    quotients = np.divide(matrix, products, out=np.zeros_like(matrix), where=products > 0)
+    return np.asarray(np.clip(quotients, -1, 1), np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Directions scaled to the weights: per filter, per tensor or as a whole (Li et al. 2018).
+
+
+def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInfo], ignore: Sequence[str]) -> None:
+    """Refuse a direction along which no parameter would move.
+
+    Raises:
+        JobError: `moved` is empty; says why.
+    """
+    if moved:
+        return
+    frozen = sum(not info.trainable for info in infos)
+    raise JobError(
+        f"directions: no parameter moves: of {len(infos)} {frozen} are frozen and the rest falls under "
+        f"ignore: [{', '.join(ignore)}]; unfreeze some (requires_grad) or ignore less"
+    )
+
+
+def normalise_direction(
+    direction: State, origin: State, infos: Sequence[ParameterInfo], normalise: Normalise
+) -> dict[str, Tensor]:
+    """Scale a direction to the weights w of the origin (Li et al. 2018), in float64, rounded to float32 once.
+
+    filter: d_f · ‖w_f‖/(‖d_f‖+ε) per output filter · layer: the same per tensor · model: the same over all
+    moved tensors · none: as it is. ε = 1e-10, so zero weights give a zero direction and never NaN.
+
+    Args:
+        direction: the tensors to scale.
+        infos: what each parameter is; it says which elements make a filter.
+
+    Returns:
+        A float32 tensor per name of `direction`.
+
+    >>> import torch
+    >>> info = ParameterInfo("w", (2, 2), "weight", True)
+    >>> direction, origin = {"w": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, {"w": torch.eye(2)}
+    >>> normalise_direction(direction, origin, [info], "filter")["w"].tolist()[1]
+    [0.0, 1.0]
+    >>> normalise_direction(direction, origin, [info], "filter")["w"].norm(dim=1).tolist()
+    [1.0, 1.0]
+    """
+    if normalise == "none":
+        return {name: tensor.float() for name, tensor in direction.items()}
+    moved = {info.name: info for info in infos if info.name in direction}
+    weights = {name: origin[name] for name in moved}
+    if normalise == "filter":
+        scaled = {name: scale_to_filters(direction[name], weights[name], info) for name, info in moved.items()}
+    elif normalise == "layer":
+        scaled = {
+            name: tensor.double() * _ratio({name: weights[name]}, {name: tensor}) for name, tensor in direction.items()
+        }
+    elif normalise == "model":
+        ratio = _ratio(weights, direction)
+        scaled = {name: tensor.double() * ratio for name, tensor in direction.items()}
+    else:
+        assert_never(normalise)
+    return {name: tensor.float() for name, tensor in scaled.items()}
+
+
+def _ratio(weights: State, direction: State) -> float:
+    return norm(weights) / (norm(direction) + EPSILON)

@@ -13,8 +13,7 @@ import landscape
 from cluster.driver import transfer
 from cluster.driver.transfer import OtherDirection, SeededTensors, pack_directions, unpack_direction
 from landscape.core.errors import JobError
-from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.options import Normalise
+from landscape.job.directions.base import DirectionTensors, Normalise
 from landscape.job.directions.random import RandomDirection, random_direction
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters, direction_digest, in_first_version, state_of

@@ -13,7 +13,7 @@ from torch import nn
 
 from landscape import JobError, Problem, run
 from landscape.compute.prepare import prepare
-from landscape.job.directions.towards import towards_direction
+from landscape.job.directions.plane import towards_direction
 from landscape.problem.batches import not_finite
 
 SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))

@@ -27,7 +27,7 @@ from landscape.core.grid import (
     tile_at,
     tile_counts,
 )
-from landscape.job.defaults import with_defaults_of
+from landscape.job.recorded import with_defaults_of
 from landscape.store.format import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
 from landscape.core.digests import canonical_json, digest
 from landscape.core.errors import printable
-from landscape.job.defaults import DEFAULTS, with_defaults_of
-from landscape.job.directions.options import Normalise
+from landscape.job.directions.base import Normalise
 from landscape.job.directions.random import RandomDirection
+from landscape.job.recorded import DEFAULTS, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}
 

@@ -17,10 +17,9 @@ from torch import nn
 from landscape import Job, JobError, Problem, run
 from landscape.compute.prepare import prepare
 from landscape.compute.stores import create_store
-from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.options import DEFAULT_IGNORE, Normalise
+from landscape.job.directions.base import DEFAULT_IGNORE, DirectionTensors, Normalise
 from landscape.job.directions.random import random_direction
-from landscape.job.directions.scaling import normalise_direction
+from landscape.job.directions.tensors import normalise_direction
 from landscape.model.parameters import (
     ParameterInfo,
     combine,

@@ -20,9 +20,8 @@ from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.file import FileDirection
 from landscape.job.directions.kinds import KINDS, is_seeded, seeded
 from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.plane import PlaneDirection, TowardsDirection
 from landscape.job.directions.random import RandomDirection
-from landscape.job.directions.towards import TowardsDirection
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import describe_parameters
 from landscape.model.snapshots import read_trajectory
