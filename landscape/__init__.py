@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from landscape.job.reading import read_job
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
-    from landscape.problem.problem import Problem
+    from landscape.problem.terms import Problem
     from landscape.store.importing import import_surface
     from landscape.store.listing import list_runs
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
@@ -44,16 +44,16 @@ _HOMES = {
     "compute.refining": ("refine",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.questions": ("Limits",),
-    "job.job": ("CollectLandscape", "Job"),
     "job.directions.file": ("EigenDirection", "FileDirection"),
     "job.directions.pca": ("PcaDirection",),
     "job.directions.plane": ("PlaneDirection", "TowardsDirection"),
     "job.directions.random": ("RandomDirection",),
+    "job.job": ("CollectLandscape", "Job"),
     "job.landscape": ("Landscape",),
     "job.reading": ("read_job",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
-    "problem.problem": ("Problem",),
+    "problem.terms": ("Problem",),
     "store.importing": ("import_surface",),
     "store.listing": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),

@@ -70,7 +70,7 @@ ALLOWED = {
         "cluster/training/trainer.py",
     },
     "grpc": {"cluster/serving/", "cluster/runtime/address.py"},
-    "onnx2torch": {"landscape/problem/onnx_models.py"},
+    "onnx2torch": {"landscape/problem/callback.py"},
     "plotly": {"landscape/views/draw/", "landscape/views/"},
     "kaleido": {"landscape/views/"},
     "zarr": {"landscape/store/"},

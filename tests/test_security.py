@@ -196,7 +196,7 @@ def test_no_file_outside_the_jobs_folder_is_shipped(job_file, tmp_path_factory):
 
 # Samples of any class travel between the processes of one job as Ray's own objects do. Their bytes lie in memory, or in
 # files without a name of the same user: never in a file that anybody sends.
-OWN_BYTES = {("landscape/problem/items.py", "loads")}
+OWN_BYTES = {("landscape/problem/collated.py", "loads")}
 HARMLESS = {"UnpicklingError", "Pickler"}  # an exception, and what only writes
 LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 

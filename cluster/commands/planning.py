@@ -32,8 +32,8 @@ from landscape.evaluation.tuning.questions import Freedom, Tuned
 from landscape.evaluation.tuning.tuning import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
-from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
+from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan

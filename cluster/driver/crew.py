@@ -35,9 +35,9 @@ from landscape.core.devices import host_limit
 from landscape.core.errors import printable, stage
 from landscape.evaluation.tuning.questions import Request
 from landscape.problem.collated import Collated, WholeBatches
-from landscape.problem.observables import ordered_names
-from landscape.problem.points import PointSets
 from landscape.problem.samples import Rows, Samples
+from landscape.problem.supervised import ordered_names
+from landscape.problem.terms import PointSets
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory

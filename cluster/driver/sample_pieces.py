@@ -20,8 +20,8 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, empty_like, filled, tensors_of
+from landscape.problem.disk_buffer import TensorFiles, map_rows
 from landscape.problem.samples import Rows, Samples
-from landscape.problem.tensor_files import TensorFiles, map_rows
 
 PIECE_BYTES = 256 << 20
 

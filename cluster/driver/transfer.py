@@ -16,12 +16,10 @@ from landscape.core.errors import NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
 from landscape.model.parameters import ParameterInfo, State, direction_digest, in_first_version
-from landscape.problem.collated import Collated, WholeBatches
-from landscape.problem.items import PickledItems, as_pickled
-from landscape.problem.points import PointSets
-from landscape.problem.problem import Problem
+from landscape.problem.collated import Collated, PickledItems, WholeBatches, as_pickled
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.sources import collate_of
+from landscape.problem.terms import PointSets, Problem
 
 SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 

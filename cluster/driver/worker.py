@@ -40,10 +40,9 @@ from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.tuning.trials import Trials
 from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
-from landscape.problem.items import PickledItems
-from landscape.problem.points import PointSets
-from landscape.problem.problem import Problem
+from landscape.problem.collated import PickledItems
 from landscape.problem.samples import Rows, Samples
+from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import cause_of
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference

@@ -24,7 +24,7 @@ from landscape.core.plan import Engine
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.rounding import WeightRounding
 from landscape.model.parameters import State
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from landscape.bench.timing import Contestant
 from landscape.bench.yardsticks import Bare
 from landscape.core.plan import Plan, Precision
 from landscape.evaluation.engines.arithmetic import arithmetic, wait
-from landscape.problem.structure import dense_tensors_in, tensor_bytes
+from landscape.problem.batches import dense_tensors_in, tensor_bytes
 
 CPU_EDGE, CPU_BYTES = 1024, 1 << 27
 CUDA_EDGE, CUDA_BYTES = 8192, 1 << 31

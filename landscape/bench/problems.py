@@ -17,7 +17,7 @@ from torch.nn.functional import relu
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.job.job import Job
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.resnet50 import ResNet50

@@ -18,12 +18,10 @@ from landscape.evaluation.private import private_copy
 from landscape.evaluation.table import layouts_of, make_forward
 from landscape.evaluation.weights import MovingWeights, lay_out, targets_of
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
-from landscape.problem.problem import Problem
+from landscape.problem.batches import Batch, moved
 from landscape.problem.samples import Rows, Samples, as_samples
-from landscape.problem.structure import moved
-from landscape.problem.supervised import Supervised
+from landscape.problem.supervised import Observe, Supervised
+from landscape.problem.terms import Problem
 
 EAGER = Engine()
 

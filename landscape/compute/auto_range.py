@@ -21,7 +21,7 @@ from landscape.compute.ranging import RangeFinder
 from landscape.core.errors import JobError, stage
 from landscape.core.grid import Floats, as_written
 from landscape.job.directions.file import LEAST_RISE
-from landscape.problem.guessing import guessing_of
+from landscape.problem.supervised import guessing_of
 from landscape.surface.record_entries import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 log = logging.getLogger("landscape")

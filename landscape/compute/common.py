@@ -13,8 +13,8 @@ from landscape.evaluation.dry_run import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.job.directions.base import Workers
 from landscape.job.job import Job
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.terms import Problem
 from landscape.store import LandscapeStore
 from landscape.surface.record_parts import RandomData
 

@@ -13,9 +13,9 @@ from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
 from landscape.evaluation.differentiable import differentiable_operations
 from landscape.evaluation.engines.arithmetic import arithmetic, autocast
-from landscape.problem.observables import Observe
+from landscape.problem.batches import moved
 from landscape.problem.samples import Samples
-from landscape.problem.structure import moved
+from landscape.problem.supervised import Observe
 from landscape.problem.user_code import in_words
 
 SIZES = (1, 2, 7, 64)  # samples of a batch

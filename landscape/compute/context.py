@@ -17,8 +17,8 @@ from landscape.job.landscape import Landscape
 from landscape.model.parameters import ParameterInfo, State
 from landscape.model.weight_files import load_weights
 from landscape.problem.batches import Batch
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.terms import Problem
 
 T = TypeVar("T")
 SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum` of one origin

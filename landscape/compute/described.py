@@ -14,10 +14,9 @@ from landscape.core.plan import Plan
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.landscape import Landscape
-from landscape.problem.guessing import guessing_of
-from landscape.problem.observables import Observe
-from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import Observe, guessing_of
+from landscape.problem.terms import PointSets
 from landscape.surface.record import Record
 from landscape.surface.record_parts import TermRecord
 

@@ -18,9 +18,9 @@ from landscape.evaluation.batching import batching_of
 from landscape.evaluation.derivatives import Products
 from landscape.evaluation.factors import loss_factors
 from landscape.model.parameters import ParameterInfo, State, describe_parameters
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised
+from landscape.problem.terms import Problem
 from landscape.surface.record_entries import products_in_float32
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.

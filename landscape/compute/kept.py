@@ -8,7 +8,7 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
 from landscape.job.job import Job
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 from landscape.store import LandscapeStore
 from landscape.surface.surface import SampleLosses
 

@@ -12,9 +12,9 @@ from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
 from landscape.model.parameters import State, holds_bfloat16
-from landscape.problem.observables import ordered_names
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import ordered_names
+from landscape.problem.terms import Problem
 from landscape.surface.derived import check_derived
 
 FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look

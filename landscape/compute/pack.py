@@ -32,14 +32,11 @@ from landscape.job.reading import read_job
 from landscape.model.packed_file import REMEDY, SUFFIX
 from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS, PortableModel, leaves_of, structure_of
 from landscape.model.snapshots import versions
-from landscape.problem.observables import Combination
-from landscape.problem.points import PointSets
-from landscape.problem.portable import portable_problem
-from landscape.problem.problem import Problem
+from landscape.problem.batches import moved
+from landscape.problem.callback import portable_problem
 from landscape.problem.samples import Samples
-from landscape.problem.structure import moved
-from landscape.problem.supervised import Supervised
-from landscape.problem.terms import Terms
+from landscape.problem.supervised import Combination, Supervised
+from landscape.problem.terms import PointSets, Problem, Terms
 from landscape.problem.user_code import in_folder
 
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine

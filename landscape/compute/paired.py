@@ -16,7 +16,7 @@ from landscape.compute.executor import Calculator, Setting
 from landscape.compute.points import AtPoints
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 from landscape.surface.surface import paired_stderr
 
 Floats = NDArray[np.float64]

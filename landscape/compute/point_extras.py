@@ -21,7 +21,7 @@ from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.landscape_options import Convexity
 from landscape.model.parameters import State, trainable_matrices
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.store import LandscapeStore
 from landscape.surface.record_entries import EIGENVALUES, RATIO, ConvexityRecord

@@ -52,12 +52,11 @@ from landscape.job.recorded import DEFAULTS, with_defaults_of
 from landscape.model.packed_snapshots import trajectory_of
 from landscape.model.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.model.run_files import read_problem
-from landscape.problem.callback import load_problem
+from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
-from landscape.problem.guessing import guessing_of
-from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
+from landscape.problem.supervised import guessing_of
 from landscape.problem.user_code import in_folder
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels import grid_of_level

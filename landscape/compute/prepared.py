@@ -19,8 +19,8 @@ from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.model.parameters import State
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.terms import Problem
 from landscape.store.format import PathPlan
 from landscape.surface.record import Record
 from landscape.surface.record_parts import LevelRecord

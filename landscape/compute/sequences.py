@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from landscape.problem.collated import Collated
+from landscape.problem.language import Padding
 from landscape.problem.samples import Samples
-from landscape.problem.tokens import Padding
 
 
 def are_sequences(samples: Samples) -> bool:

@@ -14,7 +14,7 @@ from landscape.model.packed_snapshots import logged_beyond, trajectory_at
 from landscape.model.parameters import match_state, state_digest, state_of
 from landscape.model.snapshots import Trajectory
 from landscape.model.weight_files import load_weights
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 
 class Weights:

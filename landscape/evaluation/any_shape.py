@@ -11,9 +11,8 @@ from torch import Tensor
 
 from landscape.core.devices import host_limit
 from landscape.evaluation.counts import Counts
-from landscape.problem.batches import Batch
+from landscape.problem.batches import Batch, dense_tensors_in, moved, tensor_bytes
 from landscape.problem.samples import Samples
-from landscape.problem.structure import dense_tensors_in, moved, tensor_bytes
 
 MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
 

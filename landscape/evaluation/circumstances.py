@@ -18,9 +18,8 @@ from landscape.core.digests import digest
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.questions import Freedom
-from landscape.problem.batches import tensors_of
+from landscape.problem.batches import dense_tensors_in, tensors_of
 from landscape.problem.samples import Samples
-from landscape.problem.structure import dense_tensors_in
 
 FEW = 8  # samples
 SCHEME = 1  # to be raised when the search itself would choose otherwise

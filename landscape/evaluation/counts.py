@@ -9,8 +9,8 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, batch_length
-from landscape.problem.observables import Combination, Observe, check_observed, check_terms
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 
 Edge = tuple[int, int]
 

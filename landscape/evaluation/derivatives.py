@@ -27,10 +27,9 @@ from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_wrong_derivatives, second_derivatives
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Combination, Observe
-from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
-from landscape.problem.supervised import Supervised
+from landscape.problem.sources import seed_of
+from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.user_code import kept_alive
 
 Products = Literal["autograd", "differences", "gauss-newton"]

@@ -20,8 +20,8 @@ from landscape.evaluation.values import Values
 from landscape.evaluation.weights import targets_of
 from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe, ordered_names
 from landscape.problem.samples import Samples, as_samples
+from landscape.problem.supervised import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
 
 SAMPLES = 2

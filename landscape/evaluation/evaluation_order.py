@@ -16,7 +16,7 @@ from landscape.evaluation.running_model import RunningModel
 from landscape.evaluation.values import Observed, Pieces
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch
-from landscape.problem.reading import seed_of
+from landscape.problem.sources import seed_of
 
 LARGEST_GROUP = 1 << 22  # values of one observable that a group of points may have, as all are kept until its end
 

@@ -29,8 +29,8 @@ from landscape.evaluation.values import Floats, Pieces, Values
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples as ChosenSamples
+from landscape.problem.supervised import Observe
 
 Result = TypeVar("Result")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from landscape.problem.observables import Combination, Observe
+from landscape.problem.supervised import Combination, Observe
 
 
 def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dict[str, float]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.values import Floats, Pieces, SampleValues
-from landscape.problem.observables import OtherWeights
+from landscape.problem.supervised import OtherWeights
 
 AT_ONCE = 1 << 20  # losses that are brought to the host at once
 

@@ -18,7 +18,7 @@ from landscape.evaluation.batching import Batching
 from landscape.evaluation.kept import SampleKeeper
 from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
 from landscape.evaluation.values import Moments, Observed, Pieces, Values, summary, values_of
-from landscape.problem.observables import Combination, Observe, ordered_names
+from landscape.problem.supervised import Combination, Observe, ordered_names
 
 AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches
 LEAST_SQUARES = 1e-200  # the least sum of squared weights of a block; the largest is its inverse

@@ -31,8 +31,8 @@ from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State
-from landscape.problem.observables import Combination, Observe
-from landscape.problem.reading import seed_of
+from landscape.problem.sources import seed_of
+from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import kept_alive
 
 Batches = Callable[[], Iterator[Any]]

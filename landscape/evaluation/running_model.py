@@ -20,8 +20,7 @@ from landscape.evaluation.table import make_forward, possible_options
 from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch
-from landscape.problem.structure import exchanged, is_strided
+from landscape.problem.batches import Batch, exchanged, is_strided
 from landscape.problem.user_code import kept_alive
 
 log = logging.getLogger("landscape")

@@ -4,21 +4,301 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import re
 import sys
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, shown
+from landscape.core.plan import Plan
 from landscape.core.random_state import fixed_seeds
-from landscape.model.packed_file import names_a_file, names_onnx
+from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_onnx
+from landscape.model.packed_model import PackedSamples, PortableFile, PortableModel
+from landscape.model.parameters import describe_parameters
+from landscape.problem.batches import batch_bytes, map_tensors
+from landscape.problem.collated import Collated
+from landscape.problem.language import Padding, Reader
 from landscape.problem.network import knowing
-from landscape.problem.onnx_models import onnx_problem
-from landscape.problem.portable import portable_problem
-from landscape.problem.problem import Problem
+from landscape.problem.randomness import Choice, Chosen
+from landscape.problem.samples import Rows
+from landscape.problem.supervised import Observe, Supervised
+from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import calling
+
+# ----------------------------------------------------------------------------------------------------
+# Models in ONNX's format, with samples and a criterion by name: a problem without a callback.
+#
+# What onnx2torch carries becomes modules of torch. A file of ONNX holds operations and numbers, and no code.
+
+CRITERIA = (
+    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy_with_logits", "binary_cross_entropy", "soft_margin_loss", "kl_div", "poisson_nll_loss",
+)  # fmt: skip
+UNKNOWN_OPERATION = re.compile(r"operation_type='(\w+)'")
+
+
+def onnx_problem(reference: str, folder: Path) -> Problem:
+    """The problem of a model in ONNX's format.
+
+    Args:
+        reference: `MODEL.onnx with SAMPLES.npz and CRITERION`.
+        folder: what the two files are relative to.
+
+    Raises:
+        NotFoundError: a file is not there.
+        JobError: the model holds an operation that is not carried, or the samples are none.
+        LandscapeError: onnx2torch is not installed.
+    """
+    match = REFERENCE.fullmatch(reference)
+    if match is None:
+        raise JobError(f"problem: must be written {WRITTEN}, not {shown(reference)}; a model alone has no loss")
+    criterion = match["criterion"]
+    if criterion not in CRITERIA:
+        raise JobError(f"criterion: unknown criterion {shown(criterion)}; {nearest(criterion, CRITERIA)}")
+    model = _converted(_there(folder / match["onnx"]))
+    samples = _samples_of(_there(folder / match["data"]))
+    return Problem.supervised(model, samples, getattr(nn.functional, criterion))
+
+
+def _there(file: Path) -> Path:
+    if not file.is_file():
+        raise NotFoundError(f"problem: the file {shown(str(file))} does not exist")
+    return file
+
+
+def _samples_of(file: Path) -> tuple[Tensor, Tensor]:
+    """The arrays `inputs` and `targets` of a file of NumPy, which is read without pickles."""
+    try:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
+    except Exception as error:  # of zipfile, of its decompressor, or of NumPy
+        raise JobError(
+            f"data: {shown(file.name)} must hold the arrays 'inputs' and 'targets', one row per sample: "
+            f"{one_line(error)[:100]}; write it by numpy.savez"
+        ) from None
+
+
+def _converted(file: Path) -> nn.Module:
+    with _without_torchvision():
+        try:
+            import onnx2torch
+        except ImportError:
+            raise LandscapeError(
+                "onnx2torch is not installed, which makes a model of torch of an ONNX file: "
+                "pip install 'loss-landscape-cluster[onnx]'"
+            ) from None
+        try:
+            _refuse_newer_operations(file)
+            model: nn.Module = onnx2torch.convert(str(file))
+        except JobError:
+            raise
+        except NotImplementedError as error:
+            operation = UNKNOWN_OPERATION.search(str(error))
+            if operation is None:
+                raise JobError(f"problem: {shown(file.name)} is not carried: {one_line(error)[:160]}") from None
+            raise JobError(
+                f"problem: {shown(file.name)} holds the operation {operation[1]}, which onnx2torch does not carry; "
+                "export the model without it, or write a callback that builds it in torch"
+            ) from None
+        except Exception as error:  # of protobuf, of onnx's checks, or of a converter
+            raise JobError(f"problem: {shown(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
+    return _trained(model).eval()
+
+
+def _refuse_newer_operations(file: Path) -> None:
+    """Refuse operations of a version that the installed onnx does not know: they may mean something else.
+
+    Raises:
+        JobError: the file has such ones.
+    """
+    try:
+        import onnx
+    except ImportError:  # which onnx2torch needs, and says
+        return
+
+    newest = onnx.defs.onnx_opset_version()
+    for each in onnx.load(str(file), load_external_data=False).opset_import:
+        if each.domain in ("", "ai.onnx") and each.version > newest:
+            raise JobError(
+                f"problem: {shown(file.name)} has operations of version {each.version}, and the installed onnx knows "
+                f"those up to {newest}; export it with an older opset_version, or install a newer onnx"
+            )
+
+
+def _trained(model: nn.Module) -> nn.Module:
+    """The model, whose arrays that are operands become parameters: ONNX does not say which of them are trained.
+
+    Single numbers stay what they are, such as an exponent. What a product takes on its right is a matrix [in, out].
+    """
+    rights = _right_operands(model)
+    for module in list(model.modules()):
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if name.startswith("onnx_initializer") and buffer.is_floating_point() and buffer.numel() > 1:
+                delattr(module, name)
+                module.register_parameter(name, nn.Parameter(buffer))
+    infos = describe_parameters(model)
+    described = tuple(replace(info, transposed_groups=1) if info.name in rights else info for info in infos)
+    model.described = described  # type: ignore[assignment]
+    return model
+
+
+def _right_operands(model: nn.Module) -> set[str]:
+    """The paths of the matrices that are the right operands of products."""
+    graph = getattr(model, "graph", None)
+    found: set[str] = set()
+    for node in graph.nodes if graph is not None else ():
+        if node.op == "call_module" and type(model.get_submodule(str(node.target))).__name__ == "OnnxMatMul":
+            right: Any = node.args[1] if len(node.args) > 1 else None
+            if getattr(right, "op", "") == "get_attr":
+                found.add(str(right.target))
+    return found
+
+
+@contextmanager
+def _without_torchvision() -> Iterator[None]:
+    """Let onnx2torch be imported where torchvision is not: it needs that for regions of interest and boxes alone."""
+    names = ("torchvision", "torchvision.ops")
+    if "onnx2torch" in sys.modules or find_spec("torchvision") is not None:
+        yield
+        return
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["torchvision.ops"].roi_align = _no_torchvision  # type: ignore[attr-defined]
+    sys.modules["torchvision"].ops = sys.modules["torchvision.ops"]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def _no_torchvision(*_: Any, **__: Any) -> Any:
+    raise LandscapeError("problem: the model takes regions of interest, which needs torchvision; install it")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The problem of a file: its graphs observe, its samples are those that were packed.
+
+
+def portable_problem(path: str | Path) -> Problem:
+    """The problem that `landscape pack` has written to a file. Nothing of its sender's is executed.
+
+    Raises:
+        NotFoundError, JobError: there is no such file, or it is none that this version can take.
+    """
+    file = PortableFile(path)
+    said, model, samples = file.problem, file.model(), file.samples()
+    try:
+        _refuse_without_graphs(file, said)
+        if samples.sequences is not None:
+            about = samples.sequences
+            vocabulary = None if about["vocabulary"] is None else int(about["vocabulary"])
+            samples.collate_fn = Padding(Reader(vocabulary, about["takes_mask"] is True))
+        observe: Observe = _OBSERVING[said["kind"]](model, said)
+        weights = said["term_weights"]
+        names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
+        return Problem(
+            model, samples, observe, names, term_weights=weights, derived=said["derived"], expected=said["expected"]
+        )
+    except JobError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise file.archive.damaged(f"its manifest has no {str(error)[:60]}") from None
+
+
+def _refuse_without_graphs(file: PortableFile, said: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks a graph of what it says that it observes."""
+    weights = said["term_weights"]
+    needed = {"model"} if said["kind"] != "terms" else {f"term_{name}" for name in weights}
+    if said["kind"] == "supervised":
+        needed |= {"loss", *(f"metric_{name}" for name in said["observables"] if name != "loss")}
+    if missing := needed - set(said["graphs"]):
+        raise file.archive.damaged(f"it has no graph {min(missing)!r}")
+
+
+def refuse_other_precision(model: nn.Module, precision: str) -> None:
+    """Refuse float64 for graphs that name smaller types, and the other way round.
+
+    Raises:
+        JobError: names the precision that they were packed in.
+    """
+    packed = model.only_in if isinstance(model, PortableModel) else ""
+    if packed and (packed == "float64") != (precision == "float64"):
+        raise JobError(
+            f"precision: must be {packed}, in which the problem was packed and whose types it names, not {precision}; "
+            f"pack the job anew by landscape pack JOB --precision {precision}"
+        )
+
+
+def refuse_inlined(model: nn.Module, plan: Plan) -> None:
+    """Refuse what is done to layers by their type, where the graphs hold some of these as plain operations.
+
+    Raises:
+        JobError: names the first of these layers.
+    """
+    inlined: Mapping[str, Sequence[str]] = model.inlined if isinstance(model, PortableModel) else {}
+    for kind, concerned, what in (
+        ("norms", not plan.statistics.fixed, f"batch_norm: must be eval, not {plan.batch_norm}"),
+        ("rounded", plan.quantise is not None and plan.quantise.activations, "quantise.activations: must be false"),
+    ):
+        if concerned and inlined.get(kind):
+            raise JobError(
+                f"{what}, for a packed problem that holds the layer {shown(inlined[kind][0])} as plain operations; "
+                "make it a layer of torch.nn itself, no class of its own, and pack anew, or run the job from its source"
+            )
+
+
+def _whole(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    return _call
+
+
+def _call(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    """The model is what observes."""
+    observed: Mapping[str, Tensor] = model(batch)
+    return observed
+
+
+def _supervised(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    names = [name for name in said["observables"] if name != "loss"]
+    observe = Supervised(_Pairs(model, "loss"), {name: _Pairs(model, f"metric_{name}") for name in names})
+    observe.classifies = said["classifies"] is True
+    return observe
+
+
+def _terms(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    return _observe_terms
+
+
+def _observe_terms(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    assert isinstance(model, PortableModel)
+    return {name: model.run(f"term_{name}", points) for name, points in batch.items()}
+
+
+class _Pairs:
+    """A graph of outputs and targets, such as a criterion; it holds no weights of the model."""
+
+    def __init__(self, model: PortableModel, name: str) -> None:
+        self._run = partial(model.without_weights().run, name)
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        values: Tensor = self._run((outputs, targets))
+        return values
+
+
+_OBSERVING = {"whole": _whole, "supervised": _supervised, "terms": _terms}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Every process calls the callback under this seed, so that weights it draws without a seed of its own are the same.
 CALLBACK_SEED = 0
@@ -125,3 +405,40 @@ def _look_first_in(folder: Path, package: str) -> None:
     if any(file.is_file() for file in files) and Path(loaded).resolve() not in {file.resolve() for file in files}:
         for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
             del sys.modules[name]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The samples of a portable problem: those that were packed, or the first of them.
+
+
+def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
+    """The first of the packed samples, as many as are asked for: those that the packed job would have drawn.
+
+    Raises:
+        JobError: more are asked for, or those of another seed.
+    """
+    if choice.seed != data.seed:
+        raise JobError(
+            f"seed: must be {data.seed}, with which the samples of {data.name} were drawn, not {choice.seed}; pack the "
+            "job anew with the other one"
+        )
+    choice.check(data.length)
+    count = min(choice.num_samples, data.length)
+    order = data.indices[:count].argsort() if choice.ascending else None
+
+    if data.sequences is not None:
+        places = range(count) if order is None else order.tolist()
+        items = [data.sets[""][place] for place in places]
+        kept = data.indices[:count] if order is None else data.indices[:count][order]
+        return Chosen(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
+
+    def taken(tensor: Tensor) -> Tensor:
+        first = tensor[:count]
+        return first if order is None or len(first) != count else first[order]
+
+    sets = {name: map_tensors(taken, rows) for name, rows in data.sets.items()}
+    whole = data.in_memory and count == data.length
+    if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
+        sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
+    indices = taken(data.indices).numpy()
+    return Chosen(Rows(sets[""]) if "" in sets else PointSets(sets), indices)

@@ -15,19 +15,15 @@ from landscape.core.devices import host_limit
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_model import PackedSamples
 from landscape.problem import disk_buffer
-from landscape.problem.batches import Batch, batch_length
-from landscape.problem.choice import Choice, Chosen
-from landscape.problem.collated import Collated, Length
-from landscape.problem.contents import bytes_of
+from landscape.problem.batches import Batch, batch_length, first_dimension
+from landscape.problem.callback import chosen_of
+from landscape.problem.collated import Collated, KeptItems, Length, bytes_of
 from landscape.problem.disk_buffer import on_disk, rows_at
-from landscape.problem.items import KeptItems
-from landscape.problem.points import PointData, PointSets
-from landscape.problem.portable_samples import chosen_of
-from landscape.problem.reading import Items, Stream, as_rows, seed_of
+from landscape.problem.randomness import Choice, Chosen
 from landscape.problem.samples import Rows
-from landscape.problem.sources import source_of
+from landscape.problem.sources import Items, Stream, as_rows, seed_of, source_of
 from landscape.problem.streams import from_stream
-from landscape.problem.structure import first_dimension
+from landscape.problem.terms import PointData, PointSets
 
 
 def select_samples(

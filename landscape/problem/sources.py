@@ -3,18 +3,317 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import itertools
+import logging
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SubsetRandomSampler, default_collate
 
 from landscape.core.errors import JobError, flat
-from landscape.problem.batches import Batch, tensors_of
-from landscape.problem.reading import Items, Stream, as_rows, name_of, numpy_to_tensors
-from landscape.problem.structure import tensors_in
+from landscape.core.random_state import seed_draws
+from landscape.problem.batches import Batch, exchanged, map_tensors, tensors_in, tensors_of
+from landscape.problem.user_code import calling
+
+# ----------------------------------------------------------------------------------------------------
+# When an iterable of batches is taken for endless and refused, so that no job reads for ever.
+
+# An iterable that has no length is taken for endless beyond this, unless more samples are asked for.
+MOST_BATCHES, MOST_SAMPLES = 100_000, 2_000_000
+LARGEST_LENGTH = 10_000_000  # batches: a longer iterable's length is not believed
+WARN_AFTER = 10_000  # batches of an iterable without a length; a warning then says that it is still being read
+
+log = logging.getLogger("landscape")
+
+
+@dataclass(frozen=True)
+class ReadingLimit:
+    """How much of an iterable is read before it is taken for endless.
+
+    Counts decide, not time, so that the same data are accepted or refused each time. An iterable that has a length may
+    be as long as it says, up to `LARGEST_LENGTH` batches.
+
+    Args:
+        name: what messages call the iterable.
+        length: how many batches it says that it has; None where it does not say it.
+        wanted: how many samples are to be chosen.
+    """
+
+    name: str
+    length: int | None
+    wanted: int
+
+    @property
+    def batches(self) -> int:
+        """The most batches that are read."""
+        return max(MOST_BATCHES, 10 * self.wanted, min(self.length or 0, LARGEST_LENGTH))
+
+    @property
+    def samples(self) -> int:
+        """The most samples that are read of an iterable without a length."""
+        return max(MOST_SAMPLES, 100 * self.wanted)
+
+    def check(self, batches: int, samples: int) -> None:
+        """Refuse an iterable that went on after so many batches and samples; warn once before that.
+
+        Raises:
+            JobError: it is taken for endless.
+        """
+        if batches == WARN_AFTER and self.length is None:
+            log.warning(
+                "data: %s has given %d batches so far and does not tell its length; it is read to its end, or to %d "
+                "batches", self.name, batches, self.batches,
+            )  # fmt: skip
+        if batches > self.batches or (self.length is None and samples > self.samples):
+            raise JobError(
+                f"data: {self.name} must end within {self.batches} batches and {self.samples} samples unless it tells "
+                f"its length, and went on after {batches} batches ({samples} samples); give it a __len__, or return "
+                "list(itertools.islice(batches, N))"
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Map-style data sets and iterables of batches, read under seeds of the job's own.
+#
+# The seed that a sample is read under follows from the job's seed and the sample's number alone, so what it draws is
+# the same whatever else is read.
+
+RAGGED = "return a DataLoader whose collate_fn makes a batch of such samples"
+END = object()  # what `next` returns when an iterable has ended
+
+
+def seed_of(seed: int, *place: object) -> int:
+    """The seed under which something is read.
+
+    Args:
+        seed: the job's seed.
+        place: what is read, such as ("sample", 7).
+
+    Returns:
+        63 bits of the SHA-256 of both, as a number.
+    """
+    text = f"{seed} {' '.join(map(str, place))}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+@dataclass(frozen=True)
+class Items:
+    """A map-style data set, and the function that makes a batch of its samples.
+
+    Attributes:
+        sampler: a loader's own batch sampler, whose indices say which samples there are.
+        numbers: the indices of the samples in `data`, where these are not all of them.
+    """
+
+    data: Any
+    collate: Callable[[list[Any]], Any]
+    sampler: Any = None
+    numbers: tuple[Any, ...] | None = None
+
+    def resolved(self, wanted: int, seed: int) -> Items:
+        """The same data with the `numbers` that the sampler yields, read once under seeds of the job's own.
+
+        Args:
+            wanted: how many samples are to be chosen, which decides when the sampler is taken for endless.
+
+        Raises:
+            JobError: the sampler raises, or does not end.
+        """
+        if self.sampler is None:
+            return self
+        name = name_of(self.sampler)
+        limit = ReadingLimit(name, _length_of(self.sampler), wanted)
+        numbers: dict[Any, None] = {}
+        seed_draws(seed_of(seed, "batch sampler"))
+        with calling(f"data: the batch sampler {name}"):
+            for number, indices in enumerate(self.sampler, 1):
+                numbers.update(dict.fromkeys(map(_plain_index, indices)))
+                limit.check(number, len(numbers))
+        whole = all(isinstance(index, int) for index in numbers)
+        return replace(self, sampler=None, numbers=tuple(sorted(numbers) if whole else numbers))
+
+    @property
+    def name(self) -> str:
+        """The data set's class, for messages."""
+        return name_of(self.data)
+
+    def length(self) -> int:
+        """How many samples the data set has.
+
+        Raises:
+            JobError: its `__len__` raises.
+        """
+        if self.numbers is not None:
+            return len(self.numbers)
+        with calling(f"data: len() of {self.name}"):
+            return len(self.data)
+
+    def read(self, indices: Iterable[int], length: int, seed: int) -> Iterator[Any]:
+        """The samples at these indices, one after the other, as the data set returns them.
+
+        Args:
+            indices: which samples.
+            length: how many samples there are, for messages.
+            seed: the job's seed; each sample draws from one of its own that follows from it.
+
+        Raises:
+            JobError: the data set raises; names the sample.
+        """
+        name = self.name
+        for index in indices:
+            seed_draws(seed_of(seed, "sample", index))
+            number = index if self.numbers is None else self.numbers[index]
+            with calling(f"data: sample {number} of {name} (length {length})"):
+                item = self.data[number]
+            yield item
+
+    def collate_any(self, items: list[Any], seed: int, first: int) -> Any:
+        """What the collate function makes of these samples.
+
+        Args:
+            items: samples, as `read` yields them.
+            seed: the job's seed; the batch draws from one of its own that follows from it and from `first`.
+            first: the position of the first of them among the chosen samples.
+
+        Raises:
+            JobError: the collate function raises.
+        """
+        seed_draws(seed_of(seed, "batch", first))
+        remedy = RAGGED if self.collate is default_collate else ""
+        with calling(f"data: the collate function, given {len(items)} samples of {self.name},", remedy):
+            return self.collate(items)
+
+    def numbered(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices in `data` of the samples at these indices; where `data` has no whole numbers, the same again."""
+        numbers = self.numbers
+        if numbers is None or not all(isinstance(number, int) for number in numbers):
+            return indices
+        return np.array(numbers, np.int64)[indices]
+
+
+def _plain_index(index: Any) -> Any:
+    """An index as an int, also where numpy or torch counted it; what is no number, such as a key, as it is."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return index
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An iterable of batches; or, where `collate` is given, of lists of items, of which that makes a batch."""
+
+    data: Any
+    collate: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its class, or that of a loader's data set, for messages."""
+        return name_of(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
+
+    @property
+    def once(self) -> bool:
+        """Whether it can be read only once, as is the case for a generator."""
+        return hasattr(self.data, "__next__")
+
+    def length(self) -> int | None:
+        """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
+        return _length_of(self.data)
+
+    def collated(self) -> Stream:
+        """The same as batches that the loader itself makes, as earlier versions read it."""
+        if self.collate is None:
+            return self
+        loader = copy.copy(self.data)
+        loader.collate_fn = self.collate
+        return Stream(loader)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors; items as they are.
+
+        Args:
+            seed: the job's seed; each batch draws from one of its own that follows from it.
+
+        Raises:
+            JobError: the iterable raises, or yields nothing; names the batch.
+        """
+        data = _seeded(self.data, seed_of(seed, "loader")) if isinstance(self.data, DataLoader) else self.data
+        seed_draws(seed_of(seed, "begin"))
+        with calling(f"data: iter() of {self.name}"):
+            iterator = iter(data)
+        name = self.name
+        for number in itertools.count():
+            seed_draws(seed_of(seed, "batch", number))
+            with calling(f"data: batch {number} of {name}"):
+                batch = next(iterator, END)
+            if batch is END:
+                return
+            if batch is None:
+                raise JobError(f"data: batch {number} of {name} must hold samples, not None")
+            if self.collate is None:
+                batch = exchanged(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(batch, keep_kinds=True))
+            yield batch
+
+
+def _length_of(data: Any) -> int | None:
+    """The length that an iterable says that it has; None where it says none, or its `__len__` raises."""
+    try:
+        with calling("data: len()"):
+            return len(data)
+    except JobError:
+        return None
+
+
+def _seeded(loader: DataLoader[Any], seed: int) -> DataLoader[Any]:
+    """A copy of the loader whose worker processes start anew and draw from this seed."""
+    seeded = copy.copy(loader)
+    seeded.generator = torch.Generator().manual_seed(seed)
+    seeded._iterator = None  # persistent workers would go on with what they drew before
+    return seeded
+
+
+def numpy_to_tensors(data: Any, *, keep_kinds: bool = False) -> Any:
+    """The data with numpy arrays, also inside mappings, tuples and lists, as tensors that share their memory.
+
+    Args:
+        keep_kinds: whether mappings of other kinds than dict stay what they are, and arrays in them too.
+
+    Raises:
+        JobError: an array does not hold numbers.
+    """
+    if isinstance(data, np.ndarray):
+        try:
+            return torch.from_numpy(data)
+        except TypeError:
+            raise JobError(f"data: arrays must hold numbers, not {flat(str(data.dtype))}") from None
+    if type(data) is dict or (isinstance(data, Mapping) and not keep_kinds):
+        return {key: numpy_to_tensors(value, keep_kinds=keep_kinds) for key, value in data.items()}
+    if type(data) in (tuple, list):
+        return type(data)(numpy_to_tensors(element, keep_kinds=keep_kinds) for element in data)
+    return data
+
+
+def as_rows(data: Any) -> Batch:
+    """Tensors and arrays in tuples, lists and mappings as a batch of tensors on the CPU, mappings as dicts.
+
+    Raises:
+        JobError: it holds something else.
+    """
+    return map_tensors(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(data))
+
+
+def name_of(data: Any) -> str:
+    return flat(type(data).__name__, 60)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def source_of(data: Any) -> Batch | Items | Stream:

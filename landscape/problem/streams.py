@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.core.errors import JobError
-from landscape.problem.batches import Batch, batch_length, tensors_of
-from landscape.problem.choice import Choice, Chosen
-from landscape.problem.collated import Collated, WholeBatches, length_by
-from landscape.problem.contents import bytes_of
+from landscape.problem.batches import Batch, are_one_kind, batch_length, first_dimension, kind_in_words, tensors_of
+from landscape.problem.collated import Collated, KeptItems, WholeBatches, bytes_of, length_by
 from landscape.problem.disk_buffer import Reservoir
-from landscape.problem.endless import ReadingLimit
-from landscape.problem.items import KeptItems
-from landscape.problem.reading import Stream, as_rows, numpy_to_tensors
+from landscape.problem.randomness import Choice, Chosen
 from landscape.problem.samples import Rows
-from landscape.problem.structure import are_one_kind, first_dimension, kind_in_words
+from landscape.problem.sources import ReadingLimit, Stream, as_rows, numpy_to_tensors
 
 log = logging.getLogger("landscape")
 

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from landscape.core.errors import JobError, NotFoundError, message_of, nearest, shown
 from landscape.core.files import Place
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import normalise
 from landscape.recipes.data import DataPlace

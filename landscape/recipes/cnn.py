@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from landscape.core.errors import JobError, shown
 from landscape.core.files import Place
 from landscape.core.validation import is_number
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.in_memory import ImageRecipe
 from landscape.recipes.lenet import OF_OPTIMIZERS

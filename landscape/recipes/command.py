@@ -16,7 +16,7 @@ from landscape.core.errors import LandscapeError, shown
 from landscape.model.parameters import match_state
 from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.training import Trained, print_epoch
 

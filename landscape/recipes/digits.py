@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import LandscapeError
 from landscape.core.files import Place
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
 from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5

@@ -16,7 +16,7 @@ from torch import nn
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.files import Place
 from landscape.core.validation import check_whole
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import SIDE
 from landscape.recipes.data import REMEMBERED, DataPlace

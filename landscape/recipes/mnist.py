@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.files import Place
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.data import DataPlace
 from landscape.recipes.in_memory import ImageRecipe

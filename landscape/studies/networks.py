@@ -15,7 +15,7 @@ from torch import nn
 from landscape.compute.refine import run as compute_job
 from landscape.job.job import Job
 from landscape.model.snapshots import read_trajectory
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.training import Arrays, Settings, fit
 from landscape.store.results import Run, open_run
 from landscape.studies.data import StudyData

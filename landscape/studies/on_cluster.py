@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from landscape.core.errors import LandscapeError
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.training import seeded
 from landscape.store.results import open_run

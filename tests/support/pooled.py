@@ -16,7 +16,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.table import REWRITES
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, state_of
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -0.3], [-1.0, 1.0], [0.5, 0.7], [0.1, 0.2]])

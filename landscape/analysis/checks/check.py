@@ -17,7 +17,7 @@ from landscape.analysis.checks.words import NotJudged
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, Index
 from landscape.core.quantisation import Quantisation
-from landscape.problem.guessing import guessing_of
+from landscape.problem.supervised import guessing_of
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.

@@ -14,8 +14,8 @@ from landscape.analysis.connect.curve import Reached, Stepped, StepsOfBend, Trai
 from landscape.compute.executor import Calculator, Setting
 from landscape.core.errors import Interrupted, JobError
 from landscape.model.parameters import State
-from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import Observe
 from landscape.surface.barriers import Curve, curve_shares
 
 STRETCH = 64  # steps that one question asks for: between two of them a signal is heard, and a worker may be lost

@@ -19,9 +19,9 @@ from landscape.evaluation.engines.arithmetic import arithmetic
 from landscape.evaluation.private import private_copy
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, map_tensors
-from landscape.problem.observables import Combination, Observe
-from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
+from landscape.problem.sources import seed_of
+from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import in_words, kept_alive
 from landscape.surface.barriers import Curve, curve_shares
 

@@ -17,7 +17,7 @@ from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 Floats = NDArray[np.float64]
 Draw = Callable[[], Mapping[str, Tensor]]

@@ -15,8 +15,8 @@ from landscape.compute.executor import Calculator, Question, Setting, Shared, St
 from landscape.compute.hessian import Layout, block_count, layout_of, stretches_of
 from landscape.core.errors import JobError
 from landscape.evaluation.factors import loss_factors
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.terms import Problem
 
 
 @dataclass(frozen=True, eq=False)

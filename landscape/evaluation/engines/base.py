@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 
 
 class Forward:

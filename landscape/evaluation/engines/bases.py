@@ -12,7 +12,7 @@ from torch import fx, nn
 from landscape.evaluation.engines.base import Forward, ObservedModel
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 
 
 class Compiled(Forward):

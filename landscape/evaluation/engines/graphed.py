@@ -13,7 +13,7 @@ from landscape.core.errors import JobError
 from landscape.evaluation.engines.base import Forward
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 
 CAPTURE_WARM_UPS = 3
 

@@ -12,7 +12,7 @@ from torch.nn.functional import max_pool2d
 from torch.overrides import TorchFunctionMode
 
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.problem.structure import exchanged
+from landscape.problem.batches import exchanged
 
 POOLING = (max_pool2d, torch.max_pool2d)
 

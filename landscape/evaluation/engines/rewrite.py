@@ -17,7 +17,7 @@ from landscape.evaluation.engines.activations import ActivationRounding
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 from landscape.problem.user_code import kept_alive
 
 

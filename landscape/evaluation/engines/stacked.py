@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from landscape.evaluation.engines.base import Forward, ObservedModel
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
-from landscape.problem.observables import Observe
+from landscape.problem.supervised import Observe
 
 
 class Stacked(Forward):

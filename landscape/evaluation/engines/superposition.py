@@ -27,7 +27,7 @@ from landscape.evaluation.engines.arithmetic import arithmetic, autocast
 from landscape.evaluation.engines.reuse import same
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.weights import MovingWeights
-from landscape.problem.structure import first_of
+from landscape.problem.batches import first_of
 from landscape.problem.user_code import kept_alive
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d

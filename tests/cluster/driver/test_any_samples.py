@@ -17,8 +17,7 @@ from cluster.driver.transfer import item_pieces, pack_samples, samples_of, unpac
 from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES
-from landscape.problem.contents import digest_of
-from landscape.problem.items import PickledItems
+from landscape.problem.collated import PickledItems, digest_of
 from landscape.problem.samples import Rows
 from landscape.problem.selection import select_samples
 

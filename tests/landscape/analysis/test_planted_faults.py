@@ -12,7 +12,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import DEFAULTS
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet

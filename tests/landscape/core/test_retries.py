@@ -8,7 +8,7 @@ from cluster.driver.policy import Policy
 from cluster.driver.transfer import OtherDirection
 from landscape.core.errors import JobError, NotRetried, RetryRule
 from landscape.evaluation.unchanged import SamplesChanged
-from landscape.problem.observables import OtherObservables
+from landscape.problem.supervised import OtherObservables
 
 
 def test_a_task_is_given_up_after_three_exceptions_or_three_deaths():

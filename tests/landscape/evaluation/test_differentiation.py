@@ -19,8 +19,8 @@ from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.model.parameters import state_of
-from landscape.problem.points import PointSets
 from landscape.problem.samples import as_samples
+from landscape.problem.terms import PointSets
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself

@@ -27,7 +27,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.table import ALWAYS, REWRITES, class_of, make_forward
 from landscape.model.parameters import state_of
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 SAME_BITS = {"maxima"}  # options that promise the bits of an engine without them
 

@@ -21,9 +21,9 @@ from landscape.evaluation.tuning.questions import Freedom, Limits
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
-from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows
 from landscape.problem.selection import select_samples
+from landscape.problem.terms import Problem
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -1.0], [1.0, 0.25], [-0.3, 0.7], [0.5, 0.5]])

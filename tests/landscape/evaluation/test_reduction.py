@@ -15,7 +15,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moments import block_moments, mean_of, merged, stderr_of, tree_sum
 from landscape.evaluation.reduction import Before
 from landscape.model.parameters import state_of
-from landscape.problem.observables import Combination
+from landscape.problem.supervised import Combination
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -1.0], [-2.0, 0.25]])

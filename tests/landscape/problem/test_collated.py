@@ -16,12 +16,11 @@ from ragged import COLLATES, COUNT, Sequences, as_items, packed, padded, sequenc
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from landscape import JobError
-from landscape.problem.collated import Collated, WholeBatches
-from landscape.problem.contents import digest_of
+from landscape.problem.batches import tensors_in
+from landscape.problem.collated import Collated, WholeBatches, digest_of
 from landscape.problem.randomness import look_for_randomness
 from landscape.problem.samples import Rows
 from landscape.problem.selection import select_samples
-from landscape.problem.structure import tensors_in
 
 ROOT = Path(__file__).resolve().parents[3]
 MEMORY = 1 << 30
@@ -175,7 +174,7 @@ def test_a_batch_sampler_that_does_not_end_is_refused(monkeypatch):
         def __len__(self) -> int:
             raise TypeError
 
-    monkeypatch.setattr("landscape.problem.endless.MOST_BATCHES", 50)
+    monkeypatch.setattr("landscape.problem.sources.MOST_BATCHES", 50)
     with pytest.raises(JobError, match=r"data: Endless must end within"):
         select_samples(DataLoader(Sequences(), batch_sampler=Endless(), collate_fn=padded), 3, 0)
 

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from landscape import JobError, Problem, run
 from landscape.problem import language
-from landscape.problem.language import logits
-from landscape.problem.tokens import Padding
+from landscape.problem.language import Padding, logits
 
 VOCABULARY, WIDTH = 23, 8
 LENGTHS = (7, 2, 5, 9)

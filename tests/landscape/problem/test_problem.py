@@ -24,7 +24,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
-from landscape.problem.observables import check_observed
+from landscape.problem.supervised import check_observed
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 

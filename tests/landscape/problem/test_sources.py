@@ -15,7 +15,7 @@ from chosen import chosen_rows
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from landscape import JobError
-from landscape.problem import endless
+from landscape.problem import sources
 from landscape.problem.batches import samples_digest
 
 
@@ -99,8 +99,8 @@ def test_workers_that_live_on_begin_anew():
 
 @pytest.fixture
 def low_bound(monkeypatch):
-    monkeypatch.setattr(endless, "MOST_BATCHES", 50)
-    monkeypatch.setattr(endless, "WARN_AFTER", 20)
+    monkeypatch.setattr(sources, "MOST_BATCHES", 50)
+    monkeypatch.setattr(sources, "WARN_AFTER", 20)
 
 
 ENDLESS = {
@@ -120,7 +120,7 @@ def test_data_without_an_end_are_refused_at_a_bound(kind, low_bound, caplog):
 
 
 def test_the_bound_is_that_of_samples_where_batches_are_large(monkeypatch):
-    monkeypatch.setattr(endless, "MOST_SAMPLES", 1000)
+    monkeypatch.setattr(sources, "MOST_SAMPLES", 1000)
     with pytest.raises(JobError, match=r"after 11 batches \(1100 samples\)"):
         chosen_rows((torch.ones(100) for _ in itertools.count()), 3, 0)
 
@@ -168,7 +168,7 @@ def test_a_length_that_is_not_true_is_told(length, words):
 
 
 def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monkeypatch):
-    monkeypatch.setattr("landscape.problem.choice.LARGEST_SHUFFLED", 5)
+    monkeypatch.setattr("landscape.problem.randomness.LARGEST_SHUFFLED", 5)
     data = TensorDataset(torch.arange(12))
     counts = np.zeros(12)
     for seed in range(400):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from landscape import JobError
-from landscape.problem.structure import dense_tensors_in, exchanged, first_dimension, moved, tensor_bytes, tensors_in
+from landscape.problem.batches import dense_tensors_in, exchanged, first_dimension, moved, tensor_bytes, tensors_in
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "x y")

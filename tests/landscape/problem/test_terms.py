@@ -9,9 +9,9 @@ from small_models import make_job
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.problem.points import PointSets
 from landscape.problem.randomness import look_for_randomness
 from landscape.problem.selection import select_samples
+from landscape.problem.terms import PointSets
 
 X = torch.linspace(0, 1, 40)[:, None]
 EDGE = torch.tensor([[0.0], [1.0]])

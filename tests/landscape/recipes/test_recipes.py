@@ -21,7 +21,7 @@ from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info, read_network
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.callback import load_problem
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes import cifar10, cnn, digits, mnist
 from landscape.recipes.settings import listed_intervals
 

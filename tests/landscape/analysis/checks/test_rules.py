@@ -28,7 +28,7 @@ from landscape.analysis.checks.values import (
 )
 from landscape.analysis.checks.words import NotJudged
 from landscape.model.history import Stretch
-from landscape.problem.guessing import loss_of_guessing
+from landscape.problem.supervised import loss_of_guessing
 from landscape.surface.record_entries import Checks
 
 # -- 1 ------------------------------------------------------------------------------------------------------

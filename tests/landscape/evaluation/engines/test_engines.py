@@ -23,7 +23,7 @@ from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import MovingWeights, targets_of
 from landscape.model.parameters import state_of
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
 
 # -- names ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.questions import Freedom
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
-from landscape.problem.problem import Problem
+from landscape.problem.terms import Problem
 
 
 def grid(axes=2):
