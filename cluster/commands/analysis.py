@@ -79,7 +79,7 @@ def compare(
     from landscape.analysis.pictures import FORMATS, write_pictures
     from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes
     from landscape.analysis.quantised_report import document, lines_of
-    from landscape.views.drawn import check_formats
+    from landscape.views.exporting import check_formats
 
     if to is not None and out is None:
         raise JobError("to: goes with --out, the folder of the pictures; name one")

@@ -11,11 +11,10 @@ from landscape.analysis.quantised_report import tables_of
 from landscape.analysis.quantised_steps import CHANGES, PATCH_CHANGES
 from landscape.views.data_files import write_columns
 from landscape.views.draw.comparison import compare
-from landscape.views.draw.quantisation import draw_patch, draw_terraces
-from landscape.views.draw.rounding import draw_bits, draw_steps
-from landscape.views.drawn import FORMATS as DRAWN
-from landscape.views.drawn import check_formats, write_drawn
-from landscape.views.files import whole_file
+from landscape.views.draw.quantisation import draw_bits, draw_patch, draw_steps, draw_terraces
+from landscape.views.export_files import whole_file
+from landscape.views.exporting import DRAWN_FORMATS as DRAWN
+from landscape.views.exporting import check_formats, write_drawn
 from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.quantisation import prepare_bits, prepare_patch, prepare_steps
 

@@ -11,7 +11,7 @@ import numpy as np
 from landscape.analysis.quantised import AtBits, Comparison
 from landscape.analysis.quantised_steps import Patch, Steps
 from landscape.compute.paired import Floats
-from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import number
 
 SAYING = (
     "the difference is the second less the first; ± is two standard errors (2 s.e.), of pairs over the same samples"

@@ -18,7 +18,7 @@ from landscape.store.results import Run
 from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
 from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
-from landscape.views.draw.kinds import KIND_TABLE, kinds_of
+from landscape.views.draw.figure import KIND_TABLE, kinds_of
 from landscape.views.prepare.comparison import MODES, item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.words import resolution

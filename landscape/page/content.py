@@ -18,7 +18,7 @@ from landscape.store.state import state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
-from landscape.views.prepare.thinning import levels_picked, picked, picked_of
+from landscape.views.prepare.figure import levels_picked, picked, picked_of
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
 # sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.

@@ -20,16 +20,15 @@ from landscape.store.results import Run
 from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
-from landscape.views.prepare.checks import prepare_checks
-from landscape.views.prepare.extrema import topology_rows
+from landscape.views.prepare.comparable import count_statuses
 from landscape.views.prepare.figure import means
 from landscape.views.prepare.history import PLACES, UNITS
-from landscape.views.prepare.levels import number
 from landscape.views.prepare.measures import measure_numbers
-from landscape.views.prepare.statuses import count_statuses
-from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepare.scale import number
+from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, prepare_checks, provenance_rows
+from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import axis_title, observable_title
-from landscape.views.training import info_rows
+from landscape.views.report import info_rows
 
 MOST_MEASURES, DEEPEST = 200, 6
 BOUND = re.compile(r"[<>] \S{1,20}|\S{1,20} to \S{1,20}")  # of a measure whose value is not known

@@ -15,12 +15,11 @@ from landscape.page.runs import RunReader
 from landscape.page.tiles import encoded
 from landscape.store.state import finite, state_of_counts
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
-from landscape.views.draw.figure import choose_kind, figure_name
-from landscape.views.draw.kinds import KIND_TABLE
+from landscape.views.draw.figure import KIND_TABLE, choose_kind, figure_name
 from landscape.views.draw.layout import Style
-from landscape.views.draw.theme import PATH_COLOUR
+from landscape.views.draw.style import PATH_COLOUR
+from landscape.views.prepare.comparable import count_statuses
 from landscape.views.prepare.figure import FigureData, prepare_figure
-from landscape.views.prepare.statuses import count_statuses
 from landscape.views.prepare.words import resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before

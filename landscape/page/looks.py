@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import landscape
-from landscape.views.draw.kinds import KIND_TABLE, kinds_of
-from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, colour_scale
-from landscape.views.draw.theme import TEMPLATES, config
+from landscape.views.draw.figure import KIND_TABLE, kinds_of
+from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, TEMPLATES, colour_scale, config
 
 
 def looks() -> dict[str, Any]:

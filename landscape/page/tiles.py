@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.page.content import Block
-from landscape.views.draw.pointer import pointer_columns
-from landscape.views.draw.theme import typed
+from landscape.views.draw.layout import pointer_columns
+from landscape.views.draw.style import typed
 from landscape.views.prepare.scale import drawn_values, point_states
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.studies.shown import Picture
 from landscape.surface.surface import Surface
-from landscape.views.draw.path_looks import COLOURS as PATH_COLOURS
+from landscape.views.draw.style import PATH_COLOURS as PATH_COLOURS
 from landscape.views.prepare.words import in_fewer_words
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,8 @@ from landscape.core.digests import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
-    from landscape.views.draw.figure import figure, figure_name
-    from landscape.views.draw.kinds import KINDS
-    from landscape.views.draw.style import COLOUR_SCALES
-    from landscape.views.draw.theme import config
+    from landscape.views.draw.figure import KINDS, figure, figure_name
+    from landscape.views.draw.style import COLOUR_SCALES, config
     from landscape.views.export_files import Browser, browser, find_browser
     from landscape.views.exporting import FORMATS, export, export_name
     from landscape.views.notebook import run_bundle, surface_bundle
@@ -24,12 +22,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
-    "draw.figure": ("figure", "figure_name"),
-    "draw.kinds": ("KINDS",),
-    "draw.style": ("COLOUR_SCALES",),
-    "draw.theme": ("config",),
-    "exporting": ("FORMATS", "export", "export_name"),
+    "draw.figure": ("figure", "figure_name", "KINDS"),
+    "draw.style": ("COLOUR_SCALES", "config"),
     "export_files": ("Browser", "browser", "find_browser"),
+    "exporting": ("FORMATS", "export", "export_name"),
     "notebook": ("run_bundle", "surface_bundle"),
     "plots": ("plot",),
     "prepare.figure": ("FigureData", "prepare_figure"),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
+from landscape.core import files
 from landscape.core.errors import LandscapeError, shown
+from landscape.surface.surface import ProjectedPath, Surface
+from landscape.views.draw.figure import choose_kind, figure_name
 
 TIMEOUT = 180.0  # seconds for one picture; 3-D without a graphics card takes about ten on a busy machine
 NO_BROWSER = (
@@ -90,3 +95,84 @@ def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
 
 def _wait(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
     return asyncio.run_coroutine_threadsafe(work, loop).result(TIMEOUT)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Writing an export as a whole or not at all.
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; it takes `path`'s name when the block ends without an error.
+
+    Raises:
+        LandscapeError: the folder cannot be written, or the disk is full; then nothing is left behind.
+    """
+    target = Path(path)
+    try:
+        with files.whole_file(target) as temporary:
+            yield temporary
+    except OSError as error:
+        raise LandscapeError(
+            f"{shown(str(target))} cannot be written: {error.strerror or error}; name another folder"
+        ) from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an export format is: how it renders a surface, how its files are named, what else it writes.
+
+Writer = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an export: what to draw, as for `figure`, and how to draw pictures, as for `export`."""
+
+    kind: str | None = None
+    observable: str = "loss"
+    log: bool | None = None
+    scale: float = 2.0
+    browser: Browser | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+Render = Callable[[Surface, Request], Writer]
+Stem = Callable[[Surface, Request], str]
+
+
+def figure_stem(surface: Surface, request: Request) -> str:
+    """The name, without ending, of a file that shows one figure, such as 'minimum-contour-log'."""
+    return figure_name(surface, choose_kind(surface, request.kind), request.observable, request.log)
+
+
+def observable_stem(surface: Surface, request: Request) -> str:
+    """The name, without ending, of a file that holds one observable, such as 'minimum-accuracy-log'."""
+    observable = "" if request.observable == "loss" else f"-{request.observable}"
+    return f"{surface.name}{observable}{'-log' if request.log else ''}"
+
+
+def surface_stem(surface: Surface, request: Request) -> str:
+    """The name, without ending, of a file that holds the whole surface, such as 'minimum'."""
+    return surface.name
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format.
+
+    `render` draws or checks, and returns a function that writes the file. The two are apart because an error in drawing
+    must not be reported as an error of the disk. `stem` is the usual name of its file, without the ending. `write_path`
+    writes the trajectory to a file of its own, where the format has no room for it. `pictures` are drawn by a browser.
+    """
+
+    render: Render
+    stem: Stem = figure_stem
+    write_path: Callable[[ProjectedPath, Path], None] | None = None
+    pictures: bool = False
+
+
+def data_format(
+    write: Callable[[Surface, Path], None], write_path: Callable[[ProjectedPath, Path], None] | None = None
+) -> Format:
+    """The format of a function that writes the whole surface, whatever is asked to be drawn."""
+    return Format(lambda surface, request: lambda path: write(surface, path), surface_stem, write_path)

@@ -2,21 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
+
 from landscape.core.errors import JobError, nearest, shown
 from landscape.surface.surface import Surface
-from landscape.views.data_files import path_file, write_csv, write_npz, write_path_csv
-from landscape.views.draw.figure import kind_for
-from landscape.views.export_files import Browser
-from landscape.views.files import whole_file
-from landscape.views.format import Format, Request, data_format, figure_stem, observable_stem
-from landscape.views.meshes import check_stl_axes, render_stl, write_vtk
-from landscape.views.pages import render_html
-from landscape.views.pictures import render_picture
+from landscape.views.data_files import (
+    check_stl_axes,
+    path_file,
+    render_stl,
+    write_csv,
+    write_npz,
+    write_path_csv,
+    write_vtk,
+)
+from landscape.views.draw.figure import figure, figure_name, kind_for
+from landscape.views.draw.style import config
+from landscape.views.export_files import (
+    Browser,
+    Format,
+    Request,
+    Writer,
+    browser,
+    data_format,
+    figure_stem,
+    observable_stem,
+    whole_file,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# A figure as a self-contained HTML page, with plotly in it.
+
+
+def render_html(surface: Surface, request: Request) -> Writer:
+    """The figure, with buttons that let the path grow where there is one, as a page that opens offline.
+
+    Raises:
+        JobError: an unknown kind, observable or option.
+    """
+    options = {"animate": surface.path is not None} | dict(request.options)
+    drawn = figure(surface, request.kind, observable=request.observable, log=request.log, **options)
+    settings = config(figure_name(surface, request.kind, request.observable, request.log))
+
+    def write(path: Path) -> None:
+        drawn.write_html(path, include_plotlyjs=True, config=settings, auto_play=False)
+
+    return write
+
+
+# ----------------------------------------------------------------------------------------------------
+# A figure as a PNG, SVG or PDF picture.
+
+
+def render_picture(format: str, surface: Surface, request: Request) -> Writer:
+    """The figure as a picture, "png", "svg" or "pdf", drawn by the browser of the request or by one started for it.
+
+    Raises:
+        JobError: an unknown kind, observable or option.
+        LandscapeError: there is no browser to draw with.
+    """
+    options = dict(request.options)
+    drawn = figure(surface, request.kind, observable=request.observable, log=request.log, **options)
+    with nullcontext(request.browser) if request.browser is not None else browser() as drawer:
+        picture = drawer.draw(drawn, format, request.scale)
+
+    def write(path: Path) -> None:
+        path.write_bytes(picture)
+
+    return write
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # A format is a line here and a file that renders it; the help of `landscape export` lists the names as well.
 FORMAT_TABLE = {
@@ -128,3 +189,48 @@ def export_name(
         ('line-curve-log.png', 'line.csv')
     """
     return f"{choose_format(format).stem(surface, Request(kind, observable, log))}.{format}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Figures that are drawn already, written as pages and pictures.
+
+PICTURES = ("png", "svg", "pdf")
+DRAWN_FORMATS = ("html", *PICTURES)
+
+
+def check_formats(formats: Sequence[str], known: Sequence[str] = DRAWN_FORMATS) -> None:
+    """Refuse formats that nothing is written in.
+
+    Raises:
+        JobError: names the first one, and those that there are.
+    """
+    for format in formats:
+        if format not in known:
+            raise JobError(f"to: unknown {shown(format)}; {nearest(format, known)}")
+
+
+def write_drawn(figures: Mapping[str, go.Figure], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write figures, by the names of their files, in each of these formats; the paths of the files.
+
+    Raises:
+        JobError: an unknown format.
+        LandscapeError: the folder cannot be written, or there is no browser to draw pictures with.
+    """
+    check_formats(formats)
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, drawing in figures.items() if "html" in formats else ():
+        path = folder / f"{name}.html"
+        with whole_file(path) as temporary:
+            drawing.write_html(temporary, include_plotlyjs=True, config=config(name))
+        written.append(path)
+    pictures = [format for format in formats if format in PICTURES]
+    if pictures:
+        with browser() as drawer:
+            for name, drawing in figures.items():
+                for format in pictures:
+                    path = folder / f"{name}.{format}"
+                    with whole_file(path) as temporary:
+                        temporary.write_bytes(drawer.draw(drawing, format, 2.0 if format == "png" else 1.0))
+                    written.append(path)
+    return written

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
-from landscape.views.draw.path_looks import KEY, are_told_apart, path_look
-from landscape.views.draw.paths import FEW, own_colours
-from landscape.views.draw.style import Shades
-from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.missing import legend_name, missing_states, rectangles, square_states, why_empty
+from landscape.views.draw.curve import FILLS, band_name, y_limits
+from landscape.views.draw.marks import NAME as FINER
+from landscape.views.draw.marks import edge_places
+from landscape.views.draw.paths import FEW, PathInSpace, own_colours, raised_note
+from landscape.views.draw.space import height_notes, heights_drawn, origin_height, paths_in_space
+from landscape.views.draw.style import (
+    CURVES,
+    KEY,
+    Shades,
+    are_told_apart,
+    band_colours,
+    band_shades,
+    colour_scale,
+    even_shades,
+    is_centred,
+    line_colours,
+    line_shades,
+    path_look,
+    signs_of,
+)
+from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states, why_empty
 from landscape.views.prepare.paths import LAST, START, DrawnPath
-from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED
+from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, nice_ticks
+from landscape.views.prepare.seeds import NAME
+from landscape.views.prepare.words import in_fewer_words
 
 Floats = NDArray[np.float64]
 
@@ -216,3 +236,234 @@ def rgb(colour: str) -> tuple[float, float, float]:
     """Plotly's 'rgb(1, 2, 3)' as matplotlib takes it."""
     red, green, blue = (float(part) / 255 for part in colour[4:-1].split(","))
     return red, green, blue
+
+
+# ----------------------------------------------------------------------------------------------------
+# One axis with matplotlib: the curve with its band of two standard errors.
+
+EVALUATED = "evaluated"
+
+
+def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """The observable over the axis in real values, missing stretches hatched, the path at its projections."""
+    x, colour = data.axes[0].coordinates, CURVES[0]
+    shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
+    low, high = (data.scale.real(end) for end in y_limits(data))
+    if data.shape_error is not None:
+        edges = (np.maximum(shown - 2 * data.shape_error, low), shown + 2 * data.shape_error)
+        ax.fill_between(x, *edges, color=colour, alpha=0.24, linewidth=0, label=band_name(data))
+    if data.seeds is not None:
+        band = (np.maximum(each, low) if data.scale.log else each for each in (data.seeds.low, data.seeds.high))
+        ax.fill_between(data.seeds.at, *band, color=FILLS["light"], alpha=0.24, linewidth=0, label=NAME)
+    ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
+    if data.interpolated is not None:
+        there = data.interpolated == 0
+        ax.plot(x[there], shown[there], "o", color=colour, markersize=2.5, label=EVALUATED)
+    _hatch_stretches(data, ax)
+    if any(np.isfinite(path.height).any() for path in data.paths):
+        heights = [np.array([data.scale.real(float(drawn)) for drawn in path.height]) for path in data.paths]
+        places = [(path.places[0], height) for path, height in zip(data.paths, heights, strict=True)]
+        plot_paths(ax, data.paths, places, style)
+        for path, place in zip(data.paths, places, strict=True):
+            number_path(ax, path, place)
+    if data.origin is not None:
+        mark_origin(ax, data, 0.0, data.scale.real(data.origin.height))
+    mark_extrema(ax, data, real=data.scale.real)
+    say_why_empty(data, ax.text, ax.transAxes)
+    if data.scale.log:
+        ax.set_yscale("log")
+        ticks, texts = nice_ticks(*y_limits(data), log=True, most=6)
+        ax.set_yticks([10.0**tick for tick in ticks], texts, minor=False)
+        ax.minorticks_off()
+    ax.set(xlabel=data.axes[0].title, ylabel=data.observable.replace("_", " "), ylim=(low, high))
+
+
+def _hatch_stretches(data: FigureData, ax: Any) -> None:
+    """Missing stretches over the whole height, each reason in its own way; the first of each has the label."""
+    x, rows = data.axes[0].coordinates, np.stack([data.states, data.states])
+    squares = square_states(rows)
+    for code in missing_states(data.states):
+        name = legend_name(code, int((data.states == code).sum()))
+        for number, (_, _, left, right) in enumerate(rectangles(squares == code)):
+            ax.axvspan(x[left], x[right], label="" if number else name, linewidth=0, zorder=0.5, **HATCHES[code])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two axes with matplotlib: bands of colour between the levels, or lines that carry their values.
+
+UNCLEAR = "within 2 standard errors of the origin"
+
+
+def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """Bands of colour between the levels, and a colour bar beside the axes."""
+    scale, values = data.scale, np.ma.masked_invalid(data.drawn)
+    pale = is_centred(style.colour_scale, scale)
+    hair = 1e-6 * (scale.high - scale.low)  # what lies at the very ends has a colour, too
+    edges = [scale.low - hair, *scale.ticks, scale.high + hair]
+    colours = [rgb(colour) for _, colour in band_colours(style.colour_scale, scale)]
+    x, y = (axis.coordinates for axis in data.axes)
+    if values.count():
+        bands = ax.contourf(x, y, np.ma.clip(values, scale.low, scale.high), levels=edges, colors=colours)
+        ax.contour(
+            x,
+            y,
+            values,
+            levels=list(scale.ticks),
+            colors=INK if pale else HALO,
+            linewidths=0.4,
+            linestyles="solid",
+            alpha=0.6,
+        )
+        if style.colour_bar:
+            bar = ax.figure.colorbar(bands, cax=ax.inset_axes((1.04, 0.0, 0.05, 1.0)), spacing="uniform")
+            every = _every(data, ax)
+            bar.set_ticks(scale.ticks[::every], labels=scale.texts[::every])
+            bar.set_label(data.observable.replace("_", " "))
+    _finish(data, ax, style, band_shades(style.colour_scale, scale))
+
+
+def _every(data: FigureData, ax: Any) -> int:
+    """Of how many levels one has its value at the colour bar, so that the values do not overlap."""
+    box, line = ax.get_window_extent(), float(1.25 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72)
+    wide, high = (axis.span or 1.0 for axis in data.axes)
+    height = float(min(box.height, box.width * high / wide) if data.equal else box.height)
+    return max(1, math.ceil(len(data.scale.ticks) * line / max(height, line)))
+
+
+def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """Lines that carry their values; there is no colour bar, which would say the same again."""
+    scale, values = data.scale, np.ma.masked_invalid(data.drawn)
+    colours = [rgb(colour) for _, colour in line_colours(style.colour_scale, scale, "light")][: len(scale.ticks)]
+    x, y = (axis.coordinates for axis in data.axes)
+    if values.count():
+        signed = is_centred(style.colour_scale, scale)
+        dashes = ["dashed" if signed and sign < 0 else "solid" for sign in signs_of(scale)]
+        lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles=dashes, linewidths=1.2)
+        ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
+    _finish(data, ax, style, line_shades(style.colour_scale, scale, "light"))
+
+
+def _finish(data: FigureData, ax: Any, style: PlotStyle, shades: Shades) -> None:
+    """What lies over the values, and the axes."""
+    x, y = (axis.coordinates for axis in data.axes)
+    hatch_missing(ax, data.states, x, y)
+    if data.difference is not None:
+        ratio = np.ma.masked_invalid(data.difference)
+        ax.contourf(x, y, ratio, levels=[-1.0, 1.0], colors=[HALO], alpha=0.45)
+        ax.contour(x, y, ratio, levels=[1.0], colors=[INK], linestyles="dashed", linewidths=0.9)
+        ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=UNCLEAR)
+    if data.interpolated is not None:
+        across, up, _ = edge_places(data)
+        ax.plot(across, up, color=HALO, linewidth=1.4, alpha=0.5)
+        ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, label=FINER)
+    mark_origin(ax, data, 0.0, 0.0)
+    mark_networks(ax, data, style)
+    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], style, shades)
+    for path in data.paths:
+        number_path(ax, path, (path.places[0], path.places[1]))
+    mark_extrema(ax, data)
+    say_why_empty(data, ax.text, ax.transAxes)
+    box = ax.get_window_extent()
+    letter = 0.55 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72  # its width in pixels
+    for name, axis, pixels in zip(("xlabel", "ylabel"), data.axes, (box.width, box.height), strict=True):
+        ax.set(**{name: in_fewer_words(axis.title, max(8, int(pixels / letter)))})
+    if data.equal:
+        ax.set_aspect("equal", adjustable="box")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two axes as a surface, with matplotlib's three-dimensional axes.
+
+FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
+LINE_LENGTH = 90  # characters of a line of notes
+LIFT = 0.02  # of the height: enough for the path not to sink into the surface
+
+
+def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """The values as heights; missing points have symbols on the floor."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    scale = data.scale
+    span = scale.high - scale.low
+    colours = [(at, rgb(colour)) for at, colour in colour_scale(style.colour_scale, scale)]
+    shades, norm = LinearSegmentedColormap.from_list("landscape", colours), Normalize(scale.low, scale.high)
+    x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
+    look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
+    ax.computed_zorder = False  # matplotlib sorts whole artists by depth: the path would vanish behind the surface
+    ends = heights_drawn(scale, data.paths)
+    ax.set_zlim(*ends)
+    ax.plot_surface(x, y, data.drawn, rcount=FINEST, ccount=FINEST, **look)
+    _sheets(data, ax, x, y)
+    _missing(data, ax, x, y, ends[0])
+    if data.interpolated is not None:
+        across, up, heights = edge_places(data, every_point=True)
+        look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
+        ax.plot(across, up, heights + LIFT * span, **look)
+    mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
+    overlays = paths_in_space(data, LIFT * span, ends)
+    _paths(data, ax, style, overlays)
+    _say_which_heights_are_not_true(data, ax, ends, overlays)
+    mark_extrema(ax, data, LIFT * span)
+    ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
+    ax.set_zticks(ticks, texts)
+    ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # for more words there is no room in space
+    say_why_empty(data, ax.text2D, ax.transAxes)
+    if style.colour_bar:
+        bar = ax.figure.colorbar(ScalarMappable(norm, shades), ax=ax, shrink=0.6, pad=0.12)
+        bar.set_ticks(ticks, labels=texts)
+        bar.set_label(data.observable.replace("_", " "))
+
+
+def _sheets(data: FigureData, ax: Any, x: Any, y: Any) -> None:
+    """Two standard errors of the shape above and below the values, where the layer of uncertainty is asked for."""
+    if data.difference is None or data.shape_error is None:
+        return
+    for sign in (-1, 1):
+        heights = data.values + sign * 2 * data.shape_error
+        with np.errstate(invalid="ignore", divide="ignore"):
+            heights = np.log10(np.where(heights > 0, heights, np.nan)) if data.scale.log else heights
+        ax.plot_surface(x, y, heights, color="#7a8699", alpha=0.3, linewidth=0, axlim_clip=True, zorder=2)
+
+
+def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
+    for code, symbol in zip(missing_states(data.states), "sodXPv", strict=False):
+        at = data.states == code
+        colour = HATCHES[code]["edgecolor"] if HATCHES[code]["edgecolor"] != "#ffffff" else HATCHES[code]["facecolor"]
+        name = legend_name(code, int(at.sum()))
+        ax.scatter(x[at], y[at], np.full(int(at.sum()), floor), s=4, marker=symbol, color=colour, label=name)
+
+
+def _say_which_heights_are_not_true(
+    data: FigureData, ax: Any, ends: tuple[float, float], overlays: Sequence[PathInSpace]
+) -> None:
+    """In lines at the lower edge of the axes, as a plot has no caption."""
+    notes = [*height_notes([("", path) for path in data.paths], ends), *raised_note(overlays)]
+    lines = [line for note in notes for line in wrap(plain_label(note), LINE_LENGTH)]
+    if lines:
+        ax.text2D(0.0, 0.0, "\n".join(lines), transform=ax.transAxes, fontsize="x-small", va="top")
+
+
+def _paths(data: FigureData, ax: Any, style: PlotStyle, overlays: Sequence[PathInSpace]) -> None:
+    drawn = [each for each in overlays if np.isfinite(each.height).any()]
+    shades = even_shades(style.colour_scale, data.scale)
+    for overlay in drawn:
+        look, path = path_look(overlay.path.number, style.path_colour), overlay.path
+        line = {"color": look.colour, "linewidth": style.path_width, "linestyle": LINES[look.dash], "zorder": 5}
+        ax.plot(*overlay.line.T, label=plain_label(path.name), **line)
+        fills, foot = fill_colours(path, shades), overlay.height if overlay.foot is None else overlay.foot
+        for x, y, low, high in zip(*path.places[:2], foot, overlay.height, strict=True):
+            ax.plot([x, x], [y, y], [low, high], color=look.colour, linewidth=0.6 * style.path_width, zorder=5)
+        marks = {"marker": MARKERS[look.symbol], "edgecolors": look.colour, "linewidths": 0.7 * style.path_width}
+        spots = (*path.places[:2], overlay.height)
+        ax.scatter(
+            *spots, s=(3.2 * style.path_width) ** 2, c=fills, zorder=6, depthshade=False, label="_snapshots", **marks
+        )
+        for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
+            place = [path.places[0][index], path.places[1][index], overlay.height[index]]
+            colours = {"markerfacecolor": fills[index], "markeredgecolor": look.colour, "markeredgewidth": 1.5}
+            label = f"_{name}" if path.run else name
+            ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
+    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([each.path for each in drawn]) else ():
+        colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
+        ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
 from landscape.surface.surface import Surface
-from landscape.views.curve import plot_curve
 from landscape.views.draw.figure import choose_kind
 from landscape.views.draw.style import check_scale
-from landscape.views.matplotlib import PlotStyle
-from landscape.views.plane import plot_contour, plot_topographic
+from landscape.views.matplotlib import PlotStyle, plot_contour, plot_curve, plot_surface, plot_topographic
 from landscape.views.prepare.figure import FigureData, prepare_figure, slice_at, slice_nearest
-from landscape.views.space import plot_surface
 
 # A kind is a line here and a function that draws it; the names are those of the kinds of figures.
 PLOTS: dict[str, Callable[[FigureData, Any, PlotStyle], None]] = {
@@ -117,3 +115,23 @@ def _checked_axes(ax: Any, kind: str) -> Any:
         remedy = 'make them with projection="3d"' if needs_space else "make them without a projection"
         raise JobError(f"ax: must be {'three' if needs_space else 'two'}-dimensional axes for {shown(kind)}; {remedy}")
     return ax
+
+
+# ----------------------------------------------------------------------------------------------------
+# A surface as a PNG by matplotlib, without a window and without a change of the caller's settings.
+
+
+def png_picture(surface: Surface, kind: str, max_points: int) -> bytes:
+    """The picture, with its title; kinds that matplotlib does not draw are refused."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    assert kind in PLOTS
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(projection="3d") if kind == "surface" else figure.add_subplot()
+    plot(surface, axes, kind, max_points=max_points)
+    axes.set_title(f"{surface.name}: loss", fontsize="medium")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()

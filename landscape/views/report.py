@@ -14,26 +14,105 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from landscape.surface.surface import Surface
-from landscape.views.bundle import Bundle
-from landscape.views.checks import checks_section
-from landscape.views.compared import compared_section
-from landscape.views.comparison import comparison_section, groups
-from landscape.views.connection import connection_section
-from landscape.views.draw.figure import figure, figure_name
+from landscape.views.draw.figure import KIND_TABLE, figure, figure_name, kinds_of
 from landscape.views.draw.history import draw_history
-from landscape.views.draw.kinds import KIND_TABLE, kinds_of
-from landscape.views.draw.theme import TEMPLATES, config
-from landscape.views.files import whole_file
-from landscape.views.markup import buttons, resource, table, template
-from landscape.views.prepare.extrema import topology_rows
+from landscape.views.draw.style import TEMPLATES, config
+from landscape.views.export_files import whole_file
+from landscape.views.prepare.comparable import is_evaluated, point_counts
+from landscape.views.prepare.differences import tabulate
 from landscape.views.prepare.figure import means, suggests_log
-from landscape.views.prepare.history import prepare_histories
-from landscape.views.prepare.statuses import is_evaluated, point_counts
-from landscape.views.prepare.tables import landscape_rows, observable_rows, provenance_rows
-from landscape.views.prepare.words import observable_title, state_of, state_text, whole
-from landscape.views.report_bundle import ReportRun, read_runs
-from landscape.views.report_sections import measures_section
-from landscape.views.training import training_section, trainings_section
+from landscape.views.prepare.history import HistoryData, prepare_histories
+from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepare.uncertainty import topology_rows
+from landscape.views.prepare.words import finite, observable_title, state_of, state_text, whole
+from landscape.views.report_bundle import Bundle, ReportRun, buttons, read_runs, resource, table, template
+from landscape.views.report_sections import (
+    checks_section,
+    compared_section,
+    comparison_section,
+    connection_section,
+    differences_table,
+    groups,
+    measures_section,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# The section on the training that a run comes from: its history as a figure, and what was trained and how.
+
+INFO_NAMES = {
+    "network": "network",
+    "model": "network",
+    "parameters": "parameters",
+    "optimiser": "optimiser",
+    "optimizer": "optimiser",
+    "learning_rate": "learning rate",
+    "steps_per_epoch": "steps per epoch",
+}
+PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
+NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
+MOST_WATCHED = 12  # steps at which rules fired that are listed
+
+
+def info_rows(info: Mapping[str, Any]) -> list[Row]:
+    """What was trained and how, the usual facts first, then all others that were recorded."""
+    named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
+    rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
+    return [*dict(named).items(), *((name, value) for name, value in rest if value)]
+
+
+def _plain(value: Any) -> str:
+    """Nested facts on one line: 'name SGD, momentum 0.9'."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(fact)}" for key, fact in value.items() if fact is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"[{_plain(fact)}]" if isinstance(fact, (list, tuple)) else _plain(fact) for fact in value)
+    if isinstance(value, float) and finite(value) is not None:
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def watched_list(history: HistoryData) -> str:
+    """What the red crosses are: at which step which rule fired in which layer; '' where none did."""
+    if not history.marks:
+        return ""
+    count, several = len(history.marks), len(history.runs) > 1
+    lines = [
+        f"<li>{escape(f'{history.runs[mark.run]}, ' if several else '')}{escape(mark.line)}</li>"
+        for mark in history.marks[:MOST_WATCHED]
+    ]
+    where = "one step" if count == 1 else f"{count} steps"
+    first = "; the first" if count > MOST_WATCHED else ""
+    said = f"<p>× in red: rules that watched the training fired at {where}{first}:</p><ul>{''.join(lines)}</ul>"
+    return f'<div class="watched">{said}</div>'
+
+
+def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) -> str:
+    """The section on several trainings: their histories in one figure, and what differs between them."""
+    notes = [] if history is None else history.notes
+    said = "".join(f"<p>{escape(note)}.</p>" for note in notes)
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{said}{watched_list(history)}</div>"
+    differences = differences_table(tabulate([run.table_item() for run in runs]))
+    wide = f'<div class="wide" tabindex="0" role="region" aria-label="What differs">{differences}</div>'
+    wide = wide if differences else ""
+    return f'<section class="training"><h2>Training</h2>{plot}{wide}</section>' if plot or wide else ""
+
+
+def training_section(info: Mapping[str, Any], history: HistoryData | None) -> str:
+    """The section in HTML; empty where nothing is known of the training.
+
+    Args:
+        info: what was trained and how (`run.json`).
+        history: what it recorded, for whose figure a place is left.
+    """
+    rows = info_rows(info)
+    if not rows and history is None:
+        return ""
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{watched_list(history)}</div>"
+    parts = [plot, f"<div>{table(rows)}</div>" if rows else ""]
+    return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'
+
+
+# ----------------------------------------------------------------------------------------------------
 
 STATES = ("complete", "running", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_001, 2: 257, 3: 41}  # keeps the page a few MB; the caption says when points were left out

@@ -109,7 +109,7 @@ def test_every_option_says_what_it_does():
 def test_the_help_of_export_lists_every_format_and_every_kind():
     """By hand, since the tables of both load plotly, which `landscape --help` must not wait for."""
     from cluster.commands.export import export
-    from landscape.views.draw.kinds import KINDS
+    from landscape.views.draw.figure import KINDS
     from landscape.views.exporting import FORMATS
 
     words = set(re.findall(r"\w+", export.__doc__ or ""))

@@ -14,20 +14,67 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.draw.extrema import extrema_names, flat_extrema
-from landscape.views.draw.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
-from landscape.views.draw.missing import hatched
-from landscape.views.draw.origin import flat_origin, origin_names
-from landscape.views.draw.path_looks import path_look
+from landscape.views.draw.layout import (
+    TICKS_PX,
+    Style,
+    base_layout,
+    finish,
+    make_frame,
+    one_line,
+    pointer_notes,
+    pointer_text,
+    pointer_values,
+    text,
+)
+from landscape.views.draw.marks import extrema_names, flat_extrema, flat_origin, hatched, origin_names
 from landscape.views.draw.paths import flat_labels, flat_paths, legend_names
-from landscape.views.draw.pointer import pointer_notes, pointer_text, pointer_values
-from landscape.views.draw.seeds import seed_band, seed_names
-from landscape.views.draw.style import CURVES, DARK_CURVES
-from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.levels import nice_ticks
-from landscape.views.prepare.missing import legend_name, missing_names, missing_states
+from landscape.views.draw.style import CURVES, DARK_CURVES, path_look
+from landscape.views.prepare.figure import FigureData, legend_name, missing_names, missing_states
 from landscape.views.prepare.paths import DrawnPath, ends_of
+from landscape.views.prepare.scale import nice_ticks
+from landscape.views.prepare.seeds import NAME
 from landscape.views.prepare.words import observable_title
+
+# ----------------------------------------------------------------------------------------------------
+# The band of other seeds behind the curve of a line.
+
+FILLS = {"light": "#8a8f98", "dark": "#8a8f98"}
+
+
+def seed_names(data: FigureData) -> list[str]:
+    """The legend entry of the band, where there is one."""
+    return [] if data.seeds is None else [NAME]
+
+
+def seed_band(data: FigureData, style: Style, bottom: float, **place: Any) -> list[go.Scatter]:
+    """The band as a polygon without an edge; nothing where lines of other seeds were not evaluated.
+
+    Args:
+        bottom: nothing reaches below it where the scale is logarithmic.
+        place: the panel, as plotly's `xaxis` and `yaxis`.
+    """
+    if data.seeds is None:
+        return []
+    x, floor = data.seeds.at, bottom if data.scale.log else -np.inf
+    low, high = np.maximum(data.seeds.low, floor), np.maximum(data.seeds.high, floor)
+    return [
+        go.Scatter(
+            x=[*x, *x[::-1]],
+            y=[*high, *low[::-1]],
+            name=NAME,
+            hoverinfo="skip",
+            meta={"role": "seeds", "fills": FILLS},
+            fill="toself",
+            fillcolor=FILLS[style.theme],
+            opacity=0.24,
+            line={"width": 0},
+            mode="lines",
+            **place,
+        )
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Floats = NDArray[np.float64]
 

@@ -7,18 +7,15 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.draw.contour import signed_lines
 from landscape.views.draw.curve import draw_curve
 from landscape.views.draw.layout import Style, with_levels
 from landscape.views.draw.overlay import add_marks, flat_marks, space_end
-from landscape.views.draw.overlay_looks import Look, look
 from landscape.views.draw.paths import LIFT
-from landscape.views.draw.plane import bar_length, draw_plane, filled
-from landscape.views.draw.slices import draw_slices
-from landscape.views.draw.space import draw_surface
-from landscape.views.draw.style import DIVERGING
+from landscape.views.draw.plane import bar_length, draw_plane, filled, signed_lines
+from landscape.views.draw.space import draw_slices, draw_surface
+from landscape.views.draw.style import DIVERGING, Look, look
 from landscape.views.prepare.difference import DifferenceData
-from landscape.views.prepare.path_on_surface import bilinear
+from landscape.views.prepare.geometry import bilinear
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.uncertainty import CLEAR
 

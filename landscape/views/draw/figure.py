@@ -2,24 +2,201 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.surface.surface import Surface
-from landscape.views.draw.categories import draw_categories
-from landscape.views.draw.kinds import KIND_TABLE, kinds_of
-from landscape.views.draw.layout import Style
-from landscape.views.draw.paper import choose_paper, choose_preset
-from landscape.views.draw.print import fit_to_paper
-from landscape.views.draw.style import check_scale, scale_warning
-from landscape.views.draw.theme import TEMPLATES
-from landscape.views.prepare.categories import categories_of
-from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.words import file_name
+from landscape.views.draw.curve import draw_curve
+from landscape.views.draw.layout import TICKS_PX, Style, base_layout, finish, make_frame, text
+from landscape.views.draw.plane import draw_categories, draw_contour, draw_topographic
+from landscape.views.draw.print import choose_paper, choose_preset, fit_to_paper
+from landscape.views.draw.space import draw_slices, draw_surface, draw_volume
+from landscape.views.draw.style import CURVES, DARK_CURVES, INK, TEMPLATES, check_scale, scale_warning, themed
+from landscape.views.prepare.figure import FigureData, categories_of, prepare_figure
+from landscape.views.prepare.scale import nice_ticks, number
+from landscape.views.prepare.uncertainty import Bars
+from landscape.views.prepare.words import capitalised, file_name, whole
+
+# ----------------------------------------------------------------------------------------------------
+# The barcode of a landscape with any number of axes: of each minimum a bar as long as its persistence.
+
+Floats = NDArray[np.float64]
+
+PLOT_PX, SHORTEST_PX, TALLEST_PX, ROW_PX = 620, 130, 560, 26
+THICKNESS = 0.62  # of a row
+MOST_VALUES = 25  # rows that have their values beside them; of more, those above the noise come first
+BELOW_COLOUR = {"light": "#b4bac4", "dark": "#5b6675"}
+ABOVE_COLOUR = {"light": CURVES[0], "dark": DARK_CURVES[0]}
+
+
+def draw_barcode(data: FigureData, style: Style) -> go.Figure:
+    """The minima by their persistence, the longest bars above; those that end within the noise are grey."""
+    notes_on_values = {capitalised(note) for note in data.scale.notes}  # of a range that is not drawn here
+    data = replace(data, caption=tuple(part for part in data.caption if part not in notes_on_values))
+    assert data.extrema is not None
+    bars, log = data.extrema.bars, data.scale.log
+    low, high = bar_range(bars, log)
+    below = TICKS_PX + 17
+    plot = (PLOT_PX, float(np.clip(ROW_PX * (len(bars.values) + 1), SHORTEST_PX, TALLEST_PX)))
+    parts = [_bars(bars, style, log, is_clear) for is_clear in (True, False) if (bars.is_clear == is_clear).any()]
+    traces = [*parts, *_endless(bars, style, high), *_threshold(bars, style, log)]
+    names = [trace.name for trace in traces if trace.showlegend]
+    frame = make_frame(data, style, plot, left=76, right=28, below=below, legend=names)
+    layout = base_layout(data, style, frame) | _axes(data, bars, low, high)
+    return finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": False})
+
+
+def bar_range(bars: Bars, log: bool) -> tuple[float, float]:
+    """The ends of the axis of persistence, in drawn units: all bars that end and the threshold, with room to the right.
+
+    On a logarithmic axis, the shortest bar has a length, too.
+    """
+    lengths = bars.persistence[np.isfinite(bars.persistence) & (bars.persistence > 0)]
+    ends = _drawn(np.array([end for end in (*lengths, bars.threshold) if end > 0] or [1.0]), log)
+    if not log:
+        return 0.0, 1.15 * float(ends.max())
+    low, high = float(ends.min()), float(ends.max())
+    room = max(0.15 * (high - low), 0.1)
+    return low - room, high + room
+
+
+def _drawn(lengths: Floats, log: bool) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.log10(lengths) if log else lengths
+
+
+def _axes(data: FigureData, bars: Bars, low: float, high: float) -> dict[str, Any]:
+    ticks, texts = nice_ticks(low, high, data.scale.log)
+    count, what = len(bars.values), text(data.observable.replace("_", " "))
+    valued = count if count <= MOST_VALUES else int(bars.is_clear.sum())
+    rows = range(0, valued, max(1, -(-valued // MOST_VALUES)))
+    return {
+        "barmode": "overlay",
+        "xaxis": {
+            "title": {"text": "persistence: how far below the saddle to a lower minimum"},
+            "range": [low, high],
+            "tickmode": "array",
+            "tickvals": ticks,
+            "ticktext": texts,
+            "zeroline": False,
+        },
+        "yaxis": {
+            "title": {"text": f"{what} at the minimum"},
+            "range": [count - 0.2, -0.8],
+            "tickmode": "array",
+            "tickvals": list(rows),
+            "ticktext": [number(float(bars.values[row]), 4) for row in rows],
+            "showgrid": False,
+            "zeroline": False,
+        },
+    }
+
+
+def _bars(bars: Bars, style: Style, log: bool, is_clear: bool) -> go.Bar:
+    """The bars above the noise or those below it."""
+    which = np.flatnonzero(bars.is_clear == is_clear)
+    low, high = bar_range(bars, log)
+    ends = np.clip(_drawn(bars.persistence[which], log), low, high)
+    colours = ABOVE_COLOUR if is_clear else BELOW_COLOUR
+    return go.Bar(
+        orientation="h",
+        base=np.full(len(which), low),
+        x=ends - low,
+        y=which,
+        width=THICKNESS,
+        name="minima above the noise" if is_clear else _below_name(bars),
+        showlegend=True,
+        hovertext=[bars.hover[k] for k in which],
+        hoverinfo="text",
+        **themed({theme: {"marker": {"color": colour}} for theme, colour in colours.items()}, style.theme, role="bars"),
+    )
+
+
+def _below_name(bars: Bars) -> str:
+    left_out = f", {whole(bars.left_out)} of them left out" if bars.left_out else ""
+    return f"{whole(bars.below)} below the noise{left_out}"
+
+
+def _endless(bars: Bars, style: Style, high: float) -> list[go.Scatter]:
+    """An arrow at the end of the bar of each minimum from which no way leads to a lower one."""
+    rows = np.flatnonzero(np.isinf(bars.persistence))
+    look = {"symbol": "triangle-right", "size": 13}
+    markers = {theme: {"marker": look | {"color": colour}} for theme, colour in ABOVE_COLOUR.items()}
+    ends = {"x": np.full(len(rows), high), "y": rows, "mode": "markers", "cliponaxis": False}
+    arrow = go.Scatter(hoverinfo="skip", showlegend=False, **ends, **themed(markers, style.theme, role="bars"))
+    return [arrow] if len(rows) else []
+
+
+def _threshold(bars: Bars, style: Style, log: bool) -> list[go.Scatter]:
+    """The line at which the noise ends; none where there is no bar, or no noise."""
+    if not len(bars.values) or bars.threshold <= 0:
+        return []
+    lines = {theme: {"line": {"color": ink, "width": 1.6, "dash": "dash"}} for theme, ink in INK.items()}
+    return [
+        go.Scatter(
+            x=_drawn(np.full(2, bars.threshold), log),
+            y=[-0.8, len(bars.values) - 0.2],
+            mode="lines",
+            hoverinfo="skip",
+            name=f"noise ends at {number(bars.threshold, 3)}",
+            showlegend=True,
+            **themed(lines, style.theme, role="noise"),
+        )
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The kinds of drawings: for how many axes each is, what the report calls it, and what draws it.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to draw a landscape of `axes` axes, None for any number of them.
+
+    `title` is the report's word for it and `tab` its place among the report's buttons, the lowest first. `beside` are
+    observables that are drawn along with the loss, as far as the surface has them. `extrema` says that it draws the
+    minima, so that these are prepared unasked.
+    """
+
+    axes: int | None
+    title: str
+    draw: Callable[[FigureData, Style], go.Figure]
+    tab: int = 9
+    beside: tuple[str, ...] = ()
+    extrema: bool = False
+
+    def fits(self, axes: int) -> bool:
+        """Whether it draws a landscape of that many axes."""
+        return self.axes in (axes, None)
+
+
+# A kind is a line here and a file that draws it. Of each number of axes the first is the default.
+KIND_TABLE = {
+    "curve": Kind(1, "Curve", draw_curve, beside=("accuracy",)),
+    "topographic": Kind(2, "Topographic", draw_topographic, tab=2),
+    "contour": Kind(2, "Contour lines", draw_contour, tab=1),
+    "surface": Kind(2, "3-D surface", draw_surface, tab=3),
+    "slices": Kind(3, "Slices", draw_slices, tab=1),
+    "volume": Kind(3, "Volume", draw_volume, tab=2),
+    "barcode": Kind(None, "Barcode", draw_barcode, extrema=True),
+}
+
+
+def kinds_of(axes: int) -> tuple[str, ...]:
+    """The kinds for a landscape of that many axes; the first is the default."""
+    return tuple(name for name, kind in KIND_TABLE.items() if kind.fits(axes))
+
+
+KINDS = {axes: kinds_of(axes) for axes in (1, 2, 3)}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 MOST_TITLE = 300  # characters
 SCALE_NAMES = {None: "", True: "log", False: "linear"}  # by what was asked for, as file names have them

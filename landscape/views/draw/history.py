@@ -15,9 +15,7 @@ import plotly.graph_objects as go
 
 from landscape.core.errors import capped
 from landscape.views.draw.layout import NEEDLESS_BUTTONS, legend_rows, text
-from landscape.views.draw.overlay_looks import look
-from landscape.views.draw.style import CURVES, DARK_CURVES
-from landscape.views.draw.theme import TEMPLATES
+from landscape.views.draw.style import CURVES, DARK_CURVES, TEMPLATES, look
 from landscape.views.prepare.history import HistoryData, Interval, Mark, Series, is_loss, name_rows
 
 PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 110.0, 18.0, 48.0, 22.0

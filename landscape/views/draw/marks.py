@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
-from landscape.views.draw.layout import Style
-from landscape.views.draw.theme import INK, themed, typed
-from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.isosurfaces import isosurface
+from landscape.views.draw.layout import Style, text
+from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, PAPER, PATH_HALO, themed, typed
+from landscape.views.prepare.figure import FigureData, Floats, legend_name, missing_states, rectangles, square_states
+from landscape.views.prepare.geometry import isosurface
+from landscape.views.prepare.scale import STATES
+from landscape.views.prepare.uncertainty import Marks, finer_edges
 
 BAND_NAME = "± 2 standard errors"
 SHEET = {"light": "#7a8699", "dark": "#b9c4d4"}
@@ -95,3 +100,401 @@ def error_sheets(data: FigureData, style: Style) -> list[go.Surface]:
             )
         )
     return sheets
+
+
+# ----------------------------------------------------------------------------------------------------
+# The marks of minima and of the saddles at which they merge: dots and crosses, each in its own legend entry.
+
+# Ink with an edge of paper, so that they are seen on any colour; smaller than the marks of the path, on which they lie.
+FLAT = {"minima": ("circle", 9, 1.6), "saddles": ("x", 9, 1.2)}
+SPACE = {"minima": ("circle", 5, 1), "saddles": ("x", 3.5, 0)}
+ROLE = "extrema"
+
+
+def extrema_names(data: FigureData) -> list[str]:
+    """The legend entries of the marks, where these are drawn."""
+    return [marks.name for _, marks in _kinds(data)]
+
+
+def flat_extrema(data: FigureData, style: Style, **place: Any) -> list[go.Scatter]:
+    """The marks on a plane at their places; over one axis at their values.
+
+    Args:
+        place: the panel, as plotly's `xaxis` and `yaxis`.
+    """
+    traces = []
+    for kind, marks in _kinds(data):
+        x, y = marks.places[0], _real(data, marks) if len(data.axes) == 1 else marks.places[1]
+        spots = (
+            {"x": x, "y": y} if len(x) else {"x": [None], "y": [None]}
+        )  # without any, the legend would lose its entry
+        traces.append(go.Scatter(**spots, **_look(marks, FLAT[kind], style), **place))
+    return traces
+
+
+def space_extrema(data: FigureData, style: Style, lift: float = 0.0) -> list[go.Scatter3d]:
+    """The marks in space, of two axes at their values, lifted so that they do not sink into the surface."""
+    return [
+        go.Scatter3d(
+            x=marks.places[0],
+            y=marks.places[1],
+            z=marks.height + lift if len(data.axes) == 2 else marks.places[2],
+            **_look(marks, SPACE[kind], style),
+        )
+        for kind, marks in _kinds(data)
+    ]
+
+
+def _kinds(data: FigureData) -> list[tuple[str, Marks]]:
+    """The marks that the landscape has; the saddles first, as of two marks at one place the minimum is to be seen."""
+    if data.extrema is None:
+        return []
+    both = [("saddles", data.extrema.saddles), ("minima", data.extrema.minima)]
+    return [(kind, marks) for kind, marks in both if marks.name]
+
+
+def _real(data: FigureData, marks: Marks) -> np.ndarray:
+    return np.array([data.scale.real(height) for height in marks.height])
+
+
+def _look(marks: Marks, shape: tuple[str, float, float], style: Style) -> Mapping[str, Any]:
+    symbol, size, edge = shape
+    markers = {
+        theme: {
+            "marker": {
+                "symbol": symbol,
+                "size": size,
+                "color": INK[theme],
+                "line": {"color": PAPER[theme], "width": edge},
+            }
+        }
+        for theme in INK
+    }
+    words = {"name": marks.name, "hovertext": list(marks.hover), "hoverinfo": "text", "showlegend": True}
+    return {"mode": "markers", **words, **themed(markers, style.theme, role=ROLE)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Marks of a refined landscape: dotted lines where its steps get finer, and dots on a curve where it was evaluated.
+
+NAME = "edges of finer steps"
+WIDTH = 1.1
+
+
+def finer_names(data: FigureData) -> list[str]:
+    """The legend entry of the edges, where the landscape is refined."""
+    return [] if data.interpolated is None else [NAME]
+
+
+def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats, Floats, Floats]:
+    """The edges on a plane, one after another, with NaN after each.
+
+    Args:
+        every_point: the points of the grid between the ends of each edge as well, for lines on a surface.
+
+    Returns:
+        Both coordinates, and the drawn values there.
+    """
+    assert data.interpolated is not None
+    edges = finer_edges(data.interpolated)
+    if not every_point:
+        edges = [(rows[[0, -1]], columns[[0, -1]]) for rows, columns in edges]
+    x, y = (axis.coordinates for axis in data.axes)
+    gap = [np.nan]
+    parts = [(np.r_[x[columns], gap], np.r_[y[rows], gap], np.r_[data.drawn[rows, columns], gap])
+             for rows, columns in edges]  # fmt: skip
+    along = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else [np.array(gap)] * 3
+    return along[0], along[1], along[2]
+
+
+def flat_edges(data: FigureData, style: Style) -> list[go.Scatter]:
+    """The edges on a plane, with a halo as they cross all colours; as many traces also where a slice has no edge."""
+    if data.interpolated is None:
+        return []
+    x, y, _ = edge_places(data)
+    traces = []
+    for width, dash, colours in ((2 * WIDTH, "solid", PAPER), (WIDTH, "dot", INK)):
+        lines = {theme: {"line": {"color": colour, "width": width, "dash": dash}} for theme, colour in colours.items()}
+        above = dash == "dot"
+        look: dict[str, Any] = {"opacity": 1.0 if above else 0.5, "legendgroup": NAME, "showlegend": above}
+        look |= themed(lines, style.theme, role="finer")
+        traces.append(go.Scatter(x=x, y=y, mode="lines", name=NAME, hoverinfo="skip", **look))
+    return traces
+
+
+def space_edges(data: FigureData, style: Style, lift: float) -> list[go.Scatter3d]:
+    """The edges on a surface.
+
+    Args:
+        lift: of the lines above the values, so that they do not sink into the surface.
+    """
+    if data.interpolated is None:
+        return []
+    x, y, z = edge_places(data, every_point=True)
+    lines = {theme: {"line": {"color": ink, "width": 1.5, "dash": "dot"}} for theme, ink in INK.items()}
+    options: dict[str, Any] = themed(lines, style.theme, role="finer")
+    return [go.Scatter3d(x=x, y=y, z=z + lift, mode="lines", name=NAME, hoverinfo="skip", showlegend=True, **options)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Marks for points without a value to draw: hatched cells on a plane, symbols in space, each with its legend entry.
+
+
+def hatched(
+    states: NDArray[np.uint8], x: Floats, y: Floats, codes: Sequence[int], theme: str = "light", **place: Any
+) -> list[go.Scatter]:
+    """One filled and hatched trace per code, also where nothing is missing for that reason.
+
+    Args:
+        states: [y, x], the state of each point.
+        codes: the reasons to draw; frames of an animation need the same traces, also where one is empty.
+        place: the panel, as plotly's `xaxis` and `yaxis`.
+    """
+    squares = square_states(states)
+    return [
+        _hatch(code, squares == code, legend_name(code, int((states == code).sum())), x, y, theme, place)
+        for code in codes
+    ]
+
+
+def _hatch(
+    code: int, mask: NDArray[np.bool_], name: str, x: Floats, y: Floats, theme: str, place: dict[str, Any]
+) -> go.Scatter:
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for top, bottom, left, right in rectangles(mask):
+        xs += [x[left], x[right], x[right], x[left], x[left], None]
+        ys += [y[top], y[top], y[bottom], y[bottom], y[top], None]
+    look = HATCH[code]
+    patterns = {"light": {key: look[key] for key in ("fgcolor", "bgcolor")}, "dark": DARK_HATCH[code]}
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        mode="lines",
+        line={"width": 0, "color": look["solid"]},
+        fill="toself",
+        fillpattern=patterns[theme] | {"shape": look["shape"], "size": 7, "solidity": 0.3},
+        name=name,
+        hoverinfo="name",
+        hoveron="fills",
+        showlegend=True,
+        meta={"role": "missing", "code": code, "patterns": patterns},
+        **place,
+    )
+
+
+def symbols(
+    states: NDArray[np.uint8],
+    axes: tuple[Floats, ...],
+    floor: float | None,
+    theme: str = "light",
+    most: int = 4000,
+) -> list[Any]:
+    """One trace per reason, with a symbol per missing point: at the point itself, or on the `floor` under a surface.
+
+    Args:
+        states: [y, x] or [z, y, x], the state of each point; `axes` are their coordinates, x first.
+        floor: the height of the symbols; None where a point has a place of its own on three axes.
+        most: symbols per reason to draw; where more points are missing, every k-th has one.
+    """
+    traces = []
+    for code in missing_states(states):
+        index = np.nonzero(states == code)
+        every = -(-len(index[0]) // most)
+        places = [axis[where[::every]] for axis, where in zip(axes, reversed(index), strict=True)]
+        if floor is not None:
+            places.append(np.full(places[0].shape, floor))
+        look = {"size": 3, "symbol": HATCH[code]["symbol"], "opacity": 0.8}
+        colours = {"light": HATCH[code]["solid"], "dark": DARK_SOLID[code]}
+        markers = {paper: {"marker": look | {"color": colour}} for paper, colour in colours.items()}
+        traces.append(
+            go.Scatter3d(
+                x=places[0],
+                y=places[1],
+                z=places[2],
+                mode="markers",
+                name=legend_name(code, index[0].size),
+                hovertemplate="alpha %{x:.4g}<br>beta %{y:.4g}<extra>" + STATES[code] + "</extra>",
+                showlegend=True,
+                **themed(markers, theme, role="missing", code=code, floor=floor),
+            )
+        )
+    return traces
+
+
+# ----------------------------------------------------------------------------------------------------
+# The marks of the networks that a plane runs through, with their names, and the curve between two of them.
+
+NETWORK_SIZE, LABEL_PX = 13, 18
+
+
+def network_names(data: FigureData) -> list[str]:
+    """The legend entries of the marks and of the curve, where there are any."""
+    return [] if data.networks is None else [data.networks.title, *([data.networks.curve_name] * has_curve(data))]
+
+
+def has_curve(data: FigureData) -> bool:
+    """Whether a curve is drawn between the networks."""
+    return data.networks is not None and data.networks.curve.size > 0
+
+
+def flat_networks(data: FigureData, style: Style) -> list[go.Scatter]:
+    """The curve, and the networks as diamonds, at their true coordinates on a plane."""
+    networks = data.networks
+    if networks is None:
+        return []
+    traces = []
+    if has_curve(data):
+        line = {"x": networks.curve[0], "y": networks.curve[1], "mode": "lines", "meta": {"role": "curve"}}
+        halo, ink = (
+            {"color": colour, "width": style.path_width + more}
+            for colour, more in ((PATH_HALO, 3), (style.path_colour, 0))
+        )
+        traces.append(go.Scatter(line=halo, opacity=0.85, hoverinfo="skip", showlegend=False, **line))
+        traces.append(go.Scatter(line=ink, hoverinfo="skip", name=networks.curve_name, **line))
+    edge = {"color": PATH_HALO, "width": 1.5}
+    marks = go.Scatter(
+        x=networks.places[0],
+        y=networks.places[1],
+        mode="markers",
+        marker={"symbol": "diamond", "size": NETWORK_SIZE, "color": style.path_colour, "line": edge},
+        name=networks.title,
+        hovertext=list(networks.hover),
+        hoverinfo="text",
+        meta={"role": "networks"},
+    )
+    return [*traces, marks]
+
+
+def network_labels(data: FigureData) -> list[dict[str, Any]]:
+    """The names above the marks as annotations, on a light ground so that they read on any colour."""
+    if data.networks is None:
+        return []
+    return [
+        {
+            "x": float(x),
+            "y": float(y),
+            "text": f"<b>{text(name)}</b>",
+            "yshift": LABEL_PX,
+            "showarrow": False,
+            "font": {"size": 11, "color": "#1c2530"},
+            "bgcolor": "rgba(255,255,255,0.78)",
+            "borderpad": 1,
+            "name": "network",
+        }
+        for x, y, name in zip(*data.networks.places, data.networks.names, strict=True)
+    ]
+
+
+def space_networks(data: FigureData, style: Style, lift: float) -> list[go.Scatter3d]:
+    """The networks and the curve on the surface, `lift` above it; those beyond the grid are left out."""
+    networks = data.networks
+    if networks is None or not np.isfinite(networks.heights).any():
+        return []
+    traces = []
+    if has_curve(data):
+        traces.append(
+            go.Scatter3d(
+                x=networks.curve[0],
+                y=networks.curve[1],
+                z=networks.curve_heights + lift,
+                mode="lines",
+                line={"color": style.path_colour, "width": style.path_width * 2.4},
+                hoverinfo="skip",
+                name=networks.curve_name,
+                meta={"role": "curve"},
+            )
+        )
+    marks = go.Scatter3d(
+        x=networks.places[0],
+        y=networks.places[1],
+        z=networks.heights + lift,
+        mode="markers+text",
+        text=[text(name) for name in networks.names],
+        textposition="top center",
+        marker={"symbol": "diamond", "size": 5, "color": style.path_colour},
+        name=networks.title,
+        hovertext=list(networks.hover),
+        hoverinfo="text",
+        meta={"role": "networks"},
+    )
+    return [*traces, marks]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The mark of the origin: a thin cross where the axes are 0, in its own legend entry.
+
+ARM = 0.05  # of an axis: the reach of the mark in space, to either side
+ORIGIN_SIZE, LINE, HALO = (
+    24,
+    1.3,
+    3.5,
+)  # the arms reach out beyond the mark of the last snapshot, often at the same place
+
+
+def origin_names(data: FigureData) -> list[str]:
+    """The legend entry of the mark, where there is one."""
+    return [] if data.origin is None else [data.origin.name]
+
+
+def flat_origin(data: FigureData, style: Style, y: float = 0.0, **place: Any) -> list[go.Scatter]:
+    """The mark on a plane at (0, `y`): a cross with a halo, so that it is seen on any colour.
+
+    Args:
+        place: the panel, as plotly's `xaxis` and `yaxis`.
+    """
+    if data.origin is None or not math.isfinite(y):
+        return []
+    common: dict[str, Any] = {"x": [0.0], "y": [y], "mode": "markers", **place}
+    halo = go.Scatter(
+        opacity=0.75,
+        hoverinfo="skip",
+        showlegend=False,
+        **common,
+        **themed(_crosses(ORIGIN_SIZE + 2, HALO, PAPER), style.theme, role="origin"),
+    )
+    cross = go.Scatter(
+        name=data.origin.name,
+        hovertext=[data.origin.hover],
+        hoverinfo="text",
+        **common,
+        **themed(_crosses(ORIGIN_SIZE, LINE, INK), style.theme, role="origin"),
+    )
+    return [halo, cross]
+
+
+def _crosses(size: float, width: float, colours: Mapping[str, str]) -> dict[str, Any]:
+    """The marker of the cross per theme."""
+    return {
+        theme: {"marker": {"symbol": "cross-thin", "size": size, "line": {"color": colour, "width": width}}}
+        for theme, colour in colours.items()
+    }
+
+
+def space_origin(data: FigureData, style: Style, z: float) -> list[go.Scatter3d]:
+    """The mark in space at (0, 0, `z`): three thin lines that cross; empty where the height is not known.
+
+    Lines, as plotly makes a marker in space from a letter, which takes longer than all else that is drawn.
+    """
+    if data.origin is None or not np.isfinite(z):
+        return []
+    ends = np.full((3, 3, 3), np.nan)  # [line, its two ends and a gap, axis]
+    spans = [*(axis.span for axis in data.axes), data.scale.high - data.scale.low]
+    for k, span in enumerate(spans[:3]):
+        ends[k, :2] = 0.0
+        ends[k, :2, k] = -ARM * span, ARM * span
+    points = ends.reshape(9, 3) + np.array([0.0, 0.0, z])
+    lines = {theme: {"line": {"color": ink, "width": 4}} for theme, ink in INK.items()}
+    return [
+        go.Scatter3d(
+            x=points[:, 0],
+            y=points[:, 1],
+            z=points[:, 2],
+            mode="lines",
+            connectgaps=False,
+            name=data.origin.name,
+            hovertext=data.origin.hover,
+            hoverinfo="text",
+            **themed(lines, style.theme, role="origin"),
+        )
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.draw.animation import animate
-from landscape.views.draw.extrema import extrema_names, flat_extrema
-from landscape.views.draw.finer import finer_names, flat_edges
+from landscape.core.errors import capped
 from landscape.views.draw.layout import (
     TICKS_PX,
     Frame,
@@ -20,22 +19,47 @@ from landscape.views.draw.layout import (
     base_layout,
     colour_bar,
     finish,
+    label_carrier,
     make_frame,
     one_line,
+    plane_hover,
+    pointer_notes,
+    pointer_values,
     text,
+    with_levels,
 )
-from landscape.views.draw.marks import unclear_names, unclear_region
-from landscape.views.draw.missing import hatched
-from landscape.views.draw.networks import flat_networks, network_labels, network_names
-from landscape.views.draw.origin import flat_origin, origin_names
-from landscape.views.draw.paths import flat_labels, flat_paths, legend_names, snapshots_note
-from landscape.views.draw.pointer import plane_hover, pointer_notes, pointer_values
-from landscape.views.draw.style import BETWEEN, BETWEEN_PALE, Shades, band_colours, band_shades, is_centred
-from landscape.views.draw.theme import TEMPLATES, typed
-from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.levels import EvenLevels, even_levels
-from landscape.views.prepare.missing import missing_names, missing_states
+from landscape.views.draw.marks import (
+    extrema_names,
+    finer_names,
+    flat_edges,
+    flat_extrema,
+    flat_networks,
+    flat_origin,
+    hatched,
+    network_labels,
+    network_names,
+    origin_names,
+    unclear_names,
+    unclear_region,
+)
+from landscape.views.draw.paths import animate, flat_labels, flat_paths, legend_names, snapshots_note
+from landscape.views.draw.style import (
+    BETWEEN,
+    BETWEEN_PALE,
+    SIGN_LINES,
+    TEMPLATES,
+    Shades,
+    band_colours,
+    band_shades,
+    is_centred,
+    line_colours,
+    line_shades,
+    signs_of,
+    typed,
+)
+from landscape.views.prepare.figure import FigureData, missing_names, missing_states
 from landscape.views.prepare.paths import ends_of
+from landscape.views.prepare.scale import EvenLevels, even_levels
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
@@ -192,3 +216,151 @@ def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
 def layer_names(data: FigureData) -> list[str]:
     """The legend entries of `layers` beside those of missing points."""
     return [*unclear_names(data), *finer_names(data), *origin_names(data)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# A plane whose values stand for names: which layer breaks, and by which rule. A colour for each name that occurs.
+
+NOTHING = {"light": "#e8eaee", "dark": "#2b313c"}  # of the first name, where nothing breaks
+# Told apart with any colour vision (Okabe and Ito 2008), then again from the beginning.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#7f3c8d")
+LONGEST = 24  # characters of a name
+
+
+def draw_categories(data: FigureData, style: Style) -> go.Figure:
+    """Each point in the colour of the name that its value stands for; names that do not occur have none."""
+    assert data.categories is not None
+    finite = data.drawn[np.isfinite(data.drawn)]
+    codes = [int(code) for code in np.unique(finite)] or [0]
+    names = [_name(data.categories, code) for code in codes]
+    places = np.searchsorted(codes, np.where(np.isfinite(data.drawn), data.drawn, codes[0])).astype(np.float64)
+    texts = np.array(names, object)[places.astype(int)]
+    places[~np.isfinite(data.drawn)] = np.nan
+    colours = _category_colours(codes, style.theme)
+    share = 1 / len(codes)
+    scale = [[edge * share, colour] for k, colour in enumerate(colours) for edge in (k, k + 1)]
+    field = go.Heatmap(
+        x=data.axes[0].coordinates,
+        y=data.axes[1].coordinates,
+        z=places,
+        zmin=-0.5,
+        zmax=len(codes) - 0.5,
+        colorscale=scale,
+        text=[[text(str(each)) for each in row] for row in texts],
+        hovertemplate=f"{data.axes[0].name} %{{x:.4g}}, {data.axes[1].name} %{{y:.4g}}<br>%{{text}}<extra></extra>",
+        name=text(data.observable),
+        meta={"role": "categories"},
+        colorbar={
+            "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+            "thickness": 14,
+            "len": bar_length(data),
+            "lenmode": "pixels",
+            "x": 1.02,
+            "xanchor": "left",
+            "outlinewidth": 0,
+            "tickfont": {"size": 11},
+            "tickmode": "array",
+            "tickvals": list(range(len(codes))),
+            "ticktext": [text(capped(name, LONGEST)) for name in names],
+        },
+    )
+    figure = draw_plane(data, [field], style)
+    longest = max(min(len(name), LONGEST) for name in names)
+    room = 40 + 7 * longest
+    if room > figure.layout.margin.r:
+        figure.update_layout(width=figure.layout.width + room - figure.layout.margin.r, margin={"r": room})
+    return figure
+
+
+def _name(categories: tuple[str, ...], code: int) -> str:
+    return categories[code] if 0 <= code < len(categories) else str(code)
+
+
+def _category_colours(codes: list[int], theme: str) -> list[str]:
+    """Different ones as far as there are, those of neighbours in the bar always."""
+    named = [code for code in codes if code != 0]
+    return [NOTHING[theme] if code == 0 else COLOURS[named.index(code) % len(COLOURS)] for code in codes]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The contour drawing of two axes: isolines, each labelled with its value.
+
+LINE_PX = 15  # between two labelled lines at least, were they evenly spread over the plot
+
+
+def draw_contour(data: FigureData, style: Style) -> go.Figure:
+    """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
+    signed = is_centred(style.colour_scale, data.scale)
+    lines = signed_lines(data, style) if signed else _lines(data, style, bar_length(data))
+    shades = {theme: line_shades(style.colour_scale, data.scale, theme) for theme in TEMPLATES}
+    return draw_plane(with_levels(data), lines, style, shades=shades)
+
+
+def signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
+    """Contour lines below, at and above 0, which differ by line style as well as colour."""
+    even, signs = even_levels(field.scale.ticks), np.array(signs_of(field.scale))
+    traces = []
+    for sign, colours in SIGN_LINES.items():
+        places = np.flatnonzero(signs == sign)
+        if not places.size:
+            continue
+        which = slice(int(places[0]), int(places[-1]) + 1)
+        start, stop = (even.start + even.step * int(k) for k in (places[0], places[-1]))
+        scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in colours.items()}
+        dash = "dash" if sign < 0 else "solid"
+        look_of_lines: dict[str, Any] = {
+            "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
+            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": smoothing(field)},
+            "colorscale": scales[style.theme],
+            "colorbar": label_carrier(field, even, which),
+        }
+        traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
+    return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
+
+
+def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
+    """Isolines with their values; where they are many, every k-th is heavier and has its value, as on maps.
+
+    Plotly writes the colour bar's tick texts on the lines, which gives real values on a logarithmic scale. A
+    line without a text can hang its placing of labels, so lines without a value are a trace of their own.
+    """
+    scale, even = data.scale, even_levels(data.scale.ticks)
+    every = max(1, math.ceil(len(scale.ticks) * LINE_PX / length))
+    first = (len(scale.ticks) - 1) % every // 2
+    labelled = contour_trace(
+        data,
+        even,
+        contours=_every(even, len(scale.ticks), first, every) | {"showlabels": True, "labelfont": {"size": 11}},
+        line={"width": 1.7, "smoothing": smoothing(data)},
+        colorbar=label_carrier(data, even, slice(first, None, every)),
+        **_colours(data, style, slice(first, None, every)),
+    )
+    if every == 1:
+        return [labelled]
+    look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
+    thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
+    # The trace above it answers the pointer: its numbers would be sent twice.
+    return [thin.update(customdata=None, text=None, hovertemplate=None, hoverinfo="skip"), labelled]
+
+
+def _every(even: EvenLevels, count: int, first: int, every: int) -> dict[str, Any]:
+    """Every `every`-th of the `count` levels, from the `first` on, as plotly's contours."""
+    last = first + (count - 1 - first) // every * every
+    start, stop = (even.start + even.step * k for k in (first, last))
+    return {"start": start, "end": stop, "size": even.step * every, "coloring": "lines"}
+
+
+def _colours(data: FigureData, style: Style, which: slice) -> dict[str, Any]:
+    """The colours of those levels, for both themes, as the page changes from one to the other."""
+    scale = replace(data.scale, ticks=data.scale.ticks[which])
+    scales = {theme: line_colours(style.colour_scale, scale, theme) for theme in ("light", "dark")}
+    return {"colorscale": scales[style.theme], "meta": {"labelled": True, "scales": scales}}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The topographic drawing of two axes: bands of colour between the isolines.
+
+
+def draw_topographic(data: FigureData, style: Style) -> go.Figure:
+    """Bands of colour between the isolines."""
+    return draw_plane(with_levels(data), [filled(data, style, bar_length(data))], style)

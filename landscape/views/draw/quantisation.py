@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,24 +10,24 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.draw.layout import one_line, sentence, wrapped
-from landscape.views.draw.style import DEFAULT_SCALE, colour_scale
-from landscape.views.draw.theme import TEMPLATES, typed
-from landscape.views.prepare.quantisation import StepPatch
+from landscape.views.draw.style import CURVES, DARK_CURVES, DEFAULT_SCALE, TEMPLATES, colour_scale, typed
+from landscape.views.prepare.quantisation import BitCurve, StepLine, StepPatch
+from landscape.views.prepare.scale import nice_ticks
 
 Floats = NDArray[np.float64]
 
 TITLE = "The steps of rounding around the origin"
-PANEL, GAP, LEFT, RIGHT, ABOVE, BELOW = 390, 46, 84, 104, 84, 110  # pixels; of heat maps
+PANEL, GAP, LEFT, RIGHT, PATCH_ABOVE, PATCH_BELOW = 390, 46, 84, 104, 84, 110  # pixels; of heat maps
 SPACE, SPACE_HIGH, SIDE, SPACE_BELOW = 470, 400, 24, 60  # of surfaces
 BAR = {"title": {"text": "rise of<br>the loss"}, "exponentformat": "power", "thickness": 14}
-HEIGHT = 0.5  # of a surface, over its sides
+PATCH_HEIGHT = 0.5  # of a surface, over its sides
 CAMERA = {"eye": {"x": 1.03, "y": -1.25, "z": 1.1}, "center": {"x": -0.02, "y": 0, "z": -0.11}}
 LIGHT = {"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05}
 
 
 def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
     """Heat maps of both networks side by side, in one scale of colours."""
-    width, height = LEFT + 2 * PANEL + GAP + RIGHT, ABOVE + PANEL + BELOW
+    width, height = LEFT + 2 * PANEL + GAP + RIGHT, PATCH_ABOVE + PANEL + PATCH_BELOW
     inner = width - LEFT - RIGHT
     traces = [
         go.Heatmap(
@@ -36,7 +37,7 @@ def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
         )
         for k, (title, rise) in enumerate(zip(patch.titles, patch.rises, strict=True))
     ]  # fmt: skip
-    layout = _layout(patch, theme, width, height, BELOW)
+    layout = _patch_layout(patch, theme, width, height, PATCH_BELOW)
     for k, title in enumerate(patch.titles):
         begin = k * (PANEL + GAP) / inner
         number = str(k + 1) if k else ""
@@ -54,7 +55,7 @@ def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
 
 def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
     """Surfaces of both networks side by side, in one scale: every point is a level square, with walls between them."""
-    width, height = SIDE + 2 * SPACE + RIGHT, ABOVE + SPACE_HIGH + SPACE_BELOW
+    width, height = SIDE + 2 * SPACE + RIGHT, PATCH_ABOVE + SPACE_HIGH + SPACE_BELOW
     x, y = (_edges_twice(places) for places in patch.at)
     quiet = {"highlight": False}
     traces = [
@@ -65,7 +66,7 @@ def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
         )
         for k, (title, rise) in enumerate(zip(patch.titles, patch.rises, strict=True))
     ]  # fmt: skip
-    layout = _layout(patch, theme, width, height, SPACE_BELOW)
+    layout = _patch_layout(patch, theme, width, height, SPACE_BELOW)
     layout["margin"] |= {"l": SIDE}
     share, span = 0.5, patch.high - patch.low
     for k, title in enumerate(patch.titles):
@@ -76,7 +77,7 @@ def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
             "yaxis": {"title": {"text": one_line(patch.axes[1], 260, 12)}, **few},
             "zaxis": {"title": {"text": ""}, "range": [patch.low - 0.04 * span, patch.high + 0.04 * span], **few},
             "aspectmode": "manual",
-            "aspectratio": {"x": 1, "y": 1, "z": HEIGHT},
+            "aspectratio": {"x": 1, "y": 1, "z": PATCH_HEIGHT},
             "camera": CAMERA,
         }
         layout["annotations"].append(_heading(title, (k + 0.5) * share))
@@ -94,7 +95,7 @@ def _heading(title: str, x: float) -> dict[str, Any]:
     return {"text": title, "showarrow": False, "font": {"size": 13}, "yshift": 6, **place}
 
 
-def _layout(patch: StepPatch, theme: str, width: int, height: int, below: int) -> dict[str, Any]:
+def _patch_layout(patch: StepPatch, theme: str, width: int, height: int, below: int) -> dict[str, Any]:
     caption = {
         "text": wrapped(sentence(list(patch.caption)), width - 120, 11),
         "showarrow": False,
@@ -106,7 +107,89 @@ def _layout(patch: StepPatch, theme: str, width: int, height: int, below: int) -
         "template": TEMPLATES[theme],
         "width": width,
         "height": height,
-        "margin": {"l": LEFT, "r": RIGHT, "t": ABOVE, "b": below},
+        "margin": {"l": LEFT, "r": RIGHT, "t": PATCH_ABOVE, "b": below},
         "title": {"text": TITLE, "y": 1 - 26 / height, "yanchor": "middle"},
         "annotations": [caption | place | {"yshift": 44 - below}],
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The figures of rounding: the loss at the origin over the bits, and the steps near the origin.
+
+WIDTH, HEIGHT, ABOVE, BELOW = 720, 440, 54, 118
+
+
+def draw_bits(curve: BitCurve, theme: str = "light") -> go.Figure:
+    """The loss over the bits, with the loss of the network that is not rounded as a line across."""
+    first, second = (DARK_CURVES if theme == "dark" else CURVES)[:2]
+    traces = [
+        go.Scatter(
+            x=[min(curve.bits) - 0.4, max(curve.bits) + 0.4],
+            y=[curve.plain, curve.plain],
+            mode="lines",
+            name="not rounded",
+            line={"color": second, "dash": "dash", "width": 1.6},
+        ),
+        go.Scatter(
+            x=list(curve.bits),
+            y=curve.loss,
+            error_y={"type": "data", "array": np.nan_to_num(curve.error), "thickness": 1.4, "width": 4},
+            mode="lines+markers",
+            name="rounded",
+            line={"color": first, "width": 1.6},
+            marker={"size": 8},
+        ),
+    ]
+    layout = _layout(curve.title, curve.caption, theme)
+    layout["xaxis"] = {"title": {"text": "bits"}, "tickmode": "array", "tickvals": list(curve.bits)}
+    layout["yaxis"] = {"title": {"text": "loss"}, "type": "log" if curve.log else "linear"}
+    if curve.log:
+        finite = np.log10([value for value in (*curve.loss, curve.plain) if np.isfinite(value) and value > 0])
+        ticks, texts = nice_ticks(float(finite.min()), float(finite.max()), log=True)
+        layout["yaxis"] |= {"tickmode": "array", "tickvals": [10.0**tick for tick in ticks], "ticktext": texts}
+        layout["yaxis"]["title"]["text"] = "loss (logarithmic)"
+    return go.Figure(traces, layout)
+
+
+def draw_steps(line: StepLine, theme: str = "light") -> go.Figure:
+    """Both losses on the short line."""
+    first, second = (DARK_CURVES if theme == "dark" else CURVES)[:2]
+    traces = [
+        go.Scatter(
+            x=line.at, y=line.plain, mode="lines", name="not rounded",
+            line={"color": second, "dash": "dash", "width": 1.6},
+        ),
+        go.Scatter(
+            x=line.at, y=line.rounded, mode="lines+markers", name="rounded",
+            line={"color": first, "width": 1.4, "shape": "hvh"}, marker={"size": 4},
+        ),
+    ]  # fmt: skip
+    layout = _layout(line.title, line.caption, theme)
+    layout["xaxis"] = {"title": {"text": line.axis}, "exponentformat": "power"}
+    layout["yaxis"] = {"title": {"text": "rise of the loss"}, "exponentformat": "power"}
+    return go.Figure(traces, layout)
+
+
+def _layout(title: str, caption: Sequence[str], theme: str) -> dict[str, Any]:
+    return {
+        "template": TEMPLATES[theme],
+        "width": WIDTH,
+        "height": HEIGHT + ABOVE + BELOW,
+        "margin": {"l": 78, "r": 24, "t": ABOVE, "b": BELOW},
+        "title": {"text": title},
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "annotations": [
+            {
+                "text": wrapped(sentence(list(caption)), WIDTH - 110, 11),
+                "showarrow": False,
+                "xref": "paper",
+                "yref": "paper",
+                "x": 0,
+                "y": -58 / HEIGHT,
+                "xanchor": "left",
+                "yanchor": "top",
+                "align": "left",
+                "font": {"size": 11},
+            }
+        ],
     }

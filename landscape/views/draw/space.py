@@ -11,24 +11,126 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.draw.extrema import space_extrema
-from landscape.views.draw.finer import space_edges
-from landscape.views.draw.layout import Style, colour_bar, text, with_levels
-from landscape.views.draw.marks import error_sheets
-from landscape.views.draw.missing import symbols
-from landscape.views.draw.networks import space_networks
-from landscape.views.draw.origin import space_origin
-from landscape.views.draw.paths import LIFT, MARK_LIFT, PathInSpace
-from landscape.views.draw.pointer import of_heights
-from landscape.views.draw.scene import COLOUR_BAR_PX, draw_scene
-from landscape.views.draw.style import ON_PALE_SURFACE, ON_SURFACE, colour_scale, is_centred
-from landscape.views.draw.theme import typed
-from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.geometry import isolines, refined
-from landscape.views.prepare.levels import nice_ticks, number
-from landscape.views.prepare.path_on_surface import along_normals, bilinear, path_on_surface
+from landscape.views.draw.layout import (
+    Style,
+    base_layout,
+    colour_bar,
+    finish,
+    make_frame,
+    of_heights,
+    one_line,
+    text,
+    with_levels,
+)
+from landscape.views.draw.marks import (
+    error_sheets,
+    flat_extrema,
+    space_edges,
+    space_extrema,
+    space_networks,
+    space_origin,
+    symbols,
+    unclear_volume,
+)
+from landscape.views.draw.paths import (
+    LIFT,
+    MARK_LIFT,
+    PathInSpace,
+    animate,
+    legend_names,
+    raised_note,
+    snapshots_note,
+    space_keys,
+    space_labels,
+    space_path,
+)
+from landscape.views.draw.plane import bar_length, draw_plane, filled, layers
+from landscape.views.draw.style import (
+    ON_PALE_SURFACE,
+    ON_SURFACE,
+    colour_scale,
+    colours_of,
+    even_shades,
+    is_centred,
+    typed,
+)
+from landscape.views.prepare.figure import (
+    AxisView,
+    FigureData,
+    missing_names,
+    missing_states,
+    slice_at,
+    slice_nearest,
+    why_empty,
+)
+from landscape.views.prepare.geometry import along_normals, bilinear, isolines, isosurface, path_on_surface, refined
 from landscape.views.prepare.paths import DrawnPath
-from landscape.views.prepare.scale import Scale
+from landscape.views.prepare.scale import Scale, nice_ticks, number
+
+# ----------------------------------------------------------------------------------------------------
+# What the drawings in space share: the scene's axes and camera, the legend, the path on top.
+
+SCENE_PX = (680, 540)
+COLOUR_BAR_PX = 320
+CAMERA = {"eye": {"x": 0.95, "y": -1.35, "z": 0.95}, "center": {"x": 0.03, "y": 0, "z": -0.2}}
+
+
+SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema", "finer")  # of what lies over the values
+
+
+def shown_names(traces: Sequence[Any]) -> list[str]:
+    """The legend entries of the layers over the values: the origin, the uncertainty, networks, their curve, extrema."""
+    layers = [trace for trace in traces if (trace.meta or {}).get("role") in SHOWN_ROLES]
+    return [trace.name for trace in layers if trace.showlegend is not False]
+
+
+def draw_scene(
+    data: FigureData,
+    traces: list[Any],
+    style: Style,
+    *,
+    z_axis: dict[str, Any],
+    aspect: list[float],
+    overlay: Sequence[PathInSpace],
+) -> go.Figure:
+    """The scene around the traces, with the path on top of them.
+
+    Args:
+        z_axis: plotly's layout of the third axis.
+        aspect: the lengths of the three axes in the picture, x first.
+        overlay: the paths.
+    """
+    drawn = [each for each in overlay if np.isfinite(each.height).any()]
+    if drawn:
+        looks = "colour" if drawn[0].foot is None else "colour and the height"
+        data = replace(data, caption=(*data.caption, *snapshots_note(data, looks), *raised_note(drawn)))
+    shades = even_shades(style.colour_scale, data.scale)
+    paths = [trace for each in drawn for trace in space_path(each, style, shades)]
+    paths += space_keys([each.path for each in drawn], style)
+    names = [*legend_names([each.path for each in drawn]), *missing_names(data.states), *shown_names(traces)]
+    frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)
+    layout = base_layout(data, style, frame)
+    layout["scene"] = {
+        "xaxis": {"title": {"text": one_line(data.axes[0].title, 260, 12)}},
+        "yaxis": {"title": {"text": one_line(data.axes[1].title, 260, 12)}},
+        "zaxis": z_axis,
+        "aspectmode": "manual",
+        "aspectratio": dict(zip("xyz", aspect, strict=True)),
+        "camera": CAMERA,
+    }
+    if overlay:
+        layout["scene"]["annotations"] = space_labels(
+            [each.path for each in overlay], [each.height for each in overlay]
+        )
+    figure = finish(
+        data, [*traces, *paths], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True}
+    )
+    if style.animate:
+        animate(figure, [each.path for each in drawn])
+    return figure
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
 FINEST = 164  # points per axis, at most, of the grid that isolines are found on
@@ -195,3 +297,135 @@ def _is_off(path: DrawnPath, lift: float) -> NDArray[np.bool_]:
     """Which snapshots lie further from the surface than those on it are raised; of the others that is not known."""
     apart = np.abs(path.own - path.height) > lift
     return np.isfinite(path.own) & (apart | ~np.isfinite(path.height))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Three axes as filled slices across the third one, with a slider.
+
+SLIDER_PX = 74
+MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+
+
+def draw_slices(data: FigureData, style: Style) -> go.Figure:
+    """Filled slices across the third axis, with a slider; the first shown is the one nearest 0."""
+    gamma = data.axes[2]
+    first = slice_nearest(data)
+    data = with_levels(data)
+    planes = [slice_at(data, k) for k in range(len(gamma.coordinates))]
+    shown = planes[first]
+    field = filled(shown, style, bar_length(shown))
+    figure = draw_plane(shown, [field], style, room=SLIDER_PX, all_states=data.states)
+    if not why_empty(data.states):  # what is said of the first slice need not hold of the others
+        figure.layout.annotations = [note for note in figure.layout.annotations if note.name != "empty"]
+    height, below = figure.layout.meta["plot"][1], figure.layout.meta["below"]
+    codes = missing_states(data.states)
+    frames = []
+    for k, plane in enumerate(planes):
+        traces = [filled(plane, style, height), *layers(plane, codes, style)]
+        if k != first:
+            traces = [_without_origin(trace) for trace in traces]
+        marks = flat_extrema(plane, style)
+        places = [*range(len(traces)), *range(len(figure.data) - len(marks), len(figure.data))]  # the path is between
+        frames.append(go.Frame(data=[*traces, *marks], traces=places, name=str(k)))
+    figure.frames = frames
+    figure.update_layout(sliders=[_slider(gamma, first, -(below - 68) / height)])
+    return figure
+
+
+def _without_origin(trace: Any) -> Any:
+    """The trace as it is in a slice that does not go through the origin: its mark has no place there."""
+    return trace.update(x=[None], y=[None]) if trace.meta["role"] == "origin" else trace
+
+
+def _slider(axis: AxisView, active: int, y: float) -> dict[str, Any]:
+    """One step per coordinate of the axis, each showing the frame of that number."""
+    steps = [
+        {"label": number(float(coordinate), 3), "method": "animate", "args": [[str(k)], MOVE]}
+        for k, coordinate in enumerate(axis.coordinates)
+    ]
+    return {
+        "active": active,
+        "steps": steps,
+        "currentvalue": {"prefix": f"{axis.name} = ", "font": {"size": 13}},
+        "x": 0,
+        "len": 1,
+        "y": y,
+        "yanchor": "top",
+        "pad": {"t": 0, "b": 0},
+        "font": {"size": 10},
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Three axes as a volume: nested isosurfaces.
+
+Floats = NDArray[np.float64]
+
+MOST_LEVELS = 5
+SHORTEST = 0.2  # of the longest axis: a shorter one is stretched to this
+
+
+def draw_volume(data: FigureData, style: Style) -> go.Figure:
+    """Nested isosurfaces through the three axes."""
+    levels = isosurface_levels(data)
+    coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
+    traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
+    traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None, style.theme)]
+    traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0), *space_extrema(data, style)]
+    longest = max(axis.span for axis in data.axes)
+    aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
+    z_axis = {"title": {"text": text(data.axes[2].name)}}
+    overlay = [PathInSpace(path, path.places[2], np.stack(path.places, axis=1)) for path in data.paths]
+    data = replace(data, caption=(*data.caption, *_notes(data, levels)))
+    return draw_scene(data, traces, style, z_axis=z_axis, aspect=aspect, overlay=overlay)
+
+
+def isosurface_levels(data: FigureData) -> tuple[float, ...]:
+    """A few of the contour levels, the lower ones: isosurfaces of high values would hide those that they enclose."""
+    low, high = data.scale.low, data.scale.high
+    fitting = [level for level in data.scale.ticks if level <= low + 0.6 * (high - low)] or list(data.scale.ticks[:1])
+    return tuple(fitting[:: -(-len(fitting) // MOST_LEVELS)])
+
+
+def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
+    """What the caption adds: the levels, and that an axis is longer than it is."""
+    values = ", ".join(number(data.scale.real(level), 3) for level in levels)
+    spans = [axis.span for axis in data.axes]
+    stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
+    return [f"Isosurfaces at {values}", *stretched]
+
+
+def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple[Floats, Floats, Floats]) -> go.Mesh3d:
+    vertices, triangles = isosurface(data.drawn, coordinates, level)
+    share = (level - data.scale.low) / (data.scale.high - data.scale.low)
+    x, y, z = (typed(vertices[:, k]) for k in range(3))
+    i, j, k = (triangles[:, column].astype(np.int32) for column in range(3))
+    name = f"{text(data.observable.replace('_', ' '))} = {number(data.scale.real(level), 3)}"
+    return go.Mesh3d(
+        x=x,
+        y=y,
+        z=z,
+        i=i,
+        j=j,
+        k=k,
+        color=colours_of(style.colour_scale, data.scale, np.array([level]))[0],
+        opacity=0.5 - 0.38 * share / 0.6 if share < 0.6 else 0.12,
+        lighting={"ambient": 0.65, "diffuse": 0.6, "specular": 0.1, "roughness": 0.8, "fresnel": 0.1},
+        name=name,
+        hovertemplate=f"alpha %{{x:.4g}}<br>beta %{{y:.4g}}<br>gamma %{{z:.4g}}<br><b>{name}</b><extra></extra>",
+        showlegend=False,
+        meta={"role": "field"},
+    )
+
+
+def _lone_colour_bar(data: FigureData, style: Style) -> go.Scatter3d:
+    """A trace without points that brings the colour bar for all isosurfaces."""
+    marker = {
+        "color": [data.scale.low],
+        "cmin": data.scale.low,
+        "cmax": data.scale.high,
+        "colorscale": colour_scale(style.colour_scale, data.scale),
+        "colorbar": colour_bar(data, COLOUR_BAR_PX),
+        "showscale": True,
+    }
+    return go.Scatter3d(x=[None], y=[None], z=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")

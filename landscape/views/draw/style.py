@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 from plotly.colors import get_colorscale, hex_to_rgb, sample_colorscale
 
 from landscape.core.errors import JobError, nearest, shown
-from landscape.views.prepare.scale import Scale
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.prepare.paths import DrawnPath
+from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, Scale
 
 
 @dataclass(frozen=True)
@@ -187,3 +190,210 @@ def _share(scale: Scale, drawn: Any) -> Any:
 
 def _at_even_places(colours: Sequence[str]) -> list[list[Any]]:
     return [[k / (len(colours) - 1), colour] for k, colour in enumerate(colours)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The looks of things drawn over one another.
+#
+# Each has a colour and a line style of its own, so that it can be told apart without colour too.
+
+# Okabe and Ito's colours, darkened or lightened until lines of them can be seen on light and on dark paper.
+OVERLAY_COLOURS = {
+    "light": ("#2f5d9b", "#b35c00", "#3a7d44", "#a8327e", "#8c6d00", "#0f7c8a", "#5a4fcf", "#5a6675"),
+    "dark": ("#7fb0ef", "#f0a04b", "#7cc88a", "#f08bc8", "#e2c44c", "#5fd0de", "#b3abff", "#a9b3c1"),
+}
+OVERLAY_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+OVERLAY_SYMBOLS = ("star", "diamond", "cross", "triangle-up", "square", "x", "pentagon")
+OVERLAY_SPACE_SYMBOLS = ("diamond", "square", "cross", "circle", "x")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one of several things is drawn: `colours` per theme, plotly's `dash` of its lines, `symbol` of its marks."""
+
+    colours: dict[str, str]
+    dash: str
+    symbol: str
+    space_symbol: str
+
+    def mark(self, path: int, *, space: bool = False) -> str:
+        """The symbol at the end of the `path`-th of the paths of one thing, from 0."""
+        own, symbols = (self.space_symbol, OVERLAY_SPACE_SYMBOLS) if space else (self.symbol, OVERLAY_SYMBOLS)
+        return symbols[(symbols.index(own) + path) % len(symbols)]
+
+    def faint(self, theme: str, opacity: float) -> str:
+        """The colour as plotly's rgba, for areas."""
+        red, green, blue = hex_to_rgb(self.colours[theme])
+        return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+def look(number: int) -> Look:
+    """The look of the `number`-th thing from 0; the first 40 differ."""
+    return Look(
+        {theme: colours[number % len(colours)] for theme, colours in OVERLAY_COLOURS.items()},
+        OVERLAY_DASHES[number % len(OVERLAY_DASHES)],
+        OVERLAY_SYMBOLS[number % len(OVERLAY_SYMBOLS)],
+        OVERLAY_SPACE_SYMBOLS[number % len(OVERLAY_SPACE_SYMBOLS)],
+    )
+
+
+def hue_scale(one: Look) -> list[list[object]]:
+    """A colour scale of one hue, dark where the values are low: heights of one surface among several."""
+    base = np.array(hex_to_rgb(one.colours["light"]), np.float64)
+    stops = {0.0: 0.45 * base, 0.45: base, 1.0: base + 0.72 * (255 - base)}
+    return [[at, f"rgb({','.join(str(round(part)) for part in colour)})"] for at, colour in stops.items()]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Looks shared by all figures: light and dark templates, hatches for missing points, the buttons beside a figure.
+
+FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
+INK = {"light": "#1c2530", "dark": "#e6e9ee"}  # lines and words
+PAPER = {"light": "#ffffff", "dark": "#14181f"}
+
+# The reasons for a missing point differ by hatch and by symbol, so that they can be told apart without colour too.
+HATCH = {
+    NOT_COMPUTED: {"shape": "/", "fgcolor": "#b4bac4", "bgcolor": "#eceef1", "symbol": "square", "solid": "#9aa3b0"},
+    NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
+    QUARANTINED: {"shape": ".", "fgcolor": "#8a3b00", "bgcolor": "#f6c9a0", "symbol": "diamond", "solid": "#c2570c"},
+    NO_LOGARITHM: {"shape": "-", "fgcolor": "#57606a", "bgcolor": "#ffffff", "symbol": "cross", "solid": "#57606a"},
+    UNRESOLVED: {"shape": "|", "fgcolor": "#7d93ad", "bgcolor": "#e6edf5", "symbol": "square-open", "solid": "#7d93ad"},
+    NO_SIGN: {"shape": "\\", "fgcolor": "#8c8c5a", "bgcolor": "#f4f1d6", "symbol": "diamond-open", "solid": "#8c8c5a"},
+}
+DARK_HATCH = {
+    NOT_COMPUTED: {"fgcolor": "#5b6675", "bgcolor": "#252b35"},
+    NOT_FINITE: {"fgcolor": "#14181f", "bgcolor": "#aab2be"},
+    QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
+    NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
+    UNRESOLVED: {"fgcolor": "#9fb6d1", "bgcolor": "#22303f"},
+    NO_SIGN: {"fgcolor": "#d6d19a", "bgcolor": "#3a3820"},
+}
+DARK_SOLID = {
+    NOT_COMPUTED: "#7b8696",
+    NOT_FINITE: "#e3e7ee",
+    QUARANTINED: "#ffb37a",
+    NO_LOGARITHM: "#98a3b3",
+    UNRESOLVED: "#9fb6d1",
+    NO_SIGN: "#d6d19a",
+}
+
+
+def _template(ink: str, muted: str, paper: str, line: str) -> go.layout.Template:
+    axis = {
+        "gridcolor": line,
+        "linecolor": muted,
+        "zerolinecolor": line,
+        "tickcolor": muted,
+        "ticks": "outside",
+        "ticklen": 4,
+        "showline": True,
+        "mirror": True,
+        "title": {"font": {"size": 13}, "standoff": 8},
+        "automargin": True,
+    }
+    scene_axis = {
+        "gridcolor": line,
+        "linecolor": muted,
+        "zerolinecolor": line,
+        "backgroundcolor": paper,
+        "showbackground": True,
+        "tickfont": {"size": 11},
+        "title": {"font": {"size": 12}},
+    }
+    layout = go.Layout(
+        font={"family": FONT, "size": 12, "color": ink},
+        paper_bgcolor=paper,
+        plot_bgcolor=paper,
+        title={"font": {"size": 16}, "x": 0.5, "xanchor": "center"},
+        xaxis=axis,
+        yaxis=axis,
+        scene={"xaxis": scene_axis, "yaxis": scene_axis, "zaxis": scene_axis},
+        legend={"bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}},
+        hoverlabel={
+            "bgcolor": paper,
+            "bordercolor": muted,
+            "font": {"color": ink, "size": 12},
+            "align": "left",
+            "namelength": -1,
+        },
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": muted, "activecolor": ink},
+    )
+    return go.layout.Template(layout=layout)
+
+
+TEMPLATES = {
+    "light": _template(INK["light"], "#5a6675", PAPER["light"], "#dfe3e8"),
+    "dark": _template(INK["dark"], "#98a3b3", PAPER["dark"], "#303845"),
+}
+
+
+def config(filename: str = "landscape") -> dict[str, Any]:
+    """What `fig.show(config=…)` and `fig.write_html(config=…)` take: no cloud, and the name of a saved PNG."""
+    return {
+        "showSendToCloud": False,
+        "displaylogo": False,
+        "responsive": True,
+        "toImageButtonOptions": {"format": "png", "filename": filename, "scale": 3},
+    }
+
+
+def themed(options: Mapping[str, Mapping[str, Any]], theme: str, **meta: Any) -> dict[str, Any]:
+    """Options of a trace that differ by theme, and all of them in its meta, by which a page changes the theme.
+
+    Args:
+        options: options of a plotly trace per theme, as nested mappings.
+        meta: joins the meta of the trace, such as its role.
+    """
+    return {**options[theme], "meta": {**meta, "themed": options}}
+
+
+def typed(values: Any) -> Any:
+    """The values as float32, which is finer than any screen and half the bytes; as float64 where they are too large."""
+    array = np.asarray(values, np.float64)
+    finite = array[np.isfinite(array)]
+    return array if finite.size and np.abs(finite).max() > 3e38 else array.astype(np.float32)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The looks of the paths of several runs: by colour, by line and by mark, so that they differ in grey print too.
+
+# Of lightness 49, 74, 63 and 14: apart in grey print, and for eyes that see no red, no green or no blue. What they lie
+# on has all colours of a scale, so each line has a white edge; in space it has none, and minima, where paths end, are
+# dark: the dark one comes last.
+PATH_COLOURS = (PATH_COLOUR, "#f2a900", "#3aa0e8", "#1c2530")
+PATH_DASHES = ("solid", "dash", "dot")  # the next one when the colours begin again
+PATH_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
+PATH_SPACE_SYMBOLS = ("circle", "square", "diamond", "cross")
+KEY = "#7b8696"  # of the legend entries that all paths share
+
+
+@dataclass(frozen=True)
+class PathLook:
+    """How a path is drawn: the colour of its line, plotly's `dash`, and the symbols of its snapshots."""
+
+    colour: str
+    dash: str = "solid"
+    symbol: str = "circle"
+    space_symbol: str = "circle"
+
+
+def path_look(number: int, first: str = PATH_COLOUR) -> PathLook:
+    """The look of the `number`-th path from 0; those of the first 12 differ.
+
+    Args:
+        first: the colour of the first.
+    """
+    colours = (first, *PATH_COLOURS[1:])
+    mark = number + number // len(colours)  # a colour that comes again has another mark: close dots hide the dashes
+    return PathLook(
+        colours[number % len(colours)],
+        PATH_DASHES[number // len(colours) % len(PATH_DASHES)],
+        PATH_SYMBOLS[mark % len(PATH_SYMBOLS)],
+        PATH_SPACE_SYMBOLS[mark % len(PATH_SPACE_SYMBOLS)],
+    )
+
+
+def are_told_apart(paths: Sequence[DrawnPath]) -> bool:
+    """Whether paths have the names of their runs, and share the entries of the legend for start and end."""
+    return any(path.run for path in paths)

@@ -13,14 +13,14 @@ import numpy as np
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, shown
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.barriers import ENTEZARI
+from landscape.views.prepare.comparable import is_evaluated, point_counts
 from landscape.views.prepare.history import PLACES
-from landscape.views.prepare.levels import number
 from landscape.views.prepare.measures import measure_numbers
-from landscape.views.prepare.origin import origin_index
-from landscape.views.prepare.statuses import is_evaluated, point_counts
+from landscape.views.prepare.paths import origin_index
+from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import duration
 from landscape.views.prepare.uncertainty import standard_error, where_evaluated
+from landscape.views.prepare.words import ENTEZARI
 
 MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: keys, levels, characters of a value
 LONGEST_LIST = 12  # elements of a list that stand in one cell

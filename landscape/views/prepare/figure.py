@@ -21,29 +21,120 @@ from landscape.surface.record_entries import (
     is_negative,
     products_in_float32,
 )
-from landscape.surface.surface import OK, Surface
+from landscape.surface.surface import NOT_FINITE, OK, Axis, Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.categories import categories_of, status_of
 from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.extrema import Extrema, prepare_extrema
-from landscape.views.prepare.finer import evaluated_text
-from landscape.views.prepare.levels import number
-from landscape.views.prepare.networks import Networks, network_notes, prepare_networks
-from landscape.views.prepare.origin import Origin, prepare_origin
-from landscape.views.prepare.paths import DrawnPath, path_notes, prepare_paths
+from landscape.views.prepare.paths import (
+    DrawnPath,
+    Networks,
+    Origin,
+    network_notes,
+    path_notes,
+    prepare_networks,
+    prepare_origin,
+    prepare_paths,
+)
 from landscape.views.prepare.scale import (
     LOG_DECADES,
     NO_SIGN,
+    STATES,
     UNRESOLVED,
     Scale,
     choose_scale,
     drawn_values,
+    number,
     point_states,
     spanned_decades,
 )
 from landscape.views.prepare.seeds import SeedBand, prepare_seeds
-from landscape.views.prepare.thinning import MAX_POINTS, thinned, thinning_note
-from landscape.views.prepare.uncertainty import difference_in_errors, rise_over_origin, standard_error
+from landscape.views.prepare.uncertainty import (
+    Extrema,
+    difference_in_errors,
+    evaluated_text,
+    prepare_extrema,
+    rise_over_origin,
+    standard_error,
+)
+from landscape.views.prepare.words import resolution
+
+# ----------------------------------------------------------------------------------------------------
+# Observables whose values stand for names, and the points where layers are known though the loss is not finite.
+
+
+def categories_of(surface: Surface, observable: str) -> tuple[str, ...] | None:
+    """What the values 0, 1, 2, … of an observable stand for; None where they are plain numbers."""
+    return surface.record.categories(observable)
+
+
+def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:
+    """The status of the points; what is known of layers is known also where the loss is not finite."""
+    layers = surface.record.layers
+    if layers is None or observable not in layers.observables:
+        return surface.status
+    known = (surface.status == NOT_FINITE) & np.isfinite(surface[observable])
+    return np.where(known, OK, surface.status).astype(np.uint8)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fewer points of a surface where it has more than a screen shows: picked, never changed.
+
+MAX_POINTS = {1: 100_001, 2: 1025, 3: 49}  # per axis, by number of axes: more than a screen shows
+
+
+def thinned(surface: Surface, limit: int) -> Surface:
+    """At most `limit` points per axis, evenly picked with both ends; the values picked are untouched."""
+    picks = picked_of([len(axis.coordinates) for axis in surface.axes], limit, refined=surface.interpolated is not None)
+    if all(len(pick) == len(axis.coordinates) for pick, axis in zip(picks, surface.axes, strict=True)):
+        return surface
+    index = np.ix_(*reversed(picks))
+    axes = tuple(
+        Axis(axis.name, axis.coordinates[pick], axis.attributes) for axis, pick in zip(surface.axes, picks, strict=True)
+    )
+    observables = {name: np.asarray(values)[index] for name, values in surface.observables.items()}
+    return Surface(
+        surface.name, axes, observables, surface.status[index], surface.path, surface.attributes,
+        interpolated=None if surface.interpolated is None else levels_picked(surface.interpolated, picks),
+        unfinished=surface.unfinished, networks=surface.networks,
+    )  # fmt: skip
+
+
+def picked_of(sizes: Sequence[int], limit: int, *, refined: bool = False) -> list[NDArray[np.intp]]:
+    """The indices along each axis of a grid of which at most `limit` points are drawn per axis.
+
+    Args:
+        refined: the grid is that of a refined landscape, of which every second point is that of the level above: steps
+            are doubled as long as they can be, as uneven ones would show a grid of their own.
+    """
+    stride = 1
+    while refined and max(sizes) > limit * stride and all((size - 1) % (2 * stride) == 0 for size in sizes):
+        stride *= 2
+    return [np.arange(0, size, stride)[picked(-(-size // stride), limit)] for size in sizes]
+
+
+def levels_picked(interpolated: NDArray[np.uint8], picks: Sequence[NDArray[np.intp]]) -> NDArray[np.uint8]:
+    """`Surface.interpolated` of the picked points alone, of which the finest grid has steps twice as long, or longer.
+
+    Args:
+        picks: the indices along each axis, the first axis first.
+    """
+    steps = min(int(np.diff(pick).min()) if len(pick) > 1 else 1 for pick in picks)
+    kept = interpolated[np.ix_(*reversed(picks))]
+    return np.maximum(kept, steps.bit_length() - 1) - np.uint8(steps.bit_length() - 1)
+
+
+def picked(size: int, limit: int) -> NDArray[np.intp]:
+    """At most `limit` of `size` indices, evenly spread, with both ends."""
+    if size <= limit:
+        return np.arange(size)
+    return np.unique(np.round(np.linspace(0, size - 1, limit)).astype(np.intp))
+
+
+def thinning_note(full: Surface, shown: Surface) -> list[str]:
+    """What the caption says of points that are left out."""
+    return [] if full is shown else [f"drawn from {resolution(shown)} of them"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Floats = NDArray[np.float64]
 
@@ -404,3 +495,76 @@ def _by_values(surface: Surface) -> NDArray[np.uint8]:
     how = surface.record.convexity.second_derivatives if surface.record.convexity is not None else ""
     in_float32 = products_in_float32(how, surface.record.precision)
     return is_negative(largest, smallest, np.full(smallest.shape, np.nan), in_float32)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a drawing has nothing to show: the grid squares beside missing points, and the legend entry of each kind.
+
+Rectangle = tuple[int, int, int, int]  # first row, row after the last, first column, column after the last
+
+
+def rectangles(mask: NDArray[np.bool_]) -> list[Rectangle]:
+    """Disjoint rectangles that cover exactly the true cells: runs of a row, joined over rows that repeat them."""
+    done: list[Rectangle] = []
+    open_runs: dict[tuple[int, int], int] = {}
+    for row in range(mask.shape[0] + 1):
+        runs = _runs(mask[row]) if row < mask.shape[0] else []
+        ended = [run for run in open_runs if run not in runs]
+        done += [(open_runs.pop(run), row, *run) for run in ended]
+        for run in runs:
+            open_runs.setdefault(run, row)
+    return sorted(done)
+
+
+def _runs(row: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def square_states(states: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Per square of 2×2 neighbouring points: OK where all four can be drawn, else why one of them cannot.
+
+    Where the corners of a square are missing for several reasons, the last one in `STATES` counts, as it is the rarest.
+
+    Returns:
+        [rows − 1, columns − 1] of `states` [rows, columns].
+    """
+    square = np.full((states.shape[0] - 1, states.shape[1] - 1), OK, np.uint8)
+    for code in STATES:
+        at = states == code
+        square[at[:-1, :-1] | at[1:, :-1] | at[:-1, 1:] | at[1:, 1:]] = code
+    return square
+
+
+def why_empty(states: NDArray[np.uint8]) -> str:
+    """A sentence to stand where the picture would be, where the points that are known make no picture; else ''.
+
+    A line needs two neighbouring values, a plane four around a square, a volume eight around a cube.
+    """
+    whole = states == OK
+    for axis in range(states.ndim):
+        neighbours = np.moveaxis(whole, axis, 0)
+        whole = np.moveaxis(neighbours[:-1] & neighbours[1:], 0, axis)
+    if whole.any():
+        return ""
+    known = int((states == OK).sum())
+    if known:
+        needed = ("no two of them are neighbours", "no four surround a square", "no eight surround a cube")
+        return f"{known} of {states.size} points have a value, but {needed[states.ndim - 1]}: nothing to draw yet."
+    reasons = [f"{int((states == code).sum())} {STATES[code]}" for code in missing_states(states)]
+    return f"No point has a value to draw: {', '.join(reasons)}."
+
+
+def missing_states(states: NDArray[np.uint8]) -> list[int]:
+    """The reasons that occur for a point to be missing, as codes of `STATES`."""
+    return [code for code in STATES if bool((states == code).any())]
+
+
+def legend_name(code: int, count: int) -> str:
+    """The legend entry of one reason, such as 'not computed: 80 points'."""
+    return f"{STATES[code]}: {count} point{'s' * (count != 1)}"
+
+
+def missing_names(states: NDArray[np.uint8]) -> list[str]:
+    """The legend entries of all reasons that occur."""
+    return [legend_name(code, int((states == code).sum())) for code in missing_states(states)]

@@ -10,10 +10,51 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.views.prepare.triangles import triangulated
+# ----------------------------------------------------------------------------------------------------
+# The grid of a surface as cells and triangles, for isolines on it and for meshes.
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+
+def triangulated(alpha: Floats, beta: Floats, height: Floats) -> tuple[Floats, Indices]:
+    """The height field [beta, alpha] as triangles; grid squares with a corner that is not finite are left out.
+
+    Returns:
+        Points [n, 3] and, per triangle, the numbers of its corners [m, 3], counter-clockwise from above.
+    """
+    quads = grid_cells(height.shape)
+    quads = quads[np.isfinite(height.ravel()[quads]).all(axis=1)]
+    triangles = np.concatenate([quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
+    used, index = np.unique(triangles, return_inverse=True)
+    y, x = np.meshgrid(beta, alpha, indexing="ij")
+    points = np.stack([x.ravel(), y.ravel(), height.ravel()], axis=1)[used]
+    return points, index.reshape(-1, 3)
+
+
+def grid_cells(shape: tuple[int, ...]) -> Indices:
+    """The corners of every cell of a grid with `shape` points, in VTK's order: around the bottom, then around the top.
+
+    Returns:
+        [cells, 2], [cells, 4] or [cells, 8] numbers of points, for a grid of 1, 2 or 3 axes in C order.
+    """
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    if len(shape) == 1:
+        return np.stack([numbers[:-1], numbers[1:]], axis=1)
+    if len(shape) == 2:
+        corners = [numbers[:-1, :-1], numbers[:-1, 1:], numbers[1:, 1:], numbers[1:, :-1]]
+    else:
+        low, high = numbers[:-1], numbers[1:]
+        corners = [layer[:, rows, columns] for layer in (low, high) for rows, columns in _square()]
+    return np.stack([corner.ravel() for corner in corners], axis=1)
+
+
+def _square() -> list[tuple[slice, slice]]:
+    near, far = slice(None, -1), slice(1, None)
+    return [(near, near), (near, far), (far, far), (far, near)]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def isolines(alpha: Floats, beta: Floats, height: Floats, levels: Sequence[float]) -> Floats:
@@ -75,3 +116,139 @@ def joined(first: Sequence[int], second: Sequence[int]) -> Iterator[list[int]]:
             line.append(following)
         if len(line) > 1:
             yield line
+
+
+# ----------------------------------------------------------------------------------------------------
+# Isosurfaces of a field over three axes, by marching tetrahedra; cubes with a missing corner are left open.
+#
+# Plotly's own isosurface draws nothing at all as soon as one value is missing.
+
+# Six tetrahedra around the cube's diagonal 0-7; corner c is at offset (c & 1, c >> 1 & 1, c >> 2).
+TETRAHEDRA = np.array([[0, 1, 3, 7], [0, 3, 2, 7], [0, 2, 6, 7], [0, 6, 4, 7], [0, 4, 5, 7], [0, 5, 1, 7]])
+
+
+def isosurface(values: Floats, axes: tuple[Floats, Floats, Floats], level: float) -> tuple[Floats, Indices]:
+    """Where the linearly interpolated `values` [z, y, x] equal `level`, over the coordinates `axes` (x, y, z).
+
+    Returns:
+        Vertices [n, 3] and, per triangle, the numbers of its corners [m, 3].
+    """
+    flat = values.ravel()
+    corners = _tetrahedra(values)
+    inside = flat[corners] < level
+    count = inside.sum(axis=1)
+    order = np.argsort(~inside, axis=1, kind="stable")  # inner corners first
+    corners = np.take_along_axis(corners, order, axis=1)
+    one, two, three = (corners[count == k] for k in (1, 2, 3))
+    edges = [
+        _triangles(one, ((0, 1), (0, 2), (0, 3))),
+        _triangles(three, ((3, 0), (3, 1), (3, 2))),
+        _triangles(two, ((0, 2), (0, 3), (1, 3))),
+        _triangles(two, ((0, 2), (1, 3), (1, 2))),
+    ]
+    ends = np.sort(np.concatenate(edges).reshape(-1, 2), axis=1)
+    unique, index = np.unique(ends, axis=0, return_inverse=True)
+    return _on_edges(unique, flat, values.shape, axes, level), index.reshape(-1, 3)
+
+
+def _tetrahedra(values: Floats) -> Indices:
+    """Point numbers [t, 4] of all tetrahedra in cubes whose eight corners are finite."""
+    depth, height, width = values.shape
+    numbers = np.arange(values.size).reshape(values.shape)
+    windows = [
+        (
+            slice(c >> 2, depth - 1 + (c >> 2)),
+            slice(c >> 1 & 1, height - 1 + (c >> 1 & 1)),
+            slice(c & 1, width - 1 + (c & 1)),
+        )
+        for c in range(8)
+    ]
+    cubes = np.stack([numbers[window].ravel() for window in windows], axis=1)
+    whole = np.isfinite(values.ravel()[cubes]).all(axis=1)
+    return cubes[whole][:, TETRAHEDRA].reshape(-1, 4)
+
+
+def _triangles(corners: Indices, edges: tuple[tuple[int, int], ...]) -> Indices:
+    """[t, 3, 2]: each triangle's corners as the two ends of the edge they lie on."""
+    return np.stack([corners[:, edge] for edge in map(list, edges)], axis=1)
+
+
+def _on_edges(
+    ends: Indices, flat: Floats, shape: tuple[int, ...], axes: tuple[Floats, Floats, Floats], level: float
+) -> Floats:
+    low, high = flat[ends[:, 0]], flat[ends[:, 1]]
+    share = ((level - low) / np.where(high == low, 1.0, high - low))[:, None]
+    places = [
+        np.stack(
+            [axis[index] for axis, index in zip(axes, reversed(np.unravel_index(ends[:, k], shape)), strict=True)],
+            axis=1,
+        )
+        for k in (0, 1)
+    ]
+    return places[0] + share * (places[1] - places[0])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The path between its snapshots on a 3-D surface: straight in the plane, in height it follows the surface.
+
+PIECES = 12  # per stretch between two snapshots
+
+
+def bilinear(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floats) -> Floats:
+    """The `height` [beta, alpha] at the points (x, y); NaN outside the grid and beside a missing value."""
+    i = np.clip(np.searchsorted(alpha, x, side="right") - 1, 0, len(alpha) - 2)
+    j = np.clip(np.searchsorted(beta, y, side="right") - 1, 0, len(beta) - 2)
+    u, v = (x - alpha[i]) / (alpha[i + 1] - alpha[i]), (y - beta[j]) / (beta[j + 1] - beta[j])
+    low = (1 - u) * height[j, i] + u * height[j, i + 1]
+    high = (1 - u) * height[j + 1, i] + u * height[j + 1, i + 1]
+    inside = (u >= 0) & (u <= 1) & (v >= 0) & (v <= 1)
+    return np.where(inside, (1 - v) * low + v * high, np.nan)
+
+
+def along_normals(
+    points: Floats, alpha: Floats, beta: Floats, height: Floats, lift: float, scale: Sequence[float]
+) -> Floats:
+    """Points [n, 3] of the surface `height` [beta, alpha], moved by `lift` along its upward normal.
+
+    Moved upwards alone, points on a steep slope would hardly leave the surface. Beside a missing value they are.
+
+    Args:
+        lift: in the units of the drawing.
+        scale: the length of one unit of each axis in the drawing.
+    """
+    steep_y, steep_x = np.nan_to_num(np.array(np.gradient(height, beta, alpha)))
+    x, y = (np.clip(part, axis[0], axis[-1]) for part, axis in zip(points.T, (alpha, beta), strict=False))
+    slopes = [bilinear(alpha, beta, part, x, y) for part in (steep_x, steep_y)]
+    normal = np.stack([*(-slope * scale[2] / scale[k] for k, slope in enumerate(slopes)), np.ones(len(points))], axis=1)
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    moved: Floats = points + lift * normal / np.array(scale)
+    return moved
+
+
+def path_on_surface(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:
+    """The path over the surface `height` [beta, alpha], at exactly the heights `ends` in its n snapshots.
+
+    Between two snapshots the surface's height is shifted so that it meets both ends. Where the surface is not known,
+    the path is a straight line; where the height of an end is not known, nothing is drawn.
+
+    Args:
+        places: x and y of the snapshots, [n] each.
+
+    Returns:
+        [(n − 1)·PIECES + 1, 3] points.
+    """
+    if len(ends) < 2:
+        return np.stack([*places, ends], axis=1)
+    t = np.arange(len(ends) * PIECES - PIECES + 1) / PIECES
+    whole = np.arange(len(ends), dtype=np.float64)
+    x, y, chord = (np.interp(t, whole, each) for each in (*places, ends))
+    start = np.minimum(t.astype(int), len(ends) - 2)
+    share = t - start
+    below = bilinear(alpha, beta, height, x, y)
+    at_ends = bilinear(alpha, beta, height, *places)
+    bend = below - ((1 - share) * at_ends[start] + share * at_ends[start + 1])
+    z = chord + np.where(np.isfinite(bend), bend, 0.0)
+    known = np.isfinite(ends)
+    z = np.where(known[start] & known[start + 1], z, np.nan)
+    z[::PIECES] = ends
+    return np.stack([x, y, z], axis=1)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from landscape.views.prepare.layers import SAYING, LayerTable, bound_text, layer_table
-from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import number
+from landscape.views.prepare.tables import SAYING, LayerTable, bound_text, layer_table
 from landscape.views.prepare.words import finite, mapping
 
 COLUMNS = ("measure", "value", "SE over samples", "95 % interval", "note")

@@ -13,15 +13,25 @@ from numpy.typing import NDArray
 
 from landscape.core.plan import RECALIBRATE
 from landscape.core.validation import counted
+from landscape.surface.barriers import curve_places
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import SEEN
 from landscape.surface.record_entries import BATCH_NORM, Check
 from landscape.surface.surface import OK, ProjectedPath, Surface
 from landscape.views.prepare import words
+from landscape.views.prepare import words as wording
 from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.levels import number
-from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
-from landscape.views.prepare.words import has_fixed_statistics, mixes_networks
+from landscape.views.prepare.geometry import bilinear
+from landscape.views.prepare.scale import (
+    LOG_DECADES,
+    Scale,
+    choose_scale,
+    drawn_values,
+    number,
+    point_states,
+    spanned_decades,
+)
+from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
 
 Floats = NDArray[np.float64]
 
@@ -400,3 +410,156 @@ def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> fl
         return float(np.linalg.norm(along - spot, axis=1).min())
 
     return max(angles, key=lambda angle: round(clearance(angle), 6))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The networks that a plane runs through as a figure marks them, and the curve between two of them.
+
+CURVE_POINTS = 121
+NAME_LETTERS = 24  # of a label beside its mark
+SAME_PLACE = 1e-3  # of the axes' spans
+
+
+@dataclass(frozen=True, eq=False)
+class Networks(Comparable):
+    """The networks at their places on the first two axes.
+
+    Attributes:
+        places: [2, n].
+        names: short enough to stand beside the marks.
+        hover: in plotly's markup.
+        heights: in drawn units [n], interpolated between points of the grid; NaN beyond it.
+        curve: places of the curve's points [2, m]; none where there is no curve.
+        curve_heights: [m].
+    """
+
+    places: Floats
+    names: tuple[str, ...]
+    hover: tuple[str, ...]
+    heights: Floats
+    curve: Floats
+    curve_heights: Floats
+    curve_name: str = ""
+
+    title = "networks"
+
+
+def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath] = ()) -> Networks | None:
+    """The networks of a plane as a figure shows them; None for every other landscape.
+
+    Args:
+        drawn: the values of the surface in drawn units.
+        paths: those that are drawn too: a network that is a snapshot of one is marked as that alone.
+    """
+    if len(surface.axes) != 2:
+        return None
+    known = [axis.record.networks for axis in surface.axes]
+    if known[0] is None or known[1] is None or [each.name for each in known[0]] != [each.name for each in known[1]]:
+        return None
+    places = np.array([[network.at for network in axis] for axis in known if axis is not None])
+    x, y = (axis.coordinates for axis in surface.axes)
+
+    kind = surface.axes[0].record.curve
+    curve = np.empty((2, 0))
+    if kind is not None and places.shape[1] == 3:
+        curve = curve_places(kind, places.T, np.linspace(0, 1, CURVE_POINTS)).T
+    losses = network_losses(surface)
+    hover = tuple(
+        f"<b>{escape(network.name, quote=False)}</b><br>"
+        + ", ".join(f"{axis.name} {number(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
+        + (f"<br>loss {number(loss)}" if np.isfinite(loss) else "")
+        for network, place, loss in zip(known[0], places.T, losses, strict=True)
+    )
+    names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
+    heights, of_curve = (bilinear(x, y, drawn, at[0], at[1]) for at in (places, curve))
+    shown = [k for k, place in enumerate(places.T) if not _is_on(paths, place, (x[-1] - x[0], y[-1] - y[0]))]
+    if not shown and not curve.size:
+        return None
+    names, hover = (tuple(words[k] for k in shown) for words in (names, hover))
+    return Networks(
+        places[:, shown], names, hover, heights[shown], curve, of_curve, f"{kind} curve" if curve.size else ""
+    )
+
+
+def _is_on(paths: Sequence[DrawnPath], place: Floats, spans: tuple[float, float]) -> bool:
+    """Whether a snapshot of a path lies there, as far as can be seen."""
+    away = [np.hypot(*((path.places[k] - place[k]) / spans[k] for k in (0, 1))) for path in paths]
+    return any(bool((far < SAME_PLACE).any()) for far in away)
+
+
+def network_notes(surface: Surface) -> list[str]:
+    """What a caption says of the losses of the networks; nothing where none is known."""
+    names = [network.name for network in surface.axes[0].record.networks or ()]
+    known = [
+        f"{shortened(name, NAME_LETTERS)} {number(loss)}"
+        for name, loss in zip(names, network_losses(surface), strict=True)
+        if np.isfinite(loss)
+    ]
+    return [f"loss at the networks: {', '.join(known)}"] if known else []
+
+
+def network_losses(surface: Surface) -> Floats:
+    """The loss at each network that the axes run through, as it is by itself; NaN where it is not known."""
+    known = surface.axes[0].record.networks or ()
+    evaluated = surface.networks
+    if evaluated is None or len(evaluated.loss) != len(known):
+        return np.full(len(known), np.nan)
+    return np.asarray(evaluated.loss, np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The origin as a figure marks it: the weights where the axes cross, at 0 on all of them.
+
+
+@dataclass(frozen=True)
+class Origin(Comparable):
+    """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
+
+    height: float
+    hover: str  # in plotly's markup
+
+    name = "origin"
+
+
+def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) -> Origin | None:
+    """The origin as a figure of `observable` shows it; None where it lies outside the axes.
+
+    The loss is evaluated there for every landscape. Another observable is known where the grid has a point there, and
+    interpolated along a single axis.
+
+    Args:
+        drawn: the values of the surface in drawn units.
+    """
+    if not all(axis.coordinates[0] <= 0 <= axis.coordinates[-1] for axis in surface.axes):
+        return None
+    value = surface.origin_loss if observable == "loss" else math.nan
+    if math.isfinite(value) and (value > 0 or not log):
+        height = math.log10(value) if log else value
+    else:
+        height = _on_grid(surface, drawn)
+    known = surface.origin_loss if observable == "loss" and math.isfinite(surface.origin_loss) else None
+    if known is None and math.isfinite(height) and origin_index(surface) is not None:
+        known = 10.0**height if log else height
+    what, title = (
+        escape(words, quote=False) for words in (surface.record.origin_name, wording.observable_title(observable))
+    )
+    lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
+    lines += [f"{title} {number(known, 5)}"] if known is not None else []
+    went_on_to = surface.record.went_on_to
+    lines += [f"training went on to {escape(went_on_to, quote=False)}"] if went_on_to else []
+    return Origin(height, "<br>".join(lines))
+
+
+def _on_grid(surface: Surface, drawn: Floats) -> float:
+    index = origin_index(surface)
+    if index is not None:
+        return float(drawn[index])
+    if len(surface.axes) == 1:
+        return float(np.interp(0.0, surface.axes[0].coordinates, drawn))
+    return math.nan
+
+
+def origin_index(surface: Surface) -> tuple[int, ...] | None:
+    """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
+    zeros = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
+    return tuple(int(places[0]) for places in reversed(zeros)) if all(places.size for places in zeros) else None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.surface.barriers import within_error
+from landscape.surface.record_entries import BarrierRecord, ComparedRecord, ConnectionRecord, WayRecord
+from landscape.surface.surface import Surface
 from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import number
+from landscape.views.prepare.words import percent, value_with_error
 
 Floats = NDArray[np.float64]
 
@@ -131,3 +136,169 @@ def _own(plain: float, rounded: float) -> str:
         f"Each loss less its own at the origin, which is {number(plain, 4)} of the network that is not rounded and "
         f"{number(rounded, 4)} of the rounded one"
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was evaluated on the line and on the curve between two networks, as rows of tables and as numbers to draw.
+
+CONNECTION_COLUMNS = ("way", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)")
+PLACES, HEIGHTS = ("least", "largest", "mean", "integral"), ("entezari", "git_re_basin", "frankle")
+LINE = "straight line"
+
+
+@dataclass(frozen=True)
+class DrawnWay:
+    """The loss on one way.
+
+    Attributes:
+        values: at the places `t`; None where it is not finite.
+    """
+
+    title: str
+    t: Sequence[float]
+    values: Sequence[float | None]
+
+
+def connection_rows(surface: Surface) -> list[tuple[str, str]]:
+    """How high the line and the curve rise, and how much of the barrier is gone; none of other landscapes."""
+    known = surface.record.connection
+    if known is None:
+        return []
+    rows = [
+        (f"{title}: highest loss, barrier (Entezari)", f"{_column(way, 'largest')}, {_height(way, 'entezari')}")
+        for title, way in ((LINE, known.on_line), (f"{known.curve} curve", known.on_curve))
+    ]
+    return [*rows, ("of the line's barrier is gone", _gone(known))]
+
+
+def connection_table(surface: Surface) -> list[tuple[str, ...]]:
+    """A row for the line and one for the curve, under `COLUMNS`; none of other landscapes."""
+    known = surface.record.connection
+    if known is None:
+        return []
+    ways = ((LINE, known.on_line), (f"{known.curve} curve", known.on_curve))
+    return [
+        (title, *(_column(way, name) for name in PLACES), *(_height(way, name) for name in HEIGHTS))
+        for title, way in ways
+    ]
+
+
+def drawn_ways(surface: Surface) -> list[DrawnWay]:
+    """The loss on the line and on the curve; none of other landscapes, or where it is not whole."""
+    known = surface.record.connection
+    if known is None:
+        return []
+    ways = ((LINE, known.on_line), (f"{known.curve} curve", known.on_curve))
+    drawn = [DrawnWay(title, known.t, way.values.get("loss", ())) for title, way in ways]
+    return drawn if all(len(way.values) == len(way.t) > 1 for way in drawn) else []
+
+
+def _gone(known: ConnectionRecord) -> str:
+    barrier = known.on_line.barriers.get("entezari")
+    if barrier is not None and within_error(barrier.height, barrier.stderr):
+        return "it is within its error"
+    return "it has none" if known.gone is None else percent(known.gone)
+
+
+def _column(way: WayRecord, name: str) -> str:
+    value = way.columns.get(name)
+    return "–" if value is None else number(value)
+
+
+def _height(way: WayRecord, name: str) -> str:
+    barrier = way.barriers.get(name)
+    return "–" if barrier is None else _height_with_error(barrier)
+
+
+def _height_with_error(barrier: BarrierRecord) -> str:
+    if not barrier.height:
+        return "0"
+    return value_with_error(barrier.height, float("nan") if barrier.stderr is None else barrier.stderr)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `landscape compare --keep` found of a quantised landscape, as rows of tables and as lines to draw.
+
+BITS_COLUMNS = ("bits", "loss", "difference")
+DECADE = 10  # between the smallest and the largest loss, from which on their logarithms are drawn
+PLAIN, ROUNDED = "not rounded", "rounded"
+
+
+def compared_of(surface: Surface) -> ComparedRecord | None:
+    """What was found of the landscape over the samples that it has now."""
+    found = surface.record.compared
+    return None if found is None or found.samples != surface.record.num_samples else found
+
+
+def compared_rows(surface: Surface) -> list[tuple[str, str]]:
+    """The losses at the origin by bits in one line; none where they were not kept."""
+    table = bits_table(surface)
+    return [("loss at the origin by bits", ", ".join(f"{row[0]}: {row[1]}" for row in table))] if table else []
+
+
+def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
+    """A row for every bit width and one without rounding, under `COLUMNS`."""
+    found = compared_of(surface)
+    if found is None or not found.bits:
+        return []
+    rows = [
+        (str(each.bits), _number(each.values.get("loss")), _with_error(each.difference, each.stderr))
+        for each in found.bits
+    ]
+    return [*rows, ("none", _number(found.unrounded.get("loss")), "")]
+
+
+def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
+    """The loss without rounding and by bits, and whether it is its logarithm to base 10; none of one width."""
+    found = compared_of(surface)
+    if found is None or len({each.bits for each in found.bits}) < len(found.bits) or len(found.bits) < 2:
+        return [], False
+    first, last = found.bits[0].bits, found.bits[-1].bits
+    t = [(each.bits - first) / (last - first) for each in found.bits]
+    losses = [found.unrounded.get("loss"), *(each.values.get("loss") for each in found.bits)]
+    known = [loss for loss in losses if loss is not None]
+    log = bool(known) and min(known) > 0 and max(known) > DECADE * min(known)
+    plain, *rounded = (math.log10(loss) if log and loss is not None else loss for loss in losses)
+    return [DrawnWay(PLAIN, (0.0, 1.0), (plain, plain)), DrawnWay(ROUNDED, t, rounded)], log
+
+
+def drawn_steps(surface: Surface) -> list[DrawnWay]:
+    """Both losses on the short line, each less its own in the middle.
+
+    That of the rounded network is level around each point, and jumps between two.
+    """
+    found = compared_of(surface)
+    steps = None if found is None else found.steps
+    if steps is None or not 1 < len(steps.at) == len(steps.unrounded) == len(steps.rounded):
+        return []
+    last = len(steps.at) - 1
+    middle = last // 2
+    plain_there, rounded_there = steps.unrounded[middle], steps.rounded[middle]
+    if plain_there is None or rounded_there is None:
+        return []  # there is nothing that the others would be over
+    middles = [(k + 0.5) / last for k in range(last)]
+    edges = [0.0, *(edge for middle in middles for edge in (middle, middle)), 1.0]
+    plain, rounded = (
+        [None if loss is None else loss - there for loss in losses]
+        for losses, there in ((steps.unrounded, plain_there), (steps.rounded, rounded_there))
+    )
+    treads = [rise for rise in rounded for _ in (0, 1)]
+    return [DrawnWay(PLAIN, [k / last for k in range(last + 1)], plain), DrawnWay(ROUNDED, edges, treads)]
+
+
+def ends_of_steps(surface: Surface) -> tuple[str, str]:
+    """Where the short line begins and ends; empty texts where none was kept."""
+    found = compared_of(surface)
+    steps = None if found is None else found.steps
+    known: Sequence[float | None] = () if steps is None else steps.at
+    if steps is None or not known or known[0] is None or known[-1] is None:
+        return "", ""
+    return f"{steps.axis} {number(known[0], 3)}", number(known[-1], 3)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value, 4)
+
+
+def _with_error(value: float | None, error: float | None) -> str:
+    return "–" if value is None else value_with_error(value, math.nan if error is None else error)

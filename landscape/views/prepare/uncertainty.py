@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface.surface import RISE_STDERR, Surface
-from landscape.views.prepare.origin import origin_index
-from landscape.views.prepare.statuses import is_evaluated
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
+from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
+from landscape.views.prepare import words as wording
+from landscape.views.prepare.comparable import Comparable, is_evaluated
+from landscape.views.prepare.paths import origin_index
+from landscape.views.prepare.scale import number
+from landscape.views.prepare.words import whole
 
 Floats = NDArray[np.float64]
 
@@ -67,3 +74,300 @@ def _at_origin(surface: Surface, observable: str) -> tuple[float, float]:
     if index is None or error is None:
         return math.nan, math.nan
     return float(surface[observable][index]), float(error[index])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Minima and the saddles between them as figures show them: marks with their words, the bars of a barcode, a table.
+
+Row = tuple[str, str]
+
+OF_THIS_SLICE = "a minimum of this slice is not a minimum of the network"
+MOST_MARKS = 500  # minima that a figure marks: more cannot be told apart
+MOST_BARS = 40  # bars of a barcode: more would be thinner than the gaps between them
+MOST_SHARES = 6  # basins whose share of the points a table gives
+
+
+@dataclass(frozen=True, eq=False)
+class Marks(Comparable):
+    """Points that a figure marks, the most persistent first.
+
+    `places` are their coordinates, one array per axis. `height` is their value in drawn units, NaN where it has no
+    logarithm. `name` is their legend entry, empty where the landscape has none of them, and `hover` what the pointer
+    shows of each, in plotly's markup.
+    """
+
+    name: str
+    places: tuple[Floats, ...]
+    height: Floats
+    hover: tuple[str, ...]
+
+    def where(self, chosen: NDArray[np.bool_]) -> Marks:
+        """Those of them that are chosen."""
+        hover = tuple(words for words, is_chosen in zip(self.hover, chosen, strict=True) if is_chosen)
+        return replace(
+            self, places=tuple(place[chosen] for place in self.places), height=self.height[chosen], hover=hover
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Bars(Comparable):
+    """The bars of a barcode, the most persistent minimum first.
+
+    `persistence` is the length of each, inf of a minimum that no lower one outlasts, and `values` are those at the
+    minima. `is_clear` says which are longer than the `threshold` of noise. `below` minima are not, of which
+    `left_out` have no bar, for want of room.
+    """
+
+    persistence: Floats
+    values: Floats
+    is_clear: NDArray[np.bool_]
+    hover: tuple[str, ...]
+    threshold: float
+    below: int
+    left_out: int
+
+
+@dataclass(frozen=True, eq=False)
+class Extrema(Comparable):
+    """The minima of a landscape above the noise, the saddles at which they merge, and notes for the caption."""
+
+    minima: Marks
+    saddles: Marks
+    bars: Bars
+    notes: tuple[str, ...]
+
+    def in_slice(self, coordinates: Floats, k: int) -> Extrema:
+        """Those to which the `k`-th of the coordinates of the third axis is the nearest."""
+        here = [np.abs(coordinates[:, None] - marks.places[2]).argmin(0) == k for marks in (self.minima, self.saddles)]
+        return replace(self, minima=self.minima.where(here[0]), saddles=self.saddles.where(here[1]))
+
+
+def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
+    """The extrema of all points of a surface, also of those that a figure leaves out.
+
+    Args:
+        log: the drawn units are the log10 of the values.
+    """
+    surface = surface.merged()
+    found = topology_of(surface, observable)
+    clear = found.pairs[: len(found.basins)]
+    marked = [*zip(clear, found.basins, strict=True)][:MOST_MARKS]
+    names = [f"minimum {k + 1} of {len(clear)}" if len(clear) > 1 else "minimum" for k in range(len(clear))]
+    merging = [(pair, name) for (pair, _), name in zip(marked, names, strict=False) if pair.saddle is not None]
+    minima = Marks(
+        f"{counted(len(clear), 'minimum', 'minima')} above the noise" if clear else "",
+        _places(surface, [pair.extremum for pair, _ in marked]),
+        _drawn([pair.birth for pair, _ in marked], log),
+        tuple(
+            _minimum_words(surface, found, pair, basin, name)
+            for (pair, basin), name in zip(marked, names, strict=False)
+        ),
+    )
+    saddles = Marks(
+        counted(len(merging), "merge saddle", "merge saddles") if merging else "",
+        _places(surface, [pair.saddle for pair, _ in merging if pair.saddle is not None]),
+        _drawn([pair.death for pair, _ in merging], log),
+        tuple(_saddle_words(surface, observable, pair, name) for pair, name in merging),
+    )
+    return Extrema(minima, saddles, _bars(surface, found), _notes(surface, found))
+
+
+def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
+    """The minima above the noise, the deepest basin beside that of the lowest, how large and how deep basins are."""
+    surface = surface.merged()
+    found = topology_of(surface, observable)
+    if not found.basins:
+        return []
+    below = f" ({found.dropped} below it left out)" if found.dropped else ""
+    rows = [("minima above the noise", f"{len(found.basins)}, persistence over {number(found.threshold, 3)}{below}")]
+    rows.append(("deepest other basin", _basin_text(found.basins[1]) if len(found.basins) > 1 else "none"))
+    rows.append(("points per basin", _shares_text(surface, found)))
+    rows.append(("mean depth of the basins (SMAD)", number(found.smad(), 3)))
+    return [*rows, ("to read it", OF_THIS_SLICE)]
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A count with its noun.
+
+    >>> counted(1, "minimum", "minima"), counted(2, "minimum", "minima")
+    ('1 minimum', '2 minima')
+    """
+    return f"{wording.whole(count)} {one if count == 1 else many}"
+
+
+def _basin_text(basin: Basin) -> str:
+    minimum = basin.minimum
+    text = f"{number(minimum.value, 5)} at {_place_text(minimum.place)}"
+    if minimum.saddle is None:
+        return f"{text}; missing points part it from the others"
+    return f"{text}; barrier {number(minimum.barrier, 3)}, saddle at {_place_text(minimum.saddle)}"
+
+
+def _shares_text(surface: Surface, found: Topology) -> str:
+    index = origin_index(surface)
+    own = -1 if index is None else int(found.labels[index])
+    shares = [
+        wording.percent(basin.share) + (" (with the origin)" if place == own and len(found.basins) > 1 else "")
+        for place, basin in enumerate(found.basins)
+    ]
+    more = len(shares) - MOST_SHARES
+    return ", ".join(shares[:MOST_SHARES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _place_text(place: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number(value, 3)}" for name, value in place.items())
+
+
+def _place(surface: Surface, index: Sequence[int]) -> dict[str, float]:
+    return {axis.name: float(axis.coordinates[k]) for axis, k in zip(surface.axes, reversed(index), strict=True)}
+
+
+def _places(surface: Surface, indices: Sequence[Sequence[int]]) -> tuple[Floats, ...]:
+    """The coordinates of points by axis, alpha first."""
+    columns = np.array(indices, dtype=np.intp).reshape(-1, len(surface.axes)).T[::-1]
+    return tuple(axis.coordinates[column] for axis, column in zip(surface.axes, columns, strict=True))
+
+
+def _drawn(values: Sequence[float] | Floats, log: bool) -> Floats:
+    array = np.array(values, dtype=np.float64)
+    return np.log10(np.where(array > 0, array, np.nan)) if log else array
+
+
+def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, basin: Basin, name: str) -> str:
+    """What the pointer shows of a minimum."""
+    lines = [
+        f"<b>{name}</b>",
+        _place_text(basin.minimum.place),
+        f"{_title(found.observable)} {number(pair.birth, 5)}",
+        _persistence_text(surface, pair),
+        f"basin: {wording.percent(basin.share)} of the points",
+    ]
+    lines += _edge_text(surface, found, pair.extremum)
+    if surface.interpolated is not None and surface.interpolated[pair.extremum]:
+        lines.append("between points that were evaluated")
+    return "<br>".join(lines)
+
+
+def _saddle_words(surface: Surface, observable: str, pair: PersistencePair, name: str) -> str:
+    """What the pointer shows of a saddle."""
+    assert pair.saddle is not None
+    lines = [
+        f"<b>saddle of {name}</b>",
+        _place_text(_place(surface, pair.saddle)),
+        f"{_title(observable)} {number(pair.death, 5)}",
+        f"{number(pair.persistence, 3)} above that minimum (its persistence)",
+    ]
+    return "<br>".join(lines)
+
+
+def _persistence_text(surface: Surface, pair: PersistencePair) -> str:
+    if pair.saddle is None:
+        return "no way leads to a lower one"
+    return f"persistence {number(pair.persistence, 3)}, saddle at {_place_text(_place(surface, pair.saddle))}"
+
+
+def _title(observable: str) -> str:
+    return escape(wording.observable_title(observable), quote=False)
+
+
+def _edge_text(surface: Surface, found: Topology, index: Sequence[int]) -> list[str]:
+    """That a minimum lies at the edge of what is known, where it may be none."""
+    if any(k in (0, size - 1) for k, size in zip(index, surface.status.shape, strict=True)):
+        return ["on the rim: what lies beyond is not known"]
+    around = found.labels[tuple(slice(k - 1, k + 2) for k in index)]
+    return ["beside missing points: what lies there is not known"] if (around < 0).any() else []
+
+
+def _bars(surface: Surface, found: Topology) -> Bars:
+    shown = found.pairs[:MOST_BARS]
+    return Bars(
+        persistence=np.array([pair.persistence for pair in shown]),
+        values=np.array([pair.birth for pair in shown]),
+        is_clear=np.arange(len(shown)) < len(found.basins),
+        hover=tuple(_bar_words(surface, found.observable, pair) for pair in shown),
+        threshold=found.threshold,
+        below=found.dropped,
+        left_out=found.dropped - max(0, len(shown) - len(found.basins)),
+    )
+
+
+def _bar_words(surface: Surface, observable: str, pair: PersistencePair) -> str:
+    """What the pointer shows of a bar."""
+    lines = [
+        f"{_title(observable)} {number(pair.birth, 5)} at {_place_text(_place(surface, pair.extremum))}",
+        _persistence_text(surface, pair),
+    ]
+    return "<br>".join(lines)
+
+
+def _notes(surface: Surface, found: Topology) -> tuple[str, ...]:
+    """What the caption says of the extrema; nothing where no value is known."""
+    count = len(found.basins)
+    if not count:
+        return ()
+    below = f", {wording.whole(found.dropped)} below it left out" if found.dropped else ""
+    notes = [
+        f"{counted(count, 'minimum', 'minima')} above the noise (persistence over {number(found.threshold, 3)}){below}",
+        OF_THIS_SLICE,
+    ]
+    parts = sum(pair.saddle is None for pair in found.pairs[:count])
+    notes += [f"missing points part the grid: {parts} minima are the lowest of their parts"] if parts > 1 else []
+    notes += [f"the {MOST_MARKS} most persistent are marked"] if count > MOST_MARKS else []
+    unfinished = bool((surface.status == NOT_COMPUTED).any())
+    notes += ["minima beside points not computed yet may be none"] if unfinished else []
+    return tuple(notes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where the steps of a refined landscape get finer: the edges between cells of coarser and of finer grids.
+
+Map = NDArray[np.uint8]
+Nodes = NDArray[np.intp]
+
+
+def cell_levels(interpolated: Map) -> Map:
+    """Per square of 2×2 neighbouring points, how many levels above the finest one the cell lies that it is drawn from.
+
+    Args:
+        interpolated: [y, x], of each point, as `Surface.interpolated`; a square is as coarse as its coarsest corner.
+    """
+    corners = [interpolated[:-1, :-1], interpolated[1:, :-1], interpolated[:-1, 1:], interpolated[1:, 1:]]
+    coarsest: Map = np.maximum.reduce(corners)
+    return coarsest
+
+
+def finer_edges(interpolated: Map) -> list[tuple[Nodes, Nodes]]:
+    """The straight lines between cells of different levels, each as the rows and the columns of its points in order.
+
+    >>> edges = finer_edges(np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0]], np.uint8))
+    >>> [(rows.tolist(), columns.tolist()) for rows, columns in edges]
+    [([1, 1], [0, 1]), ([0, 1], [1, 1])]
+    """
+    if interpolated.ndim != 2 or min(interpolated.shape) < 2:
+        return []
+    cells = cell_levels(interpolated)
+    edges = [(np.full(end - first + 1, row), np.arange(first, end + 1)) for row, first, end in _runs(cells)]
+    return edges + [(np.arange(first, end + 1), np.full(end - first + 1, row)) for row, first, end in _runs(cells.T)]
+
+
+def _runs(cells: Map) -> list[tuple[int, int, int]]:
+    """The lines between two rows of cells that differ: the number of each, and the points where it begins and ends."""
+    runs = []
+    for row in np.flatnonzero((cells[:-1] != cells[1:]).any(1)).tolist():
+        differs = np.concatenate([[False], cells[row] != cells[row + 1], [False]]).astype(np.int8)
+        changes = np.flatnonzero(np.diff(differs)).tolist()
+        runs += [(row + 1, first, end) for first, end in zip(changes[::2], changes[1::2], strict=True)]
+    return runs
+
+
+def evaluated_text(surface: Surface) -> str:
+    """How many points of a refined landscape were evaluated, such as '1 090 of 4 225 points'; '' where all were."""
+    done = is_evaluated(surface)
+    between = surface.interpolated is not None and bool((surface.interpolated > 0).any())
+    return f"{whole(done.sum())} of {whole(done.size)} points" if between else ""
+
+
+def shared_text(interpolated: Map | None) -> str:
+    """At how many points of a difference nothing is interpolated, to stand after its size; '' where at all of them."""
+    count = 0 if interpolated is None else int((interpolated == 0).sum())
+    return "" if interpolated is None else f", at {whole(count)} of which both were evaluated"

@@ -9,14 +9,147 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscape.core.grid import remedy_of_target
-from landscape.surface.barriers import has_point
-from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
-from landscape.views.prepare.levels import number
-from landscape.views.prepare.means import constant_in_words, mean_in_words
-from landscape.views.prepare.ranges import range_in_words
-from landscape.views.prepare.statuses import count_statuses, point_counts
+from landscape.model.layer_rules import inspect_command
+from landscape.surface.barriers import STABLE, Barrier, has_point
+from landscape.surface.derived import bases_of
+from landscape.surface.record import Record
+from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Axis, Surface
+from landscape.views.prepare.comparable import count_statuses, point_counts
+from landscape.views.prepare.scale import number
+
+# ----------------------------------------------------------------------------------------------------
+# What the values of an observable are, in words: means of samples, of weighted ones, a sum of terms; all the same.
+
+
+def mean_in_words(record: Record, observable: str, title: str) -> str:
+    """What every value of an observable is, as far as known, such as 'mean loss of 512 samples'.
+
+    Args:
+        title: the name of the observable in words.
+
+    >>> from landscape.surface.record_entries import ConvexityRecord
+    >>> from landscape.surface.record_parts import TermRecord as Term
+    >>> terms = {"interior": Term(weight=1.0, samples=700), "boundary": Term(weight=10.0, samples=90)}
+    >>> record = Record(num_samples=700, terms=terms)
+    >>> mean_in_words(record, "boundary", "boundary"), mean_in_words(record, "loss", "loss")
+    ('mean boundary of 90 points', 'loss: weighted sum of 2 means, over 700 and 90 points')
+    >>> mapped = Record(terms=terms, convexity=ConvexityRecord(steps=9, parameters=9, second_derivatives="autograd"))
+    >>> mean_in_words(mapped, "eig_max", "eig max")
+    'eig max of the Hessian of the loss, a weighted sum of 2 means, over 700 and 90 points'
+    """
+    name = "loss" if observable == RISE_STDERR else observable.removesuffix("_stderr")
+    base = bases_of(record.derived, name)[0]
+    if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is what is differentiated
+        formula = f" = {record.derived[name]}" if name in record.derived else ""
+        mean = _mean_of(record, "loss")
+        loss = mean.replace("mean", "mean loss", 1) if mean.startswith("mean") else f"loss, a {mean}"
+        return f"{title}{formula} of the Hessian of the {loss}"
+    if record.layers is not None and base in record.layers.observables:
+        return _of_layers(record.layers, base, title)
+    mean = _mean_of(record, base)
+    if not mean:
+        return title
+    if name != observable:
+        return title + (mean.removeprefix("mean") if mean.startswith("mean") else f", a {mean}")
+    if name in record.derived:  # such as the perplexity, which is no mean of perplexities
+        return f"{title} = {record.derived[name]} with the {mean}"
+    return f"{title}: {mean}" if mean.startswith("weighted sum") else mean.replace("mean", f"mean {title}", 1)
+
+
+def _of_layers(layers: LayersRecord, observable: str, title: str) -> str:
+    """What an observable of layers is, such as 'abs mean of fc2'."""
+    known = layers.layer_of(observable)
+    if known is not None:
+        return f"{known[1].replace('_', ' ')} of {known[0]}"
+    return f"{title} that breaks" if observable == BREAKING[0] else f"{title} that fires"
+
+
+def _mean_of(record: Record, observable: str) -> str:
+    """What one observable is the mean of; '' where nothing is known of it, as other software computed it."""
+    terms = record.terms
+    if observable == "loss" and len(terms) > 1:
+        return _sum_of([term.samples for term in terms.values()])
+    if not terms:
+        if record.num_samples is None and record.is_imported:
+            return ""
+        return ("weighted " if record.weighted else "") + _mean(record.num_samples, "samples")
+    term = next(iter(terms.values())) if observable == "loss" else terms.get(observable)
+    mean = _mean(None if term is None else term.samples, "points")
+    scaled = term is not None and observable == "loss" and term.weight not in (None, 1.0)
+    return f"{mean}, times {term.weight:g}" if scaled and term is not None else mean
+
+
+def _mean(count: int | None, noun: str) -> str:
+    return "mean" if count is None else f"mean of {count} {noun}"
+
+
+def _sum_of(counts: list[int | None]) -> str:
+    text = f"weighted sum of {len(counts)} means"
+    if None in counts:
+        return text
+    *rest, last = map(str, counts)
+    return f"{text}, over {', '.join(rest)} and {last} points"
+
+
+def constant_in_words(values: NDArray[np.float64], name: str, imported: bool = False) -> str:
+    """That all of several values of a landscape are the same, which is seldom meant; '' where they are not.
+
+    Args:
+        name: of the landscape, for the command that inspects it.
+        imported: whether other software computed it, so that there is no network to inspect.
+
+    >>> constant_in_words(np.ones(3), "line").partition("; ")[2]
+    '`landscape inspect RUN line --at=0` says whether a layer is dead'
+    >>> constant_in_words(np.ones(1), "line")
+    ''
+    """
+    if values.size < 2 or not np.isfinite(values.flat[0]) or not (values == values.flat[0]).all():
+        return ""
+    said = "the same loss at all points shown: nothing that the directions move changes it"
+    command = inspect_command("RUN", name, values.ndim)
+    return said if imported else f"{said}; `{command}` says whether a layer is dead"
+
+
+# ----------------------------------------------------------------------------------------------------
+# How far the axes run, in words, where the loss says it.
+
+RULES: dict[TargetRule, str] = {
+    "guessing": "a third of the loss of guessing",
+    "origin": "the loss at the origin",
+    "least": "the least change that is looked for",
+}
+SHORT_OF_IT: dict[AxisEnd, str] = {
+    "finite": "{name} only by {change}, beyond which it is not finite",
+    "farthest": "{name} only by {change}, as far as it was looked at",
+}
+
+
+def range_in_words(surface: Surface) -> str:
+    """How the range was found; '' where it was given, or the axes have been widened since.
+
+    Such as 'range: found, where the loss along an axis has changed by 0.77 (a third of the loss of guessing)'.
+    """
+    found = surface.record.found_range
+    if found is None or not all(map(_ends_there, surface.axes, found.axes)) or len(found.axes) != len(surface.axes):
+        return ""
+    text = f"range: found, where the loss along an axis has changed by {number(found.target, 2)} ({RULES[found.rule]})"
+    short = [
+        SHORT_OF_IT[each.end].format(name=axis.name, change=number(each.change, 2))
+        for axis, each in zip(surface.axes, found.axes, strict=True)
+        if each.end in SHORT_OF_IT
+    ]
+    return "; along ".join([text, *short])
+
+
+def _ends_there(axis: Axis, found: FoundAxis) -> bool:
+    return (float(axis.coordinates[0]), float(axis.coordinates[-1])) == (-found.radius, found.radius)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
 
@@ -323,3 +456,42 @@ def value_with_error(value: float, error: float) -> str:
     """
     text = number(value, 5)
     return f"{text} ± {number(2 * error, 2)} (2 s.e.)" if math.isfinite(error) else text
+
+
+# ----------------------------------------------------------------------------------------------------
+# The barriers of a line between two networks in words, each by the definition that it has.
+
+ENTEZARI, GIT_RE_BASIN, FRANKLE = (
+    "barrier between 0 and 1, Entezari et al. 2022",
+    "over the mean of the ends, Git Re-Basin",
+    "of the error over that mean, Frankle et al. 2020",
+)
+
+
+def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
+    """A row per definition of the barrier of a line; none for any other landscape.
+
+    The number after ± is two standard errors, resampled where the losses of the samples were kept, else an upper
+    bound.
+    """
+    text = barrier_text(surface)
+    if not text:
+        return []
+    barriers = surface.find_barriers()
+    if barriers is None:
+        return [(ENTEZARI, text)]
+    above = "" if barriers.entezari.alpha in (0.0, 1.0) else _rise(barriers.entezari)
+    rows = [(ENTEZARI, above or text), (GIT_RE_BASIN, _rise(barriers.git_re_basin))]
+    if barriers.frankle is None and "accuracy" in surface.observables:
+        rows.append((FRANKLE, "not known, as 0 is no point of the grid"))
+    if barriers.frankle is not None:
+        side = "below" if barriers.frankle.height < STABLE else "at least"
+        rows.append((FRANKLE, f"{_rise(barriers.frankle)}, {side} {percent(STABLE)}"))
+    return rows
+
+
+def _rise(barrier: Barrier) -> str:
+    """Such as '0.43 ± 0.02 at alpha 0.5'."""
+    if barrier.height == 0:
+        return "0"
+    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number(barrier.alpha, 3)}"

@@ -6,9 +6,9 @@ import json
 
 from landscape import open_run, run
 from landscape.job.reading import read_job
-from landscape.views.compared import compared_section
 from landscape.views.prepare.tables import landscape_rows
 from landscape.views.report import write_report
+from landscape.views.report_sections import compared_section
 
 JOB = """\
 run: {run}

@@ -25,7 +25,7 @@ from landscape.store import tidying
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.record_entries import ConnectionRecord
 from landscape.surface.surface import Surface
-from landscape.views.prepare.connection import connection_rows
+from landscape.views.prepare.quantisation import connection_rows
 from landscape.views.prepare.tables import landscape_rows
 from landscape.views.prepare.words import percent
 from landscape.views.report import render_report

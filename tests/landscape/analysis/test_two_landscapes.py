@@ -28,7 +28,7 @@ from landscape.model.parameters import describe_parameters, filter_unview, filte
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.surface import Surface, paired_stderr
 from landscape.views.draw.comparison import compare
-from landscape.views.prepare.compared import compared_rows, drawn_bits, drawn_steps
+from landscape.views.prepare.quantisation import compared_rows, drawn_bits, drawn_steps
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
 SMALL = {"name": "small", "like": "float", "quantise": {"bits": 3}}

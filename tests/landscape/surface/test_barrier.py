@@ -16,8 +16,7 @@ from landscape import Axis, Job, Problem, Surface, run
 from landscape.core.grid import axis_coordinates
 from landscape.surface.barriers import barrier_over_mean, barriers_of, loss_barrier, path_columns, resampled_errors
 from landscape.surface.surface import RISE_STDERR
-from landscape.views.prepare.barriers import ENTEZARI, FRANKLE, barrier_rows
-from landscape.views.prepare.words import caption
+from landscape.views.prepare.words import ENTEZARI, FRANKLE, barrier_rows, caption
 
 
 def line(alpha, loss, errors=None, origin=None, kind="towards") -> Surface:

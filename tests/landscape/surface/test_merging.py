@@ -8,7 +8,7 @@ import pytest
 from landscape import Axis, Surface
 from landscape.core.errors import JobError
 from landscape.surface.refinement import interpolated_from, merge, spread
-from landscape.views.draw.pointer import INTERPOLATED
+from landscape.views.draw.layout import INTERPOLATED
 from landscape.views.exporting import export
 from landscape.views.prepare.figure import prepare_figure
 

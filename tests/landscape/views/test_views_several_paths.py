@@ -18,12 +18,12 @@ from landscape.surface.record_entries import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.figure import figure
-from landscape.views.draw.path_looks import COLOURS, path_look
+from landscape.views.draw.style import PATH_COLOURS, path_look
 from landscape.views.exporting import export
+from landscape.views.notebook import small_svg
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.history import prepare_history
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.small import small_svg
 
 SGD = PathRecord(label="sgd", run="runs/sgd", unit="epoch", own=True, shown=0.8, shown_of_walk=0.6)
 THOR = PathRecord(label="THOR <2>", run="runs/thor", unit="step", shown=0.3, shown_of_walk=0.5)
@@ -227,14 +227,14 @@ def lab(colour: str, eye: str) -> np.ndarray:
 
 @pytest.mark.parametrize("eye", BLIND)
 def test_colours_of_paths_differ_for_every_eye_and_in_grey_print(eye: str) -> None:
-    for one, other in itertools.combinations(COLOURS, 2):
+    for one, other in itertools.combinations(PATH_COLOURS, 2):
         assert np.linalg.norm(lab(one, eye) - lab(other, eye)) > 25, (one, other)
         assert abs(lab(one, "none")[0] - lab(other, "none")[0]) > 10, (one, other)
 
 
 def test_the_first_three_colours_stand_out_from_the_dark_minima_where_paths_end() -> None:
     low = lab("#440154", "none")[0]  # of viridis
-    assert all(lab(colour, "none")[0] > low + 30 for colour in COLOURS[:3])
+    assert all(lab(colour, "none")[0] > low + 30 for colour in PATH_COLOURS[:3])
 
 
 def test_twelve_paths_have_twelve_looks() -> None:
@@ -288,7 +288,7 @@ def test_xarray_has_the_paths_over_their_snapshots(surface: Surface) -> None:
 
 def test_small_pictures_have_a_line_per_path(surface: Surface) -> None:
     picture = small_svg(surface)
-    assert [picture.count(f'stroke="{colour}" stroke-width="1.5"') for colour in COLOURS[:2]] == [1, 1]
+    assert [picture.count(f'stroke="{colour}" stroke-width="1.5"') for colour in PATH_COLOURS[:2]] == [1, 1]
 
 
 def test_plots_have_an_entry_per_run(surface: Surface) -> None:

@@ -19,7 +19,7 @@ from landscape.model.parameters import combine
 from landscape.surface.barriers import curve_places
 from landscape.surface.record import Record
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import landscape_rows
 
 SAMPLES = 40

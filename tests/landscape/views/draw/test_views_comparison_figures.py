@@ -14,10 +14,9 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.surface.surface import Surface
-from landscape.views.draw.comparison import COMPARISON_KINDS, compare, compare_figures
+from landscape.views.draw.comparison import COMPARISON_KINDS, compare, compare_figures, side_by_side
 from landscape.views.draw.layout import legend_rows
-from landscape.views.draw.overlay_looks import look
-from landscape.views.draw.side_by_side import side_by_side
+from landscape.views.draw.style import look
 from landscape.views.prepare.figure import prepare_figure
 
 Pair = list[tuple[str, Surface]]

@@ -14,8 +14,8 @@ from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.surface.topology import topology_of
 from landscape.views.draw.figure import figure
 from landscape.views.draw.print import entries
-from landscape.views.prepare.extrema import MOST_BARS, MOST_MARKS
 from landscape.views.prepare.figure import prepare_figure
+from landscape.views.prepare.uncertainty import MOST_BARS, MOST_MARKS
 
 SLICE = "A minimum of this slice is not a minimum of the network"
 

@@ -15,15 +15,13 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.surface.surface import NOT_FINITE, ProjectedPath
 from landscape.views.draw.curve import band, y_limits
-from landscape.views.draw.figure import figure, figure_name
-from landscape.views.draw.kinds import KIND_TABLE, KINDS, Kind
+from landscape.views.draw.figure import KIND_TABLE, KINDS, Kind, figure, figure_name
 from landscape.views.draw.layout import Style, bar_title
 from landscape.views.draw.paths import LIFT, MARK_LIFT
 from landscape.views.draw.space import LINE_LIFT
-from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
-from landscape.views.draw.theme import config
+from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at, config
 from landscape.views.prepare.figure import FigureData, prepare_figure
-from landscape.views.prepare.path_on_surface import PIECES, along_normals, path_on_surface
+from landscape.views.prepare.geometry import PIECES, along_normals, path_on_surface
 from landscape.views.prepare.tables import path_rows
 from landscape.views.report import render_report
 

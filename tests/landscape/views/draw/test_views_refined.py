@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 from refined_surfaces import at, plain, refined
 
-from landscape.views.bundle import Bundle
 from landscape.views.draw.comparison import compare_figures
 from landscape.views.draw.figure import figure
-from landscape.views.draw.finer import NAME as EDGES
-from landscape.views.draw.pointer import INTERPOLATED, pointer_notes
-from landscape.views.notebook import run_bundle
+from landscape.views.draw.layout import INTERPOLATED, pointer_notes
+from landscape.views.draw.marks import NAME as EDGES
+from landscape.views.notebook import run_bundle, small_svg
 from landscape.views.prepare.comparison import compared
 from landscape.views.prepare.difference import prepare_difference
 from landscape.views.prepare.differences import TableItem, tabulate
-from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.finer import finer_edges
+from landscape.views.prepare.figure import prepare_figure, thinned
 from landscape.views.prepare.tables import landscape_rows, observable_rows
-from landscape.views.prepare.thinning import thinned
+from landscape.views.prepare.uncertainty import finer_edges
 from landscape.views.prepare.words import state_text
 from landscape.views.report import render_report
-from landscape.views.small import small_svg
+from landscape.views.report_bundle import Bundle
 
 
 def field(drawn):

@@ -25,11 +25,10 @@ from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views import export_files
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_terraces
-from landscape.views.export_files import Browser
+from landscape.views.export_files import Browser, Format, Request, Writer, data_format, observable_stem
 from landscape.views.exporting import FORMAT_TABLE, FORMATS, export, export_name, files_beside
-from landscape.views.format import Format, Request, Writer, data_format, observable_stem
+from landscape.views.prepare.geometry import triangulated
 from landscape.views.prepare.quantisation import StepPatch
-from landscape.views.prepare.triangles import triangulated
 
 
 def columns(path: Path) -> dict[str, np.ndarray]:

@@ -13,8 +13,7 @@ import pytest
 
 from landscape.surface.surface import Surface
 from landscape.views import notebook
-from landscape.views.notebook import run_bundle, surface_bundle
-from landscape.views.small import small_svg
+from landscape.views.notebook import run_bundle, small_svg, surface_bundle
 
 PROTOCOL = "_repr_mimebundle_"  # of IPython: what a notebook asks every value for
 PLOTLY = "application/vnd.plotly.v1+json"

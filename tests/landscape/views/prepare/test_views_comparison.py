@@ -11,11 +11,26 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.core.folders import run_labels
 from landscape.surface.surface import Axis, Surface
-from landscape.views.prepare.comparison import Compared, check_mode, compared, contrasts, item_labels
-from landscape.views.prepare.comparison_errors import COMBINED, PAIRED, UNPAIRED
-from landscape.views.prepare.comparison_grid import GridValues, common_grid, coordinates_agree, resampled
-from landscape.views.prepare.comparison_overlay import prepare_overlay, share_scale
-from landscape.views.prepare.difference import prepare_difference, symmetric_scale
+from landscape.views.prepare.comparison import (
+    Compared,
+    check_mode,
+    compared,
+    contrasts,
+    item_labels,
+    prepare_overlay,
+    share_scale,
+)
+from landscape.views.prepare.difference import (
+    COMBINED,
+    PAIRED,
+    UNPAIRED,
+    GridValues,
+    common_grid,
+    coordinates_agree,
+    prepare_difference,
+    resampled,
+    symmetric_scale,
+)
 
 RISE = "loss_rise_stderr"
 

@@ -10,13 +10,10 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.surface.surface import Surface
-from landscape.views.prepare.figure import prepare_figure, suggests_log
-from landscape.views.prepare.geometry import isolines, refined
-from landscape.views.prepare.isosurfaces import isosurface
-from landscape.views.prepare.missing import rectangles, square_states, why_empty
+from landscape.views.prepare.figure import prepare_figure, rectangles, square_states, suggests_log, thinned, why_empty
+from landscape.views.prepare.geometry import isolines, isosurface, refined
 from landscape.views.prepare.paths import place_labels, prepare_paths
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.prepare.thinning import thinned
 from landscape.views.prepare.words import short_axis_title
 
 

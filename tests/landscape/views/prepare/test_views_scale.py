@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.views.prepare.levels import even_levels, nice_ticks, number
-from landscape.views.prepare.scale import NO_LOGARITHM, choose_scale, drawn_values, point_states, spanned_decades
+from landscape.views.prepare.scale import (
+    NO_LOGARITHM,
+    choose_scale,
+    drawn_values,
+    even_levels,
+    nice_ticks,
+    number,
+    point_states,
+    spanned_decades,
+)
 
 
 def test_states_tell_apart_why_a_point_has_nothing_to_draw() -> None:

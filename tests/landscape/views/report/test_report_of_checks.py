@@ -6,9 +6,9 @@ import dataclasses
 from types import ModuleType
 
 from landscape.surface.record_entries import Check, Checks
-from landscape.views.checks import checks_section
 from landscape.views.prepare.tables import landscape_rows
 from landscape.views.report import render_report
+from landscape.views.report_sections import checks_section
 
 
 def found(points: int) -> Checks:

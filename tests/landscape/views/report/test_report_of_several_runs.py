@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from landscape.surface.surface import Surface
-from landscape.views.comparison import differences_table, groups
 from landscape.views.export_files import find_browser
 from landscape.views.report import write_report
 from landscape.views.report_bundle import ReportRun, read_runs
+from landscape.views.report_sections import differences_table, groups
 
 
 class Run(dict[str, Surface]):

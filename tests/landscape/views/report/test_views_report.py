@@ -23,12 +23,11 @@ from landscape.evaluation.tuning.questions import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
 from landscape.views.export_files import find_browser
-from landscape.views.prepare.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
-from landscape.views.prepare.extrema import topology_rows
 from landscape.views.prepare.history import Interval, name_rows, prepare_history
-from landscape.views.prepare.levels import number
+from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
-from landscape.views.prepare.words import caption, state_text
+from landscape.views.prepare.uncertainty import topology_rows
+from landscape.views.prepare.words import ENTEZARI, FRANKLE, GIT_RE_BASIN, caption, state_text
 from landscape.views.report import render_report, write_report
 
 NASTY = "</script><script>alert(1)</script>"
