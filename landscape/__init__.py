@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from landscape.model.snapshots import read_trajectory
     from landscape.problem.terms import Problem
     from landscape.store.importing import import_surface
-    from landscape.store.listing import list_runs
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
-    from landscape.store.results import Run, open_run
-    from landscape.store.tidying import remove_landscape, rename_landscape
+    from landscape.store.results import Run, open_run, remove_landscape, rename_landscape
+    from landscape.store.status import list_runs
     from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
-    from landscape.training import Training
     from landscape.training.collector import TrajectoryCollector
     from landscape.training.thor.optimizer import THOR
+    from landscape.training.training import Training
 
 __version__ = "0.1.0"
 
@@ -55,13 +54,12 @@ _HOMES = {
     "model.snapshots": ("read_trajectory",),
     "problem.terms": ("Problem",),
     "store.importing": ("import_surface",),
-    "store.listing": ("list_runs",),
+    "store.status": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
-    "store.results": ("Run", "open_run"),
-    "store.tidying": ("remove_landscape", "rename_landscape"),
+    "store.results": ("Run", "open_run", "remove_landscape", "rename_landscape"),
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
-    "training": ("Training",),
+    "training.training": ("Training",),
     "training.collector": ("TrajectoryCollector",),
     "training.thor.optimizer": ("THOR",),
 }

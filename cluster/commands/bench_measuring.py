@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from landscape.bench import Options, bench, bench_text
-from landscape.bench.table import aligned, spread
+from landscape.bench.measure import bench
+from landscape.bench.options import Options
+from landscape.bench.table import aligned, bench_text, spread
 from landscape.bench.timing import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially

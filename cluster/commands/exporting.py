@@ -11,7 +11,7 @@ from cluster.runtime.logs import write_remark
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run, open_run
 from landscape.surface.surface import Surface, check_observable
 

@@ -14,7 +14,7 @@ from landscape.compute.extend import More, extension_job
 from landscape.compute.recorded import recorded_plan
 from landscape.core.grid import as_written
 from landscape.job.job import Job
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
 
 ALL = ""  # the samples of a loss that is no sum of terms

@@ -35,8 +35,8 @@ from landscape.job.job import Job
 from landscape.problem.samples import Samples
 from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
-from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import plain
 from landscape.surface.refinement import MOST_LEVELS, finer_shape
 from landscape.surface.surface import MOMENT_PARTS

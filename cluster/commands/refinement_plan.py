@@ -10,7 +10,7 @@ from cluster.commands.planning import plan_job
 from cluster.driver.starting import time_in_words
 from cluster.runtime.console import seconds_text
 from landscape.compute.refining import level_job
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import points_left
 from landscape.store.results import open_run
 from landscape.surface.record_parts import LevelRecord

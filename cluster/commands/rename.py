@@ -20,7 +20,7 @@ def rename(run: str, name: str, new: str) -> None:
     new
         Its name from now on: letters, digits, '.', '-' and '_'.
     """
-    from landscape.store.tidying import rename_landscape
+    from landscape.store.results import rename_landscape
 
     rename_landscape(run, name, new)
     write_remark(f"{flat(name)} is {flat(new)} now; a job that goes on with it needs `name: {flat(new)}`", "renamed")

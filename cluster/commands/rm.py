@@ -27,7 +27,7 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
     yes
         Do not ask.
     """
-    from landscape.store.tidying import remove_landscapes
+    from landscape.store.results import remove_landscapes
 
     if not names:
         raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")
@@ -44,7 +44,7 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
 
 def _ask(run: str, names: list[str]) -> bool:
     """Ask on stderr, as stdout carries data alone; no answer is a no."""
-    from landscape.store import LandscapeStore
+    from landscape.store.landscape import LandscapeStore
 
     stores = [LandscapeStore.find(run, name) for name in names]
     listed = [_described(name, store) for name, store in zip(names, stores, strict=True)]

@@ -22,7 +22,7 @@ def list_(folder: str = ".", *, json: Json = False) -> int:
     folder
         A folder, searched at every depth, or a URL such as s3://bucket/runs.
     """
-    from landscape.store.listing import list_runs
+    from landscape.store.status import list_runs
 
     rows = list_runs(folder)
     if rows or json:

@@ -28,7 +28,7 @@ def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequen
         raise JobError(f"port: must be from 0 to 65535, not {port}; 0 is any free one")
     try:
         from landscape.page.server import Address, serve
-        from landscape.store.places import open_place
+        from landscape.store.status import open_place
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "sse_starlette"):
             raise

@@ -32,8 +32,8 @@ from landscape.evaluation.tuning.questions import Limits
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
-from landscape.store import write_error
 from landscape.store.results import Run
+from landscape.store.runs import write_error
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 

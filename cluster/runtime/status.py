@@ -10,8 +10,9 @@ from landscape.core.lock import driver_alive
 from landscape.core.validation import ranges
 from landscape.model.history import log_end, read_lines, training_state, went_on_to
 from landscape.model.layer_rules import inspect_command
-from landscape.store import LandscapeStore, root_problems
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
+from landscape.store.runs import root_problems
 from landscape.store.state import (
     COMPLETE,
     DAMAGED,

@@ -8,7 +8,7 @@ from typing import Any
 
 from landscape.core.digests import digest
 from landscape.core.grid import Floats, Grid
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR
 

@@ -25,7 +25,7 @@ from landscape.core.folders import open_folder
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 
 @dataclass(frozen=True)

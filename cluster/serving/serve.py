@@ -42,7 +42,7 @@ from landscape.core.http import (
     new_token,
     own_names,
 )
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LOOK_SECONDS = 0.1  # between two looks for a signal
 DRAIN_SECONDS = 15.0  # for the answers under way; the supervisor grants 20

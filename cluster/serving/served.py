@@ -19,7 +19,7 @@ from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
 from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError, shown
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it
 EARLY_SECONDS = 1.0  # after which the disk is looked at beside the answers, so that under load no request waits for it

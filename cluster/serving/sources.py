@@ -13,8 +13,9 @@ from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.job.job import Job
 from landscape.job.reading import read_job
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
+from landscape.store.runs import landscape_names
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LATEST = "latest"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.compute.tasks import Floats
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import NOT_FINITE, OK, Surface
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from cluster.training.board import KEPT, PACE
 from landscape.core.errors import JobError, shown
-from landscape.training import Training
 from landscape.training.checkpoints import Checkpoint
 from landscape.training.distributed import Share
+from landscape.training.training import Training
 
 # Within an epoch a line says how far it is, first after so many seconds, then after twice as many each time.
 TELL_SECONDS, MOST_TELL_SECONDS = 5.0, 60.0

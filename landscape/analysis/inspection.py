@@ -18,7 +18,7 @@ from landscape.core.errors import JobError, shown
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
 from landscape.model.layer_rules import RULES, Finding, asked_rules
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE
 

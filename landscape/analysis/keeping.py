@@ -11,8 +11,9 @@ from landscape.analysis.sides import Side
 from landscape.compute.paired import Floats
 from landscape.core.errors import JobError
 from landscape.core.lock import driver_alive
-from landscape.store import LandscapeStore, refuse_unwritable
-from landscape.store.tidying import keep_with_landscape, writing
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import keep_with_landscape, writing
+from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
 
 MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened

@@ -9,7 +9,8 @@ import numpy as np
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
 from landscape.surface.surface import Surface
 
 

@@ -7,7 +7,8 @@ from landscape.core.validation import AUTO
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape, with_likes
 from landscape.job.recorded import spec_as_computed
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
 
 
 def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:

@@ -17,8 +17,8 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.job.recorded import DEFAULTS
 from landscape.model.parameters import State, direction_digest, norm
-from landscape.store import LandscapeStore
 from landscape.store.format import PathPlan
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import plain
 from landscape.surface.record_parts import AxisRecord
 

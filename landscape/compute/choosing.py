@@ -18,7 +18,7 @@ from landscape.evaluation.tuning.questions import Freedom, Limits
 from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
-from landscape.store import landscape_names
+from landscape.store.runs import landscape_names
 
 log = logging.getLogger("landscape")
 

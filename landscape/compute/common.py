@@ -15,7 +15,7 @@ from landscape.job.directions.base import Workers
 from landscape.job.job import Job
 from landscape.problem.samples import Samples
 from landscape.problem.terms import Problem
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import RandomData
 
 

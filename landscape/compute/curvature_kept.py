@@ -24,7 +24,7 @@ from landscape.compute.lanczos import Krylov, Product, Step, lanczos
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.job.directions.file import STEPS
-from landscape.store import write_error
+from landscape.store.runs import write_error
 
 SAME_LOSS = 1e-4  # what machines may differ by in float32, and no change of a problem that matters
 

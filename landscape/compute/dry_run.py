@@ -13,7 +13,8 @@ from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
 from landscape.model.parameters import State
 from landscape.problem.samples import Samples
-from landscape.store import LandscapeStore, has_constant_loss
+from landscape.store.examination import has_constant_loss
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 
 log = logging.getLogger("landscape")

@@ -22,7 +22,7 @@ from landscape.core.lock import run_lock
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.base import Eigenpair, Spectrum
 from landscape.job.directions.file import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
-from landscape.store import write_error
+from landscape.store.runs import write_error
 
 STEPS_A_LINE = 10  # between two messages on how far it is
 # A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.

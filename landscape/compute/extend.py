@@ -18,12 +18,11 @@ from landscape.compute.widening import Ranges, parse_ranges, per_axis, wider_siz
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import check_whole
 from landscape.job.job import Job
-from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.commit import finish_move
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import why_incomplete
-from landscape.store.moving import finish_move
-from landscape.store.rename import extension_name, replace_landscape
-from landscape.store.results import Run, open_run
-from landscape.store.tidying import remove_landscape, writing
+from landscape.store.results import Run, extension_name, open_run, remove_landscape, replace_landscape, writing
+from landscape.store.runs import refuse_unwritable
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
 
 

@@ -15,7 +15,7 @@ from landscape.core.grid import Grid, Index
 from landscape.core.plan import Plan
 from landscape.evaluation.batching import batching_of
 from landscape.problem.samples import Samples
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of an identity an extension may change
 

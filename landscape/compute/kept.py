@@ -9,7 +9,7 @@ from landscape.core.plan import Reduction
 from landscape.evaluation.reduction import terms_of
 from landscape.job.job import Job
 from landscape.problem.supervised import Observe
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import SampleLosses
 
 BYTES = SampleLosses.dtype.itemsize  # of one loss

@@ -16,7 +16,7 @@ from landscape.evaluation.layers import layers_at
 from landscape.job.landscape_options import Layers
 from landscape.model.parameters import State
 from landscape.problem.user_code import in_folder
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import BREAKING, LayersRecord
 
 

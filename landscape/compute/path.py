@@ -15,8 +15,8 @@ from landscape.job.directions.plane import PlaneDirection
 from landscape.job.directions.tensors import PrincipalComponents, gram_matrix, gram_of_centred, project, refuse_diverged
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import State
-from landscape.store import LandscapeStore
 from landscape.store.format import MIXED, NETWORK, PathPlan
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import PathRecord
 
 

@@ -23,7 +23,7 @@ from landscape.job.landscape_options import Convexity
 from landscape.model.parameters import State, trainable_matrices
 from landscape.problem.terms import Problem
 from landscape.problem.user_code import in_folder, in_words
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import EIGENVALUES, RATIO, ConvexityRecord
 
 

@@ -58,8 +58,9 @@ from landscape.problem.randomness import look_for_randomness, randomness_warning
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import guessing_of
 from landscape.problem.user_code import in_folder
-from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
+from landscape.store.runs import landscape_names, refuse_unwritable
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import RandomData
 

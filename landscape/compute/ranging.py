@@ -15,7 +15,7 @@ from landscape.core.plan import Plan
 from landscape.job.directions.base import DirectionTensors, Range
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import norm
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.record_entries import FoundRange
 

@@ -11,7 +11,8 @@ from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.folders import locate
 from landscape.core.plan import BatchNorm, Plan, Precision, Reduction, default_plan
 from landscape.job.job import Job, names_a_run
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
 
 
 def recorded_plan(stored: LandscapeStore) -> Plan:

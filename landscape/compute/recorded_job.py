@@ -9,7 +9,7 @@ from typing import Any
 from landscape.core.errors import JobError, shown
 from landscape.job.job import Job
 from landscape.job.recorded import spec_as_computed
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 Callback = str | Callable[[], Any]
 

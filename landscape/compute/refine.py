@@ -22,7 +22,7 @@ from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job
 from landscape.job.landscape_options import Refine
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (

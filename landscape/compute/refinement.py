@@ -15,7 +15,7 @@ from landscape.compute.recorded import recorded_plan
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Floats, Tile
 from landscape.core.plan import Plan
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import as_stretches, of_coarser_level, of_stretches
 

@@ -13,11 +13,11 @@ from typing import Any
 from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
 from landscape.job.job import Job
-from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.commit import finish_move
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import Box, Finer, levels_left, refinable
-from landscape.store.moving import finish_move
-from landscape.store.results import Run, open_run
-from landscape.store.tidying import writing
+from landscape.store.results import Run, open_run, writing
+from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import BLOCK
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED

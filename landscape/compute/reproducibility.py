@@ -26,7 +26,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before
 from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses
 from landscape.evaluation.values import Values
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.record_parts import CheckRecord, OwnModelRecord
 

@@ -14,7 +14,7 @@ from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.work import Task
 from landscape.core.errors import shown
 from landscape.core.grid import Floats, Tile
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import OVER_SAMPLES
 
 AT_ONCE = 64  # tiles that share their syncs

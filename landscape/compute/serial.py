@@ -37,8 +37,8 @@ from landscape.evaluation.tuning.questions import Limits
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.problem.user_code import in_folder
-from landscape.store import write_error
 from landscape.store.results import Run
+from landscape.store.runs import write_error
 
 # A landscape of the job that is on disk, open for writing; None for one that is new.
 OpenOne: TypeAlias = Callable[[PreparedJob, PreparedLandscape], OpenLandscape | None]

@@ -11,8 +11,8 @@ from landscape.core.grid import Index
 from landscape.core.validation import AUTO
 from landscape.job.directions.file import EigenDirection
 from landscape.model.parameters import describe_parameters, layout
-from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
+from landscape.store.landscape import LandscapeStore
 
 
 def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:

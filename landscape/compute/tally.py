@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from landscape.core.errors import Failure, Progress
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import ProgressRecord, WorkerRecord
 
 SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next

@@ -25,7 +25,7 @@ from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.problem.user_code import cause_of
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, OVER_SAMPLES, PATH_MOMENTS
 
 log = logging.getLogger("landscape")

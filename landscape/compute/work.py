@@ -11,7 +11,7 @@ from landscape.compute.prepared import PreparedLandscape
 from landscape.core.grid import Index
 from landscape.evaluation.reduction import Before
 from landscape.model.parameters import State
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import ConvexityRecord, LayersRecord
 
 Floats = NDArray[np.float64]

@@ -28,8 +28,8 @@ from landscape.page.thumbnails import no_thumbnail, thumbnail_answer
 from landscape.page.training import history_answer, history_query, history_stamp
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
-from landscape.store.places import Directory, GoneError, Place
 from landscape.store.state import cause_of
+from landscape.store.status import Directory, GoneError, Place
 from landscape.surface.surface import check_observable
 from landscape.views.draw.style import COLOUR_SCALES
 

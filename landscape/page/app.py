@@ -22,8 +22,8 @@ from landscape.page.answers import Answer, pack_json
 from landscape.page.api import Api
 from landscape.page.assets import Assets
 from landscape.page.queries import LONGEST_QUERY, Query
-from landscape.store.places import GoneError, Place
 from landscape.store.state import cause_of
+from landscape.store.status import GoneError, Place
 
 log = logging.getLogger("landscape.page")
 

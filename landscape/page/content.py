@@ -12,8 +12,9 @@ from landscape.core.digests import digest
 from landscape.core.files import Folder
 from landscape.core.grid import Index
 from landscape.page.levels import LevelContent, Levels, lowest_of
-from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
-from landscape.store.stamps import NotedChunks
+from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes
+from landscape.store.landscape import LandscapeStore, read_axes, read_path
+from landscape.store.picked import PickedValues
 from landscape.store.state import state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record

@@ -14,7 +14,7 @@ from landscape.core.errors import JobError
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
 from landscape.page.service import ServiceError, answer_of
-from landscape.store import LandscapeStore, read_axes
+from landscape.store.landscape import LandscapeStore, read_axes
 from landscape.store.state import finite
 from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR

@@ -8,7 +8,7 @@ from typing import Any
 
 from landscape.core.errors import LandscapeError
 from landscape.page.runs import RunReader
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import FACTORS, Finer, box_of_blocks, levels_left, points_left
 from landscape.store.state import cause_of
 from landscape.surface.surface import Axis

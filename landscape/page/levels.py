@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from landscape.core.files import Folder
 from landscape.core.grid import Floats, Index
-from landscape.store import LandscapeStore, PickedValues, chunk_changes, read_axes
-from landscape.store.stamps import NotedChunks, file_stamp
+from landscape.store.changes import NotedChunks, chunk_changes, file_stamp
+from landscape.store.landscape import LandscapeStore, read_axes
+from landscape.store.picked import PickedValues
 from landscape.surface.derived import derive
 from landscape.surface.surface import NOT_COMPUTED, Axis, Surface
 

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from landscape.page.viewers import Viewer, event
-from landscape.store.places import Directory, FoundRun, changed
-from landscape.store.status import Row, Summaries, pending_row
+from landscape.store.status import Directory, FoundRun, Row, Summaries, changed, pending_row
 
 T = TypeVar("T")
 

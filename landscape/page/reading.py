@@ -11,9 +11,9 @@ from landscape.core.errors import NotFoundError, shown
 from landscape.core.folders import open_folder
 from landscape.core.grid import Index
 from landscape.page.content import Block, Content, View, thinned_view
-from landscape.store import LandscapeStore
-from landscape.store.places import GoneError
-from landscape.store.stamps import file_stamp
+from landscape.store.changes import file_stamp
+from landscape.store.landscape import LandscapeStore
+from landscape.store.status import GoneError
 
 TRIES = 5  # at reading a landscape whose place another one takes meanwhile
 

@@ -13,9 +13,9 @@ from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.page.content import View
 from landscape.page.reading import Change, LandscapeReader
-from landscape.store import survey
-from landscape.store.places import FoundRun, GoneError
-from landscape.store.stamps import file_stamp
+from landscape.store.changes import file_stamp
+from landscape.store.runs import survey
+from landscape.store.status import FoundRun, GoneError
 
 T = TypeVar("T")
 

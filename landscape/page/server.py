@@ -15,7 +15,7 @@ from landscape.core.errors import Interrupted
 from landscape.core.http import BACKLOG, Guard, Server, is_address, listen, new_token, own_names
 from landscape.page.api import Api
 from landscape.page.app import make_app
-from landscape.store.places import Place
+from landscape.store.status import Place
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 KEEP_ALIVE_SECONDS = 75

@@ -18,8 +18,8 @@ from landscape.page.runs import RunChange, RunReader
 from landscape.page.service import landscapes_served, serve_command
 from landscape.page.tiles import tile_facts
 from landscape.page.viewers import Viewer, event
-from landscape.store.places import GoneError
 from landscape.store.state import cause_of
+from landscape.store.status import GoneError
 from landscape.surface.surface import check_observable
 
 T = TypeVar("T")

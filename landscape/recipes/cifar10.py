@@ -29,7 +29,7 @@ from landscape.recipes.labels import class_numbers
 from landscape.recipes.options import LoopOptions, takes_loop_options
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Draws, Images, Trained, seeded
-from landscape.training import Training
+from landscape.training.training import Training
 
 Split = Literal["train", "test"]
 

@@ -22,7 +22,7 @@ from landscape.recipes.lenet import OF_OPTIMIZERS
 from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
 from landscape.recipes.options import LoopOptions, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
-from landscape.training import Training
+from landscape.training.training import Training
 
 RECIPE = ImageRecipe(PLACE, "landscape.recipes.cnn:problem", INTERVALS)
 SMALLEST = 4  # pixels a side: two poolings leave one

@@ -19,7 +19,7 @@ from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
-from landscape.training import Training
+from landscape.training.training import Training
 
 PROBLEM = "landscape.recipes.digits:problem"
 INTERVALS = ((0, 1, 2, 3), (7, 8, 9, 10))

@@ -28,8 +28,8 @@ from landscape.recipes.published import DEFAULT, OF_OPTIMIZERS, told, with_publi
 from landscape.recipes.resnet50 import ResNet50
 from landscape.recipes.source import Photographs
 from landscape.recipes.training import Trained, fit, seeded, training_of
-from landscape.training import Training
 from landscape.training.distributed import smallest_share, steps_in
+from landscape.training.training import Training
 
 Split = Literal["train", "val"]
 

@@ -14,7 +14,7 @@ from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.options import LoopOptions, settings_of
 from landscape.recipes.training import Arrays, Images, Trained, Transform, as_stored, fit, training_of
-from landscape.training import Training
+from landscape.training.training import Training
 
 
 @dataclass(frozen=True)

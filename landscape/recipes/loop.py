@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from landscape.recipes.precision import ScaledSteps, outputs_of
 from landscape.recipes.settings import Settings, schedule_of
 from landscape.recipes.sources import Source
-from landscape.training import Training
 from landscape.training.collector import TrajectoryCollector
 from landscape.training.distributed import Share, epoch_order, shares, steps_in
+from landscape.training.training import Training
 
 log = logging.getLogger("landscape")
 

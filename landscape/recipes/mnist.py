@@ -26,7 +26,7 @@ from landscape.recipes.labels import class_numbers
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import LoopOptions, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
-from landscape.training import Training
+from landscape.training.training import Training
 
 Scaling = Literal["pad", "resize"]
 Split = Literal["train", "test"]

@@ -13,8 +13,8 @@ from landscape.core.validation import Unit
 from landscape.recipes.defaults import OptionTable
 from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report
-from landscape.training import Training
 from landscape.training.schedules import RateSchedule
+from landscape.training.training import Training
 
 
 class LoopOptions(TypedDict, total=False):

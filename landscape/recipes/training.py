@@ -21,8 +21,9 @@ from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
 from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
-from landscape.training import Training, ranks
+from landscape.training import ranks
 from landscape.training.distributed import steps_in
+from landscape.training.training import Training
 
 __all__ = [
     "Arrays",

@@ -1,14 +1,14 @@
 """The Zarr store of a run's landscapes. Only this package knows Zarr."""
 
+from landscape.store.arrays import Examination, status_of
 from landscape.store.changes import ChunkChanges, chunk_changes
-from landscape.store.chunks import Examination, status_of
-from landscape.store.durable import DurableStore
+from landscape.store.chunk_io import DurableStore
 from landscape.store.examination import has_constant_loss
 from landscape.store.format import MIXED, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan
-from landscape.store.imported import ImportedValues, write_imported
-from landscape.store.landscape import LandscapeStore
+from landscape.store.importing import ImportedValues, write_imported
+from landscape.store.landscape import LandscapeStore, read_axes, read_path
 from landscape.store.picked import PickedValues
-from landscape.store.rename import (
+from landscape.store.results import (
     begun_extension,
     extension_name,
     refuse_taken,
@@ -28,7 +28,6 @@ from landscape.store.runs import (
     survey,
     write_error,
 )
-from landscape.store.surfaces import read_axes, read_path
 
 __all__ = [
     "MIXED",

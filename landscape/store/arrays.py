@@ -4,33 +4,85 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence, Set
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
+from landscape.core.errors import JobError, shown
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
-from landscape.store.chunks import Checked
-from landscape.store.described import DescribedArray, Expected
-from landscape.store.documents import Documents
-from landscape.store.format import path_moment_rows, rows_written, with_stderr
-from landscape.store.metadata import StoredArray
+from landscape.store.documents import DescribedArray, Documents, Expected
+from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
 from landscape.surface.record import Record, parse_axis
 from landscape.surface.refinement import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.surface.surface import (
     LOSS_SAMPLES,
     MOMENT_PARTS,
     MOMENTS,
+    NOT_FINITE,
+    OK,
     ORIGIN_SAMPLES,
     PATH_MOMENTS,
     RISE_STDERR,
     SAMPLE_INDEX,
     SAMPLE_WEIGHTS,
+    SampleLosses,
 )
+
+# ----------------------------------------------------------------------------------------------------
+# What an examination of the chunks finds: which tiles are left to compute, and which chunks are damaged.
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What is left to compute of a landscape, and which chunks are damaged.
+
+    Attributes:
+        missing_mask: over the tiles, those to compute.
+        path_missing: the stretches of the path to compute, in snapshots.
+        damaged: the damaged chunks, each as the name of its array and its index.
+    """
+
+    missing_mask: NDArray[np.bool_]
+    path_missing: tuple[slice, ...]
+    damaged: tuple[tuple[str, Index], ...]
+
+    @property
+    def missing(self) -> frozenset[Index]:
+        """The indices of the tiles to compute."""
+        return frozenset(map(tuple, np.argwhere(self.missing_mask).tolist()))
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to compute, of the tiles and of the path."""
+        return not self.missing_mask.any() and not self.path_missing
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The values of an array, and its damaged chunks, each as the name of the array and its index."""
+
+    values: NDArray[Any]
+    damaged: list[tuple[str, Index]]
+
+
+def status_of(loss: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """1 where the loss is finite, 2 where it is NaN or infinite."""
+    return np.where(np.isfinite(loss), OK, NOT_FINITE).astype(np.uint8)
+
+
+def chunks_where(mask: NDArray[np.bool_], chunks: Sequence[int]) -> set[Index]:
+    """The indices of the chunks in which `mask` holds anywhere."""
+    places = np.argwhere(mask) // np.asarray(chunks)
+    return set(map(tuple, np.unique(places, axis=0).tolist())) if len(places) else set()
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def draws_runs(record: Record) -> bool:
@@ -245,3 +297,91 @@ class LandscapeArrays:
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
         written = rows_written(array) if name == "directions" else []
         return (index for index in chunks if name != "directions" or written[index[0]])
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is stored of single samples: their places in the data, their losses, and what belongs to the samples alone.
+
+
+def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
+    """The places of the samples in the data; None where they were not recorded, or are damaged."""
+    if not arrays.moment_rows or arrays.level:
+        return None
+    checked = arrays.read_checked(SAMPLE_INDEX, {(0,)})
+    return None if checked.damaged else checked.values
+
+
+def stored_losses(arrays: LandscapeArrays) -> SampleLosses | None:
+    """The losses of single samples, nothing of them read yet; None where they are not kept."""
+    if not arrays.kept_samples:
+        return None
+    reader = arrays.reader(LOSS_SAMPLES)
+
+    def read(index: Index) -> NDArray[Any] | None:
+        return next(values for _, values, _ in reader.read([index]))
+
+    over: dict[str, Callable[[], NDArray[Any] | None]] = {
+        name: partial(_over_samples, arrays, name) for name in arrays.over_samples
+    }
+    return SampleLosses(arrays.name, reader.shape, reader.chunks, read, over)
+
+
+def _over_samples(arrays: LandscapeArrays, name: str) -> NDArray[Any] | None:
+    """An array over the samples; None where it is not written yet, or damaged."""
+    return next(values for _, values, _ in arrays.reader(name).read([(0,)]))
+
+
+def arrays_over_samples(
+    arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]
+) -> dict[str, NDArray[Any]]:
+    """The arrays over the samples that are to be written with some tiles, unless they are there.
+
+    Raises:
+        JobError: the tiles have another number of samples than the landscape, or other weights.
+    """
+    if not arrays.kept_samples:
+        return {}
+    stored = {name: _over_samples(arrays, name) for name in arrays.over_samples}
+    weights = stored[SAMPLE_WEIGHTS]
+    for values in tiles:
+        count = values[LOSS_SAMPLES].shape[-1]
+        if count != arrays.kept_samples:
+            raise JobError(
+                f"keep_samples: observe returned {count} losses for the {arrays.kept_samples} samples of landscape "
+                f"{shown(arrays.name)}; return one per sample, or leave keep_samples out"
+            )
+        weights = values[SAMPLE_WEIGHTS] if weights is None else weights
+        refuse_other_weights(weights, values[SAMPLE_WEIGHTS])
+    absent = any(values is None for values in stored.values())
+    return {name: tiles[0][name] for name in arrays.over_samples} if absent else {}
+
+
+def refuse_other_weights(before: NDArray[np.float64], now: NDArray[np.float64]) -> None:
+    """Refuse weights of samples that are not those of another point.
+
+    Raises:
+        JobError: they are others.
+    """
+    differ = before != now
+    if differ.any():
+        sample = int(np.argmax(differ))
+        raise JobError(
+            f"keep_samples: 'weight' must be the same at every point, not {before[sample]:.6g} and then "
+            f"{now[sample]:.6g} for sample {sample}; leave keep_samples out, or return weights of the data alone"
+        )
+
+
+def spoilt_over_samples(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
+    """The damaged arrays over the samples, each as its name and chunk; a tile that brings them anew is marked missing.
+
+    Args:
+        missing: a mask over the tiles of those to compute; it is changed.
+    """
+    if missing.all():  # the first tile that is computed brings them
+        return []
+    damaged: list[tuple[str, Index]] = [
+        (name, (0,)) for name in arrays.over_samples if _over_samples(arrays, name) is None
+    ]
+    if damaged:
+        missing[np.unravel_index(int(np.argmin(missing)), missing.shape)] = True
+    return damaged

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -139,3 +140,34 @@ def _indexed(stamps: Mapping[str, str], counts: Index) -> dict[Index, Stamp]:
             if len(index) == len(counts):
                 found[index] = (stamp,)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# What tells two contents of files and chunks apart, without reading them.
+
+
+def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
+    """What tells two contents of a local file apart; None where it is not there, and in an object store."""
+    if "://" in folder.name:
+        return None
+    try:
+        status = os.stat(folder.place(path))
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+class NotedChunks:
+    """A number that differs between two contents of some chunks; `total` does not depend on the order of noting."""
+
+    def __init__(self) -> None:
+        self._noted: dict[tuple[str, Index], int] = {}
+        self.total = 0
+
+    def note(self, array: str, chunks: Iterable[Index], changes: ChunkChanges) -> None:
+        """Take these chunks of an array as they are now."""
+        for index in chunks:
+            stamp = repr((array, index, changes.present.get(index))).encode()
+            number = int.from_bytes(blake2b(stamp, digest_size=8).digest())
+            self.total = (self.total + number - self._noted.get((array, index), 0)) % (1 << 64)
+            self._noted[array, index] = number

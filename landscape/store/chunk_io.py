@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 from numpy.typing import NDArray
-from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ObjectStore
 
-from landscape.core.files import open_plain
+from landscape.core.files import fsync, open_plain, whole_file
+from landscape.core.folders import open_objects
 from landscape.core.grid import Index, tile_at, tile_counts
-from landscape.store.codec import Damaged, decode, longest
-from landscape.store.metadata import StoredArray
+from landscape.core.object_store import ObjectFolder
+from landscape.store.format import Damaged, StoredArray, decode, encode, longest
 
 BATCH = 512  # chunks in memory at once, and
 BATCH_BYTES = 1 << 28  # no more than so many bytes of them
@@ -151,3 +154,194 @@ async def _listed(store: Store, prefix: str, counts: Index) -> list[Index]:
             if None not in numbers:
                 indices.append(tuple(number for number in numbers if number is not None))
     return indices
+
+
+# ----------------------------------------------------------------------------------------------------
+# A local Zarr store whose writes survive a power cut.
+
+METADATA = "zarr.json"
+SYNCS = 16  # at once
+
+
+class DurableStore(LocalStore):
+    """A local store that can make what it wrote survive a power cut: Zarr renames files, but never syncs them."""
+
+    def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
+        super().__init__(root, read_only=read_only)
+        self._unsynced: set[Path] = set()
+        self._synced_folders: set[Path] = set()
+        self._ours: set[Path] = set()  # folders seen to be no links
+
+    async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
+        place = self.root / key
+        self.refuse_elsewhere(key)
+        if place.name == METADATA and not exclusive:
+            # Attributes are rewritten while a job runs: were the new name on the disk before the bytes, a power cut
+            # would leave an empty file in place of the old one, and with it no landscape.
+            self._check_writable()
+            await asyncio.to_thread(_write_whole, place, value.to_bytes())
+        else:
+            await super()._set(key, value, exclusive)
+        self._unsynced.add(place)
+
+    def refuse_elsewhere(self, key: str) -> None:
+        """Refuse to write where a link leads away from the run, and to make anew what was taken away meanwhile."""
+        array, chunk, _ = key.partition("/c/")
+        if chunk:
+            self.refuse_taken_away(array)
+        above = (self.root / key).parent
+        while above not in self._ours:
+            if above.is_symlink():
+                raise OSError(errno.ELOOP, "leads out of the run by a link, which is not followed", str(above))
+            self._ours.add(above)
+            if above == self.root:
+                break
+            above = above.parent
+
+    def refuse_taken_away(self, path: str) -> None:
+        """Refuse to write below a folder that is not there any more, which Zarr would make anew.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        if not (self.root / path).is_dir():
+            raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / path))
+
+    async def flush(self) -> None:
+        """Sync every file written since the last call, the folders that name them, and new folders above."""
+        files, self._unsynced = self._unsynced, set()
+        await asyncio.to_thread(self._sync_all, files)
+
+    def _sync_all(self, files: set[Path]) -> None:
+        folders = {file.parent for file in files}
+        for folder in tuple(folders):
+            above = folder
+            while above != self.root.parent and above not in self._synced_folders:
+                folders.add(above.parent)
+                above = above.parent
+        # Side by side: the file system's journal takes many at once for the price of one.
+        with ThreadPoolExecutor(min(SYNCS, len(files) + len(folders) or 1)) as threads:
+            list(threads.map(fsync, (*files, *folders)))
+        self._synced_folders |= folders
+
+
+def _write_whole(place: Path, data: bytes) -> None:
+    with whole_file(place) as temporary:
+        temporary.write_bytes(data)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A Zarr store in an object store: a put is whole and stays, and a network that fails is no damage.
+
+
+def open_remote(url: str, *, read_only: bool) -> RemoteStore:
+    """The Zarr store at a URL; no request is made yet."""
+    return RemoteStore(open_objects(url), read_only=read_only)
+
+
+class RemoteStore(ObjectStore[Any]):
+    """Zarr's own store for obstore, its errors told apart.
+
+    Only an object that is not there may read as absent. A store that does not answer raises `StoreError`, which is
+    no `OSError`: whoever looks for damaged chunks must not find one for every answer that did not come.
+    """
+
+    def __init__(self, folder: ObjectFolder, *, read_only: bool = False) -> None:
+        super().__init__(folder.store, read_only=read_only)
+        self._folder = folder
+
+    def with_read_only(self, read_only: bool = False) -> RemoteStore:
+        """The same store, open for reading only or for writing too."""
+        return type(self)(self._folder, read_only=read_only)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """The bytes of an object, or those of a range of it; None where there is none.
+
+        Raises:
+            StoreError: the store does not answer, or refuses.
+        """
+
+        async def whole() -> Buffer:
+            answer = await obstore.get_async(self.store, key)
+            return prototype.buffer.from_bytes(bytes(await answer.bytes_async()))
+
+        if byte_range is not None:
+            return await self._folder.ask_async(lambda: super(RemoteStore, self).get(key, prototype, byte_range))
+        try:
+            return await self._folder.ask_async(whole, may_be_absent=True)
+        except FileNotFoundError:
+            return None
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is an object of that key."""
+        return await self._folder.ask_async(lambda: super(RemoteStore, self).exists(key))
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Put an object, where this process may write."""
+        self._folder.check_guard()
+        await self._folder.ask_async(lambda: super(RemoteStore, self).set(key, value))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Put an object unless there is one, where this process may write."""
+        self._folder.check_guard()
+        await self._folder.ask_async(lambda: super(RemoteStore, self).set_if_not_exists(key, value))
+
+    async def delete(self, key: str) -> None:
+        """Delete an object, where this process may write."""
+        self._folder.check_guard()
+        await self._folder.ask_async(lambda: super(RemoteStore, self).delete(key))
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Delete all objects below a prefix, where this process may write."""
+        self._folder.check_guard()
+        await self._folder.ask_async(lambda: super(RemoteStore, self).delete_dir(prefix))
+
+    async def list(self) -> AsyncGenerator[str, None]:
+        """The keys of all objects."""
+        for key in await self._all(super().list):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
+        """The keys of the objects below a prefix."""
+        for key in await self._all(lambda: super(RemoteStore, self).list_prefix(prefix)):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
+        """The names right below a prefix, of objects and of folders."""
+        for key in await self._all(lambda: super(RemoteStore, self).list_dir(prefix)):
+            yield key
+
+    async def _all(self, listing: Callable[[], AsyncGenerator[str, None]]) -> tuple[str, ...]:
+        """A whole listing: one that broke off in the middle is begun anew."""
+
+        async def collect() -> tuple[str, ...]:
+            return tuple([key async for key in listing()])
+
+        return await self._folder.ask_async(collect)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whole chunks of a landscape's arrays, written many at once.
+
+
+def write_chunks(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
+    """Write each array's chunk at an index; when this returns all of them are handed to the store."""
+    sync(_write(store, chunks))
+
+
+def write_document(store: Store, key: str, data: bytes) -> None:
+    """Write one metadata document whole."""
+    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
+
+
+async def _write(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
+    gate, buffer = asyncio.Semaphore(CONCURRENT), default_buffer_prototype().buffer
+
+    async def one(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
+        async with gate:
+            await store.set(array.key(index), buffer.from_bytes(encode(array, values)))
+
+    # All of them end before the first error is raised: nothing is written behind the caller's back.
+    for error in await asyncio.gather(*(one(*each) for each in chunks), return_exceptions=True):
+        if error is not None:
+            raise error

@@ -13,13 +13,24 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
+from landscape.core.files import PARTIAL, Folder, Place
+from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index, Tile
-from landscape.store.arrays import LandscapeArrays
-from landscape.store.chunks import status_of
-from landscape.store.durable import DurableStore
-from landscape.store.format import PathPlan, parameter_layout, rows_written
-from landscape.store.kept import arrays_over_samples
-from landscape.store.writing import write_chunks
+from landscape.store.arrays import LandscapeArrays, arrays_over_samples, status_of
+from landscape.store.chunk_io import DurableStore, write_chunks, write_document
+from landscape.store.documents import FOLDER, METADATA, Documents
+from landscape.store.format import BadMetadataError, PathPlan, parameter_layout, rows_written
+from landscape.store.runs import (
+    Move,
+    at_level,
+    end_move,
+    names_after,
+    open_zarr,
+    read_move,
+    renamed,
+    unmark,
+    write_move,
+)
 from landscape.surface.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 
 if TYPE_CHECKING:
@@ -133,3 +144,94 @@ def repair_constants(
             pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]
             write_synced(arrays, pieces)
     write_synced(arrays, [(name, (0,), np.asarray(values)) for name, values in places.items()])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Damaged documents of a landscape, replaced by their copies in the root when a driver opens it.
+
+
+def mend_arrays(arrays: LandscapeArrays, path: str, store: Store, documents: Documents) -> None:
+    """Write the document of each array anew for which the root's copy stands in.
+
+    Args:
+        path: of the landscape in the store.
+    """
+    for name in arrays.names:
+        array = arrays.describe(name)
+        if array.problem:
+            write_document(store, f"{path}/{name}/{METADATA}", documents.text(array.document))
+    flush(store)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Landscapes that are removed, get another name, or take the place of another one; under the lock of their run.
+
+
+def move_landscape(run: Place, move: Move) -> None:
+    """Remove a landscape or give it another name, in place of the one that has that name.
+
+    For every reader of this package it is done at one moment; killed afterwards, `finish_move` does the rest.
+    """
+    folder = open_folder(run)
+    write_move(folder, move)
+    finish_move(folder)
+
+
+def finish_move(run: Place) -> Move | None:
+    """Do the rest of a change of names that a process was killed in.
+
+    Returns:
+        The change; None where there was nothing to do.
+    """
+    folder = open_folder(run)
+    move = read_move(folder)
+    if move is None:
+        return None
+    if move.target is not None:
+        _rename(folder, move.source, move.target)
+        _write_record(folder, move.target, move.position)
+        _delete_partial(folder, move.target)
+    _delete(folder, move.source)
+    write_root(folder, Documents(folder))
+    end_move(folder)
+    return move
+
+
+def _delete_partial(folder: Folder, name: str) -> None:
+    """Delete the documents of a landscape that a process was writing when it was killed in this change."""
+    for file in folder.names(f"{FOLDER}/{name}"):
+        if PARTIAL in file:
+            folder.delete(f"{FOLDER}/{name}/{file}")
+
+
+def _rename(folder: Folder, source: str, target: str) -> None:
+    if not Documents(folder).exists(source):  # that file goes last: all others have their new paths
+        return
+    _delete(folder, target)
+    folder.rename(f"{FOLDER}/{source}", f"{FOLDER}/{target}", METADATA)
+
+
+def _delete(folder: Folder, name: str) -> None:
+    # First the document: what is left of a landscape is then none for other readers of Zarr either.
+    folder.delete(f"{FOLDER}/{name}/{METADATA}")
+    folder.delete_below(f"{FOLDER}/{name}")
+    unmark(folder, name)
+
+
+def _write_record(folder: Folder, name: str, position: int | None) -> None:
+    """Have the documents of a landscape and of its levels say its new name."""
+    documents, store = Documents(folder), open_zarr(folder, read_only=False)
+    for path in (name, *(at_level(name, number) for number in documents.levels(name))):
+        try:
+            record, _ = documents.own(path)
+        except BadMetadataError:
+            continue  # damaged meanwhile
+        write_document(store, f"{path}/{METADATA}", documents.group(renamed(record, name, position).attributes))
+    flush(store)
+
+
+def write_root(folder: Folder, documents: Documents) -> None:
+    """Write the root's document anew, with copies of the documents of all landscapes, which xarray reads at once."""
+    store = open_zarr(folder, read_only=False)
+    write_document(store, METADATA, documents.root(names_after(folder.folders(FOLDER), None)))
+    flush(store)

@@ -7,22 +7,230 @@ document is damaged, its copy is read in its place, until a driver writes the do
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
+from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, flat, shown
 from landscape.core.files import Folder
-from landscape.store.attributes import missing_essentials
-from landscape.store.described import Described, DescribedArray, Expected, as_expected, landscape_of
-from landscape.store.metadata import (
+from landscape.core.grid import AXIS_NAMES, Index
+from landscape.core.validation import MAX_SIZE
+from landscape.store.format import (
+    FORMER_PATH_MOMENT,
     LARGEST_DOCUMENT,
+    LAYOUT,
+    SCHEMA_VERSION,
+    STORED,
     BadMetadataError,
+    StoredArray,
     checked_array,
     checked_group,
-    parse,
+    expected_array,
+    parse_metadata,
 )
-from landscape.surface.record import Record
+from landscape.surface.record import Record, parse, parse_axis, plain
+from landscape.surface.surface import PATH_MOMENTS
+
+# ----------------------------------------------------------------------------------------------------
+# The entries of a landscape's documents, checked.
+#
+# A malformed entry that the meaning of the values depends on is refused; any other one is left out.
+
+Essential = Literal["identity", "digest", "plan", "job"]
+ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # without these a landscape is read, and not gone on with
+# What is malformed among these is left out: nobody's values depend on it, and the driver writes it anew.
+TELLING = (
+    "progress", "precision_error", "provenance", "name", "precision", "batch_norm", "origin", "origin_step",
+    "num_samples", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures", "checks",
+    "connection", "compared", "snapshots", "guessing", "went_on_to", "own_model",
+)  # fmt: skip
+
+
+def checked_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
+    """The record that the attributes of a landscape hold, and the names of those that were malformed and left out.
+
+    Raises:
+        BadMetadataError: it cannot be told what the values are.
+    """
+    record, malformed = parse(attributes)
+    _check_observables(attributes.get("observables"), record)
+    for name in ESSENTIAL:
+        if name in malformed:
+            raise BadMetadataError(f"{name}: must be {'text' if name == 'digest' else 'a JSON object'}")
+    if "moment_rows" in malformed:
+        raise BadMetadataError("moment_rows: must be a list of text")
+    if "level" in malformed:
+        raise BadMetadataError("level: must say which blocks it holds")
+    if "keep_samples" in malformed:
+        raise BadMetadataError("keep_samples: must be true or false")
+    if record.identity is not None and record.digest is not None and _digest(record.identity.whole) != record.digest:
+        raise BadMetadataError("digest: does not match the recorded identity")
+    left_out = tuple(name for name in TELLING if name in malformed)
+    kept = {name: value for name, value in attributes.items() if name not in left_out}
+    if record.states("failures"):  # those of them that are whole
+        kept["failures"] = plain(record.failures)
+    return replace(record, attributes=kept), left_out
+
+
+def missing_essentials(record: Record) -> list[Essential]:
+    """What the landscape cannot be gone on with for, as its document has no such entry."""
+    return [name for name in ESSENTIAL if not record.states(name)]
+
+
+def axis_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an axis, without those that are malformed."""
+    malformed = parse_axis(attributes)[1]
+    return {name: value for name, value in attributes.items() if name not in malformed}
+
+
+def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
+    """Refuse where the places of the parameters in the stored directions do not fill them.
+
+    Raises:
+        BadMetadataError: names the field.
+    """
+    stored, places, end = attributes.get(STORED), attributes.get(LAYOUT), 0
+    if not isinstance(stored, list) or len(stored) != axes or not all(isinstance(written, bool) for written in stored):
+        raise BadMetadataError(f"stored: must be {axes} times true or false")
+    if not isinstance(places, list):
+        raise BadMetadataError("layout: must be a list of places")
+    for place in places:
+        shape = place.get("shape") if isinstance(place, dict) else None
+        if not isinstance(shape, list) or not all(type(length) is int and 0 <= length < 1 << 48 for length in shape):
+            raise BadMetadataError("layout: every place must have a shape of whole numbers")
+        if not isinstance(place.get("name"), str) or place.get("offset") != end:
+            raise BadMetadataError("layout: every place must have a name, and begin where the one before ends")
+        end += math.prod(shape)
+    if end != size:
+        raise BadMetadataError(f"layout: must fill {size} numbers, not {end}")
+
+
+def _check_observables(names: Any, record: Record) -> None:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadMetadataError("observables: must be a list of names")
+    usable = all(name and "/" not in name and "\\" not in name and not name.startswith(".") for name in names)
+    if "loss" not in names or len(set(names)) != len(names) or len(names) > 1000 or not usable:
+        raise BadMetadataError("observables: must be different names, `loss` among them")
+    if record.identity is not None and record.identity.whole.get("observables", names) != names:
+        raise BadMetadataError("observables: do not match the recorded identity")
+
+
+def _digest(identity: Any) -> str:
+    try:
+        return digest(identity)
+    except (ValueError, TypeError):
+        return ""
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether the attributes in two documents are of one landscape, at whatever progress."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return False
+    return all(one.get(name) == other.get(name) for name in (*ESSENTIAL, "imported")) and _created(one) == _created(
+        other
+    )
+
+
+def _created(attributes: Mapping[str, Any]) -> Any:
+    provenance = attributes.get("provenance")
+    return provenance.get("created") if isinstance(provenance, dict) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the metadata documents of a landscape and of its arrays describe, checked.
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is known of a landscape from its document.
+
+    Attributes:
+        problems: what is wrong with its own file, a sentence each.
+        mend: whether a driver must write the file anew.
+        path: the folder in the store that it lies in, where that is not its name: it is getting another name.
+    """
+
+    record: Record
+    problems: tuple[str, ...] = ()
+    mend: bool = False
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The shape and the chunks that an array must have, as another array of the landscape has them."""
+
+    shape: Index
+    chunks: Index
+
+
+@dataclass(frozen=True)
+class DescribedArray:
+    """An array as its document describes it.
+
+    Attributes:
+        problem: what is wrong with its own file, where the root's copy was read in its place; else empty.
+    """
+
+    array: StoredArray
+    document: dict[str, Any]
+    problem: str = ""
+
+
+def landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
+    """The checked record of a landscape, and the names of the entries left out.
+
+    Raises:
+        BadMetadataError: this software did not write it, or it is damaged.
+        JobError: a newer version of this software wrote it.
+    """
+    attributes = checked_group(document)
+    version = attributes.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise BadMetadataError("schema_version: must be a whole number; this is no landscape of this software")
+    if version > SCHEMA_VERSION:
+        raise JobError(
+            f"landscape {shown(name)} has schema version {shown(version)}, this software reads up to {SCHEMA_VERSION}; "
+            "update it, or use another run"
+        )
+    return checked_record(attributes)
+
+
+def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
+    """The same array, checked to be what its name promises.
+
+    Raises:
+        BadMetadataError: it is not; the message names the field.
+    """
+    if axes is None:
+        axes = tuple(reversed(array.dimension_names))
+        if axes != AXIS_NAMES[: len(axes)]:
+            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(array.dimension_names)}")
+        if not all(1 <= n <= MAX_SIZE for n in array.shape):
+            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(array.shape)}")
+    dtype, dimensions = expected_array(name, axes)
+    if array.dtype.name != dtype:
+        raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
+    if name == PATH_MOMENTS and array.dimension_names == (dimensions[0], FORMER_PATH_MOMENT):
+        dimensions = array.dimension_names
+    if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
+        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(array.dimension_names)}")
+    if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):
+        raise BadMetadataError(
+            f"shape: must be {shown(like.shape)} in chunks of {shown(like.chunks)}, as the others tell, not "
+            f"{shown(array.shape)} in {shown(array.chunks)}"
+        )
+    if name == "directions":
+        if array.shape[0] != len(axes) or array.chunks[0] != 1:
+            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(array.shape)}")
+        checked_layout(array.attributes, len(axes), array.shape[1])
+    return array
+
+
+# ----------------------------------------------------------------------------------------------------
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
@@ -231,7 +439,7 @@ class Documents:
             raise BadMetadataError(ABSENT) from None
         except OSError as error:
             raise BadMetadataError(f"cannot be read: {flat(error.strerror or str(error))}") from None
-        return parse(data)
+        return parse_metadata(data)
 
     def _place(self, path: str) -> str:
         return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)

@@ -2,26 +2,391 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
+import math
 import re
-from collections.abc import Callable, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from landscape import __version__
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, shown
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
+from landscape.core.grid import AXIS_NAMES, Grid, tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
-from landscape.store import ImportedValues, refuse_unwritable, survey, write_error, write_imported
-from landscape.store.hdf import read_hdf
-from landscape.store.import_surface import ImportedSurface, NoSurfaceError, refused
-from landscape.store.npz import read_npz
-from landscape.store.rename import refuse_taken
-from landscape.store.table import read_table
+from landscape.store.commit import move_landscape, write_synced
+from landscape.store.documents import FOLDER
+from landscape.store.format import NewArrays, PathPlan
+from landscape.store.import_surface import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface, refused
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import refuse_taken, staged_name
+from landscape.store.runs import Move, refuse_unwritable, survey, write_error
 from landscape.surface.record import Record
 from landscape.surface.record_parts import ImportRecord, ProgressRecord, Provenance
 from landscape.surface.surface import NOT_COMPUTED, OK
+
+# ----------------------------------------------------------------------------------------------------
+# The HDF5 files of Li et al.'s `loss-landscape` (2018): coordinates, losses and accuracies, -1 where not computed.
+
+MISSING = -1.0
+KIND = "HDF5 of loss-landscape"
+
+
+def read_hdf(file: Path) -> ImportedSurface:
+    """The surface in an HDF5 file with `xcoordinates`, `ycoordinates` where it has two axes, and `train_loss`.
+
+    `train_loss` becomes `loss`; all other arrays of its shape keep their names and values (accuracies are in percent).
+
+    Raises:
+        JobError: h5py is not installed.
+        NoSurfaceError: the file holds something else, or is damaged.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise JobError("HDF5 files need the package h5py; `pip install 'loss-landscape-cluster[h5]'`") from None
+    try:
+        with h5py.File(file, "r") as opened:
+            return _surface_of_hdf(opened, h5py)
+    except NoSurfaceError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise NoSurfaceError(f"is no HDF5 file, or is damaged: {message_of(error, 150)}") from None
+
+
+def _surface_of_hdf(opened: Any, h5py: Any) -> ImportedSurface:
+    # Links into other files are not followed: whoever wrote the file would choose what is read here.
+    names = [name for name in opened if isinstance(opened.get(name, getlink=True), h5py.HardLink)]
+    arrays = {name: opened[name] for name in names if isinstance(opened[name], h5py.Dataset)}
+    if "xcoordinates" not in arrays:
+        known = nearest("xcoordinates", sorted(arrays))
+        raise NoSurfaceError(f"has no array xcoordinates, as surfaces of loss-landscape have; {known}")
+    axes = [_read(name, arrays[name]) for name in ("xcoordinates", "ycoordinates") if name in arrays]
+    shape = tuple(len(axis) for axis in axes)
+    values = {
+        name: _read(name, array)
+        for name, array in arrays.items()
+        if name not in ("xcoordinates", "ycoordinates") and array.dtype.kind in "fiu" and array.ndim
+    }
+    for name, array in values.items():
+        if array.shape != shape:
+            raise NoSurfaceError(
+                f"{name!r} has shape {list(array.shape)}, its coordinates make {list(shape)}; they must agree"
+            )
+    # That software makes the array [x, y] and fills it in the order of numpy's meshgrid, in which x runs fastest.
+    turned = {name: array.ravel().reshape(tuple(reversed(shape))) for name, array in values.items()}
+    return make_surface(KIND, axes, turned, missing=MISSING)
+
+
+def _read(name: str, array: Any) -> Any:
+    """The values of a dataset, whose size is looked at first: a small file may promise any number of them."""
+    if array.size is None or array.size > MOST_POINTS or array.dtype.kind not in "fiu":
+        raise NoSurfaceError(f"{name!r} must be at most {MOST_POINTS} numbers, not {array.size} of {array.dtype}")
+    if array.external or array.is_virtual:
+        raise NoSurfaceError(f"{name!r} lies in another file, which is not read; copy the values into one file")
+    return array[()]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Landscapes that no job computed: values of other software, written at once.
+
+Floats = NDArray[np.float64]
+TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of axes
+
+
+@dataclass(frozen=True)
+class ImportedValues:
+    """The values of a landscape that no job computed.
+
+    Attributes:
+        values: float64 in the shape of the grid by their names; errors that are not there are NaN.
+        status: uint8 of the same shape.
+        labels: what the axes are; empty where that is not known.
+        path: the snapshots on the plane, with the losses there and at their projections.
+    """
+
+    grid: Grid
+    observables: Sequence[str]
+    values: Mapping[str, Floats]
+    status: NDArray[np.uint8]
+    labels: Sequence[str] = ()
+    path: tuple[PathPlan, Floats, Floats] | None = None
+
+
+def write_imported(run: Place, name: str, imported: ImportedValues, record: Record) -> None:
+    """Write a landscape whole; readers find it when all its values are there. Under the lock of the run.
+
+    Raises:
+        LandscapeError: something lies at the place in which it is made.
+        OSError: the run cannot be written.
+    """
+    from landscape.model.parameters import direction_digest  # of torch
+
+    folder, staged, grid = open_folder(run), staged_name(name), imported.grid
+    if folder.folders(f"{FOLDER}/{staged}"):
+        move_landscape(folder, Move(staged))  # of an import that was killed
+    # There are no directions; the digest of none is recorded with each axis.
+    nothing = direction_digest({})
+    labels = [*imported.labels, *[""] * len(grid.names)]
+    axes = [{"kind": "imported", "label": label, "digest": nothing} for label in labels[: len(grid.names)]]
+    tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)
+    plan = imported.path[0] if imported.path else None
+    new = NewArrays(grid, tile, tuple(imported.observables), axes, [{} for _ in grid.names], [], plan)
+    store = LandscapeStore.create(folder, staged, new, record)
+    for index in np.ndindex(tile_counts(grid.shape, tile)):
+        windows = store.tile(index).windows
+        chunks = [
+            (
+                array,
+                index,
+                imported.values[array][windows]
+                if array in imported.values
+                else np.full(store.tile(index).shape, math.nan),
+            )
+            for array in store.arrays.value_names
+        ]
+        write_synced(store.arrays, chunks)
+        write_synced(store.arrays, [("status", index, imported.status[windows])])
+    if imported.path is not None:
+        _, loss, projected = imported.path
+        for start in range(0, len(loss), store.path_chunk):
+            window = slice(start, min(start + store.path_chunk, len(loss)))
+            store.write_path(window, {"path_loss": loss[window], "path_projected_loss": projected[window]})
+    move_landscape(folder, Move(staged, name))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Arrays in NPZ: our own export, Landscaper's files, and any with a loss and its coordinates. Nothing is unpickled.
+
+MOST_ARRAYS = 1000
+LONGEST_TEXT = 64 << 20  # bytes of the text with what our own export says of the surface
+COORDINATES = (AXIS_NAMES, ("x", "y", "z"), ("xcoordinates", "ycoordinates", "zcoordinates"))
+MEANS = ("num_samples", "weighted", "terms", "derived")  # what a record says of the means that its values are
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def read_npz(file: Path) -> ImportedSurface:
+    """The surface in an NPZ file: `loss` (last axis first), `alpha`, `beta`, … or `x`, `y`, …, and further observables.
+
+    Of Landscaper's files, `loss` and `coordinates`, those of one and two axes are read.
+
+    Raises:
+        NoSurfaceError: the file holds something else, objects that would have to be unpickled, or is damaged.
+    """
+    try:
+        arrays = _arrays(file)
+    except NoSurfaceError:
+        raise
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as error:
+        raise NoSurfaceError(f"is no NPZ file, or is damaged: {message_of(error, 150)}") from None
+    if "coordinates" in arrays and "loss" in arrays:
+        return _landscaper(arrays)
+    for names in COORDINATES:
+        axes = [name for name in names if name in arrays]
+        if axes and tuple(axes) == names[: len(axes)]:
+            return _plain(arrays, axes)
+    raise NoSurfaceError(
+        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {shown(sorted(arrays))}"
+    )
+
+
+def _arrays(file: Path) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if len(members) > MOST_ARRAYS:
+            raise NoSurfaceError(f"must hold at most {MOST_ARRAYS} arrays, not {len(members)}")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name != member.filename:
+                with archive.open(member) as opened:
+                    arrays[name] = _array(name, opened)
+    return arrays
+
+
+def _array(name: str, opened: Any) -> NDArray[Any]:
+    """An array, whose size and type are looked at first: a small archive may promise any number of bytes."""
+    version = npy.read_magic(opened)
+    if version not in ((1, 0), (2, 0)):
+        raise NoSurfaceError(f"{name!r} is of a version of numpy's format that no plain array needs")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_column, dtype = read(opened)
+    if dtype.hasobject:
+        raise NoSurfaceError(f"{name!r} holds pickled objects, which may run code and are not read; save plain arrays")
+    count = int(np.prod(shape, dtype=object))
+    if (
+        count > MOST_POINTS
+        or (dtype.kind in "US" and count * dtype.itemsize > LONGEST_TEXT)
+        or dtype.itemsize > LONGEST_TEXT
+    ):
+        raise NoSurfaceError(f"{name!r} must be at most {MOST_POINTS} numbers, not {count} of {dtype}")
+    expected = count * dtype.itemsize
+    data = opened.read(expected + 1)
+    if len(data) != expected:
+        raise NoSurfaceError(
+            f"{name!r} promises {expected} bytes and holds {'more' if len(data) > expected else len(data)}"
+        )
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if by_column else "C")
+
+
+def _landscaper(arrays: Arrays) -> ImportedSurface:
+    coordinates, loss = arrays["coordinates"], arrays["loss"]
+    if coordinates.ndim != 2 or len(coordinates) > 2:
+        raise NoSurfaceError(
+            f"of Landscaper's surfaces those of one or two axes are read, not coordinates of {list(coordinates.shape)}"
+        )
+    others = {name: array for name, array in arrays.items() if array.shape == loss.shape and name != "coordinates"}
+    return make_surface("NPZ of Landscaper", list(coordinates), others)
+
+
+def _plain(arrays: Arrays, axes: list[str]) -> ImportedSurface:
+    about = _metadata(arrays)
+    taken = {*axes, "status", "metadata"}
+    values = {name: array for name, array in arrays.items() if name not in taken and not name.startswith("path_")}
+    labels = [about.get("axes", {}).get(axis, {}).get("label", "") for axis in axes] if about else []
+    told = Record.of({name: value for name, value in about.get("attributes", {}).items() if name in MEANS})
+    return make_surface(
+        "NPZ of this software" if about else "NPZ", [arrays[axis] for axis in axes], values, arrays.get("status"),
+        labels=[label if isinstance(label, str) else "" for label in labels],
+        means={name: getattr(told, name) for name in MEANS if told.states(name)},
+        path=_path(arrays, axes, about.get("path_unit")),
+    )  # fmt: skip
+
+
+def _metadata(arrays: Arrays) -> dict[str, Any]:
+    """What our own export says of the surface; empty where the file is another one."""
+    text = arrays.get("metadata")
+    if text is None or text.dtype.kind != "U" or text.ndim:
+        return {}
+    try:
+        about = json.loads(str(text))
+    except (ValueError, RecursionError):
+        return {}
+    parts = [about.get(name) for name in ("axes", "attributes")] if isinstance(about, dict) else [None, None]
+    axes, attributes = parts
+    if not isinstance(axes, dict) or not isinstance(attributes, dict):
+        return {}
+    return about if all(isinstance(axis, dict) for axis in axes.values()) else {}
+
+
+def _path(
+    arrays: Arrays, axes: list[str], unit: Any
+) -> tuple[PathPlan, NDArray[np.float64], NDArray[np.float64]] | None:
+    names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
+    if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
+        return None  # also where some snapshots were not computed: who reads it would take them for diverged ones
+    count = len(arrays["path_step"]) if arrays["path_step"].ndim == 1 else 0
+    if not count or any(arrays[name].shape != (count,) or arrays[name].dtype.kind not in "fiu" for name in names):
+        raise NoSurfaceError("its path_* arrays must be rows of numbers of one length; leave them out, or mend them")
+    steps, *places, distance, loss, projected = (arrays[name] for name in names)
+    at = np.stack([np.asarray(place, np.float64) for place in places], axis=1)
+    plan = PathPlan(
+        unit if unit == "step" else "epoch", tuple(int(step) for step in steps), at, distance.astype(np.float64)
+    )
+    return plan, loss.astype(np.float64), projected.astype(np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A long table in CSV: a row per point, with its coordinates, its loss and further observables.
+
+LONGEST_LINE = 1 << 16
+MOST_COLUMNS = 1000
+
+
+def read_table(file: Path) -> ImportedSurface:
+    """The surface in a CSV file with the columns `alpha`, `beta`, … or `x`, `y`, …, and `loss`, in any order of rows.
+
+    Raises:
+        NoSurfaceError: the file holds something else; the message names the line.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            names, rows = _numbers(opened)
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise NoSurfaceError(f"is no table of text: {message_of(error, 150)}") from None
+    for known in COORDINATES:
+        axes = [name for name in known if name in names]
+        if axes and tuple(axes) == known[: len(axes)]:
+            return _surface_of_table(names, rows, axes)
+    raise NoSurfaceError(f"has no columns alpha and beta, or x and y; its first line names {shown(names)}")
+
+
+def _numbers(opened: Any) -> tuple[list[str], Any]:
+    reader = csv.reader(iter(lambda: opened.readline(LONGEST_LINE), ""))
+    names = [name.strip() for name in next(reader, [])]
+    if not names:
+        raise NoSurfaceError("is empty")
+    if len(names) > MOST_COLUMNS or len(set(names)) != len(names):
+        raise NoSurfaceError(f"must name up to {MOST_COLUMNS} different columns in its first line, not {shown(names)}")
+    rows: list[list[float]] = []
+    for row in reader:
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise NoSurfaceError(
+                f"line {reader.line_num} has {len(row)} values, the first line names {len(names)} columns"
+            )
+        try:
+            rows.append(list(map(float, row)))
+        except ValueError:
+            raise NoSurfaceError(f"line {reader.line_num} must hold numbers, not {shown(row)}") from None
+        if len(rows) > MOST_POINTS // 4:
+            raise NoSurfaceError(f"must have at most {MOST_POINTS // 4} rows; save such a surface as NPZ")
+    if not rows:
+        raise NoSurfaceError("has no rows below its first line")
+    return names, np.array(rows, np.float64)
+
+
+def _surface_of_table(names: list[str], rows: Any, axes: list[str]) -> ImportedSurface:
+    columns = {name: rows[:, k] for k, name in enumerate(names)}
+    for axis in axes:
+        if not np.isfinite(columns[axis]).all():
+            raise NoSurfaceError(f"column {axis} must hold finite numbers")
+    split = [np.unique(columns[axis], return_inverse=True) for axis in axes]
+    coordinates, places = [each[0] for each in split], [each[1] for each in split]
+    shape = tuple(len(each) for each in reversed(coordinates))
+    count = int(np.prod(shape, dtype=object))
+    if count > MOST_POINTS or len(set(zip(*(place.tolist() for place in places), strict=True))) < len(rows):
+        what = "several rows for one point" if count <= MOST_POINTS else f"{len(rows)} rows and {count} crossings"
+        raise NoSurfaceError(f"must have one row per point of a grid, not {what}")
+    if count != len(rows):
+        sizes = " × ".join(str(len(each)) for each in coordinates)
+        raise NoSurfaceError(
+            f"is no whole grid: {len(rows)} rows, but {sizes} different coordinates make {count} points; add the others"
+            ", with nan as their loss"
+        )
+    index = tuple(reversed(places))
+    arrays = {}
+    for name, column in columns.items():
+        if name not in axes:
+            arrays[name] = np.empty(shape)
+            arrays[name][index] = column
+    status = arrays.pop("status", None)
+    return make_surface("CSV", coordinates, arrays, status)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[Path], ImportedSurface]] = {
     ".h5": read_hdf, ".hdf5": read_hdf, ".npz": read_npz, ".csv": read_table,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
@@ -15,31 +16,169 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, neare
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index, Tile
+from landscape.core.system import free_host_bytes
 from landscape.store import commit, examination, runs
-from landscape.store.arrays import LandscapeArrays
-from landscape.store.attributes import is_same, missing_essentials
-from landscape.store.chunks import Examination
-from landscape.store.constants import stored_directions, stored_path
-from landscape.store.creation import create_landscape
-from landscape.store.described import Described
-from landscape.store.documents import FOLDER, METADATA, Documents, refusal_of
-from landscape.store.durable import DurableStore
-from landscape.store.format import NewArrays, PathPlan
-from landscape.store.mending import mend_arrays
-from landscape.store.moving import finish_move, write_root
-from landscape.store.surfaces import read_surface
-from landscape.store.writing import write_document
+from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, sample_index, stored_losses
+from landscape.store.chunk_io import DurableStore, write_document
+from landscape.store.commit import finish_move, flush, mend_arrays, write_root
+from landscape.store.documents import (
+    FOLDER,
+    LEVELS,
+    METADATA,
+    Described,
+    Documents,
+    axis_attributes,
+    is_same,
+    missing_essentials,
+    refusal_of,
+)
+from landscape.store.examination import stored_directions, stored_path
+from landscape.store.format import MOST_CHUNK_POINTS, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan, lay_out
+from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
+from landscape.surface.derived import derive
 from landscape.surface.record import Record
 from landscape.surface.record_parts import IdentityRecord, JobRecord, PlanRecord
-from landscape.surface.surface import Floats, Surface
+from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, Floats, ProjectedPath, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.model.parameters import State
 
-T = TypeVar("T")
+
+# ----------------------------------------------------------------------------------------------------
+# A new landscape on disk, with nothing computed.
+
+
+def create_landscape(
+    run: Place,
+    name: str,
+    new: NewArrays,
+    record: Record,
+) -> None:
+    """Lay out a landscape, or the level of one that its record names, with nothing computed.
+
+    A half-made one of a killed driver is replaced.
+
+    Raises:
+        LandscapeError: something else lies there.
+        JobError: its tiles are too large.
+    """
+    folder, store = open_folder(run), open_zarr(run, read_only=False)
+    most = MOST_CHUNK_POINTS // max(1, MOMENT_PARTS * len(new.moment_rows), new.kept_samples)
+    if int(np.prod(new.tile_shape)) > most:
+        raise JobError(f"tile: must be at most {most} points, not {shown(new.tile_shape)}; make it smaller")
+    folder.make()
+    finish_move(folder)
+    path = name if record.level is None else at_level(name, record.level.number)
+    if isinstance(store, DurableStore):
+        store.refuse_elsewhere(f"{path}/{METADATA}")
+    remove_half_made(folder, path)
+    documents = Documents(folder)
+    for group_above in [""] if record.level is None else ["", f"{name}/{LEVELS}"]:
+        if not documents.exists(group_above):
+            write_document(store, f"{group_above}/{METADATA}".lstrip("/"), documents.group({}))
+    mark(folder, path)
+    group = zarr.create_group(store, path=path, zarr_format=3)
+    lay_out(group, new, of_level=record.level is not None)
+    flush(store)
+    # Last, and in one write: without its attributes a landscape was never made.
+    first = Record().changed(schema_version=SCHEMA_VERSION, name=name)
+    write_document(store, f"{path}/{METADATA}", documents.group({**first.attributes, **record.attributes}))
+    flush(store)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A whole landscape read into a `Surface`.
+
 log = logging.getLogger("landscape")
+
+
+def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
+    """All values of a landscape; damaged chunks read as not computed.
+
+    Raises:
+        LandscapeError: the coordinates themselves are damaged, or the values need more memory than is free.
+    """
+    _refuse_too_large(arrays)
+    # The status is read first: values are written before their status, also by a driver that writes meanwhile.
+    states = arrays.read_checked("status")
+    status = states.values.astype(np.uint8)
+    committed = chunks_where(status != NOT_COMPUTED, arrays.tile_shape)
+    values = {name: arrays.read_checked(name, committed) for name in arrays.value_names}
+    for array in values.values():
+        for _, index in array.damaged:
+            status[arrays.tile(index).windows] = NOT_COMPUTED
+    _warn_of_damage(arrays.name, [*states.damaged, *(chunk for array in values.values() for chunk in array.damaged)])
+    # A tile whose status is not written yet is not committed, whatever its chunks hold.
+    observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
+    observables |= derive(record.derived, observables)
+    path, networks = read_path(arrays)
+    return Surface(
+        arrays.name, read_axes(arrays), observables, status, path, dict(record.attributes),
+        stored_losses(arrays), sample_index(arrays), networks=networks,
+    )  # fmt: skip
+
+
+def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
+    """The axes of a landscape, with their coordinates and what is recorded of them.
+
+    Raises:
+        LandscapeError: the coordinates are damaged.
+    """
+    grid = arrays.grid()
+    if grid is None:
+        raise LandscapeError(
+            f"landscape {shown(arrays.name)}: its coordinates are damaged on disk; give the command that computed it "
+            "again, which mends them"
+        )
+    return tuple(
+        Axis(axis, coordinates, axis_attributes(arrays[axis].attributes))
+        for axis, coordinates in zip(grid.names, grid.coordinates, strict=True)
+    )
+
+
+def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedPath | None]:
+    """The path of a landscape, and the networks of a plane; None where it has none, or where the places are damaged."""
+    plan = stored_path(arrays)
+    if plan is None:
+        return None, None
+    values = {name: arrays.read_checked(f"path_{name}").values for name in ("status", "loss", "projected_loss")}
+    coordinates = {axis: plan.coordinates[:, k] for k, axis in enumerate(arrays.axis_names)}
+    steps = np.array(plan.step, np.int64)
+    run = np.array(plan.run, np.int64) if plan.runs else None
+    found = ProjectedPath(
+        plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"],
+        run, plan.runs,
+    )  # fmt: skip
+    networks = next((part for part in found.parts() if part.unit == NETWORK), None)
+    return found.without(NETWORK), networks
+
+
+def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:
+    if damaged:
+        array, index = damaged[0]
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        log.warning(
+            "landscape %r: %s chunk %s%s cannot be read: its points are shown as not computed; "
+            "running the job again mends them", name, array, "/".join(map(str, index)), more,
+        )  # fmt: skip
+
+
+def _refuse_too_large(arrays: LandscapeArrays) -> None:
+    """Refuse by the metadata alone what this machine's memory does not hold: they may promise anything."""
+    points, values = int(np.prod(arrays.shape)), len(arrays.value_names)
+    needed, free = points * (2 * 8 * values + 8), free_host_bytes()
+    if needed > free:
+        raise LandscapeError(
+            f"landscape {shown(arrays.name)}: its {points} points need {needed / 2**30:.3g} GiB of memory, of which "
+            f"{free / 2**30:.3g} GiB are free; read it on a larger machine, or by parts with zarr or xarray"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 
 class LandscapeStore:

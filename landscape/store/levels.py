@@ -13,7 +13,7 @@ from landscape.core.grid import AXIS_NAMES, Grid, as_written, tile_counts
 from landscape.core.validation import MAX_SIZE
 from landscape.store.documents import LEVELS
 from landscape.store.landscape import LandscapeStore
-from landscape.store.rename import begun_extension
+from landscape.store.results import begun_extension
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
     BLOCK,

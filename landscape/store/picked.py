@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Index
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.inspection import STATUSES
+from landscape.store.examination import STATUSES
 from landscape.surface.surface import NOT_COMPUTED
 
 AT_ONCE = 64  # chunks of one array between two of another: so many are in memory

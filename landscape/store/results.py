@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from landscape.core.errors import LandscapeError, NotFoundError, shown
+from landscape.core.digests import digest
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
+from landscape.core.grid import AXIS_NAMES
+from landscape.core.lock import driver_alive, run_lock
+from landscape.core.validation import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.job.reading import read_job
 from landscape.model.history import read_history
 from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.run_files import read_info, read_measures
 from landscape.model.snapshots import Trajectory, read_trajectory
-from landscape.store import LandscapeStore, landscape_names, survey
-from landscape.surface.surface import Surface
+from landscape.store.chunk_io import DurableStore
+from landscape.store.commit import finish_move, move_landscape
+from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
+from landscape.store.format import with_stderr
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import Move, describe, is_free, landscape_names, open_zarr, read_move, survey, write_error
+from landscape.surface.record import Record
+from landscape.surface.surface import RISE_STDERR, Surface
 
 
 class Run(Mapping[str, Surface]):
@@ -117,3 +128,296 @@ def _run_named_in(file: str | Path) -> str:
         return f"the run of this job is {shown(read_job(file).run_path, 300)}"
     except LandscapeError:
         return "name the run that a job has written"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which landscapes of a run may be removed, get another name or be replaced, and doing so; under the run's lock.
+
+STAGED, EXTENDING = ".staged-", ".extending"
+
+
+def staged_name(name: str) -> str:
+    """The name under which an imported landscape is written, until it is whole.
+
+    Survey and page leave names out that begin with a dot, and no job can have them.
+    """
+    return f"{STAGED}{name}"
+
+
+def extension_name(name: str) -> str:
+    """The name under which an extension is computed: NAME.extending, a long NAME cut and followed by its digest.
+
+    >>> extension_name("plane"), len(extension_name(100 * "a"))
+    ('plane.extending', 100)
+    """
+    longest = LONGEST_LANDSCAPE_NAME - len(EXTENDING)
+    return (name if len(name) <= longest else f"{name[: longest - 9]}-{digest(name)[:8]}") + EXTENDING
+
+
+def begun_extension(run: Place, name: str) -> str | None:
+    """The name of the extension of a landscape that is begun and not complete; None where there is none."""
+    folder, extension = open_folder(run), extension_name(name)
+    return extension if folder.folders(f"{FOLDER}/{extension}") else None
+
+
+def removable(run: Place, name: str) -> Record | None:
+    """The record of a landscape that may be removed; None where it is half made, or half removed.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        LandscapeError: it cannot be read, or something lies in it that this software did not write.
+    """
+    folder, path = open_folder(run), f"{FOLDER}/{name}"
+    found = LandscapeStore.find(folder, name)
+    if found is None:
+        if folder.folders(path) or folder.names(path) or read_move(folder) == Move(name):
+            return None
+        LandscapeStore.open(folder.name, name)  # raises, and lists the names that there are
+        raise AssertionError
+    _refuse_foreign(folder, found)
+    return found.record
+
+
+def remove_stored(run: Place, name: str) -> None:
+    """Remove a landscape, and what an import had begun to write in its place. One half removed is removed to the end.
+
+    Raises:
+        NotFoundError, LandscapeError: as `removable` has them.
+    """
+    folder = open_folder(run)
+    finished = finish_move(folder)
+    if finished is not None and finished == Move(name):
+        return
+    removable(folder, name)
+    if folder.folders(f"{FOLDER}/{staged_name(name)}"):
+        move_landscape(folder, Move(staged_name(name)))
+    move_landscape(folder, Move(name))
+
+
+def rename_stored(run: Place, name: str, new: str) -> None:
+    """Give a landscape another name, also in its record and the job that it keeps.
+
+    Raises:
+        NotFoundError, LandscapeError: as `removable` has them.
+        LandscapeError: it is being extended.
+        JobError: the new name is taken, or is none.
+    """
+    folder = open_folder(run)
+    finish_move(folder)
+    refuse_taken(folder, new)
+    if removable(folder, name) is None:
+        raise LandscapeError(f"landscape {shown(name)} is half made; run its job again, or remove it")
+    if extension := begun_extension(folder, name):
+        raise LandscapeError(
+            f"landscape {shown(name)} is being extended; give that command again first, or remove {shown(extension)}"
+        )
+    LandscapeStore.open(folder, name, write=True)  # mends its documents, for which the root's copies may stand in
+    move_landscape(folder, Move(name, new))
+
+
+def refuse_taken(run: Place, new: str) -> None:
+    """Refuse a name for a landscape that is none, or that is taken.
+
+    Raises:
+        JobError: says which rule is broken, or what has the name.
+    """
+    try:
+        landscape_name(new)
+    except ValueError as error:
+        raise JobError(f"name: {error}") from None
+    folder = open_folder(run)
+    for other in (*folder.folders(FOLDER), *folder.names(FOLDER)):
+        if other.lower() == new.lower() and not (other == new and is_free(folder, new)):
+            alike = "" if other == new else f", which differs from {shown(new)} in case alone"
+            raise JobError(f"name: {shown(other)} is in the run already{alike}; choose another name, or remove that")
+
+
+def replace_landscape(run: Place, staged: str, name: str) -> None:
+    """Have the landscape `staged` take the place of the landscape `name`, its name and its position.
+
+    At every moment readers find one whole landscape of that name: the one before, or the one that takes its place.
+    What is read of one while the other takes its place is refused. Killed in the middle, it is done to the end by
+    whoever opens a landscape of the run for writing next; `staged` is then gone, and `name` is the new one. Files that
+    processes were writing to `staged` when they were killed are not taken along.
+
+    Raises:
+        NotFoundError: there is no landscape `staged`.
+        LandscapeError: one of the two cannot be read, or something lies in `name` that this software did not write.
+    """
+    folder = open_folder(run)
+    LandscapeStore.open(folder.name, staged, write=True)  # also finishes a change, and mends
+    before = describe(folder, Documents(folder), name)
+    if before is not None:
+        removable(folder, name)
+    elif not is_free(folder, name):
+        raise LandscapeError(f"landscape {shown(name)}: what lies there is no landscape of this software; move it away")
+    _delete_partial(folder, f"{FOLDER}/{staged}")
+    move_landscape(folder, Move(staged, name, before.record.position if before else None))
+
+
+def _delete_partial(folder: Folder, path: str) -> None:
+    """Delete the files below a folder that a killed process was writing; nobody else writes there under the lock."""
+    for file in folder.stamps(path):
+        if _is_partial(file.rpartition("/")[2]):
+            folder.delete(f"{path}/{file}")
+
+
+def _is_partial(name: str) -> bool:
+    """Whether a file is one that is written before it takes its name: by this software, or by Zarr."""
+    return PARTIAL in name
+
+
+def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
+    """Refuse to take along what this software did not write.
+
+    Raises:
+        LandscapeError: names it.
+        OSError: the landscape is a link.
+    """
+    path, documents = f"{FOLDER}/{landscape.path}", Documents(folder)
+    store = open_zarr(folder, read_only=True)
+    if isinstance(store, DurableStore):
+        store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
+    observables = landscape.record.observables
+    ours = {"status", "directions", LEVELS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
+    foreign = [name for name in folder.names(path) if name != METADATA and not _is_partial(name)]
+    for name in folder.folders(path):
+        known = name in ours or name.startswith("path_")
+        if not known and not documents.has(landscape.path, name):
+            foreign.append(name)
+    if foreign:
+        raise LandscapeError(
+            f"landscape {shown(landscape.name)}: {shown(folder.place(f'{path}/{foreign[0]}'), 300)} was not written by "
+            "this software; move it away first"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Landscapes of a run are removed, renamed or noted on, under the run's lock: no driver writes them meanwhile.
+
+
+def remove_landscape(run: str | Path, name: str) -> None:
+    """Remove a landscape from a run, with all its values, and an extension of it that is begun.
+
+    Nothing brings it back but computing it again.
+
+    Readers find it whole, or not at all. Killed in the middle, it is gone for all readers, and what is left of its
+    files is removed by the same call, or by the next job of the run.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        LandscapeError: a driver writes the run, the landscape cannot be read, or files lie in it that this software did
+            not write.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, open_run, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": name, "size": 3} for name in ("rough", "fine")]
+        >>> _ = run(Job(run="runs/tidy", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> remove_landscape("runs/tidy", "rough")
+        >>> list(open_run("runs/tidy"))
+        ['fine']
+    """
+    remove_landscapes(run, [name])
+
+
+def remove_landscapes(
+    run: str | Path, names: Sequence[str], confirmed: Callable[[str, list[str]], bool] = lambda run, names: True
+) -> list[str]:
+    """Remove landscapes from a run, each with its extension where one is begun; none where one cannot be removed.
+
+    Args:
+        confirmed: is asked with the run's path and the names before anything is removed; no lock is held meanwhile.
+
+    Returns:
+        The names of what was removed; none where it was not confirmed.
+
+    Raises:
+        NotFoundError, LandscapeError: as `remove_landscape` has them.
+    """
+    path = open_run(run).path
+    _refuse_driven(path)
+    extensions = [begun_extension(path, name) for name in names]
+    wanted = list(dict.fromkeys([*names, *(name for name in extensions if name is not None)]))
+    for name in wanted:
+        removable(path, name)
+    if not confirmed(path, wanted):
+        return []
+    with writing(path):
+        for name in wanted:
+            removable(path, name)
+        for name in wanted:
+            remove_stored(path, name)
+    return wanted
+
+
+def rename_landscape(run: str | Path, name: str, new: str) -> None:
+    """Give a landscape of a run another name, also in its record and in the job that it keeps.
+
+    At every moment readers find it whole under one of the two names. A job goes on with it where its `name:` is the
+    new one; under the old name it would begin another landscape.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        JobError: the new name is taken, differs from another one in case alone, or is none that a landscape can have.
+        LandscapeError: a driver writes the run, the landscape is being extended or cannot be read, or files lie in it
+            that this software did not write.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, open_run, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": "minimum", "size": 3}]
+        >>> _ = run(Job(run="runs/renamed", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> rename_landscape("runs/renamed", "minimum", "epoch-20")
+        >>> list(open_run("runs/renamed"))
+        ['epoch-20']
+    """
+    path = open_run(run).path
+    with writing(path):
+        rename_stored(path, name, new)
+
+
+def _refuse_driven(run: str) -> None:
+    """Refuse where a driver writes the run, before anybody is asked.
+
+    Raises:
+        LandscapeError: names the driver.
+    """
+    if driver_alive(run):
+        with run_lock(run):
+            pass
+
+
+@contextlib.contextmanager
+def writing(run: str) -> Iterator[None]:
+    """Hold the run's lock while the block runs; an error of the disk in it is told in one line.
+
+    Raises:
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
+    try:
+        with run_lock(run):
+            yield
+    except LandscapeError:
+        raise
+    except OSError as error:
+        raise write_error(run, error) from error
+
+
+def keep_with_landscape(run: str, name: str, **entries: Any) -> None:
+    """Keep what was found of a landscape in its document, beside what it is identified by.
+
+    Args:
+        entries: of its record.
+
+    Raises:
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
+    with writing(run):
+        store = LandscapeStore.open(run, name, write=True)
+        store.update_attributes(**entries)
+        store.consolidate()

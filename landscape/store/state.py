@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import LandscapeError, NotFoundError, StoreError, flat
 from landscape.core.files import Place
-from landscape.store import LandscapeStore, has_constant_loss, is_there, survey
+from landscape.store.examination import has_constant_loss
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import is_there, survey
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from landscape.core.digests import digest
-from landscape.core.errors import LandscapeError, flat, shown
+from landscape.core.errors import LandscapeError, NotFoundError, flat, shown
 from landscape.core.files import Folder
-from landscape.core.folders import open_folder
+from landscape.core.folders import bytes_of, open_folder
 from landscape.core.lock import driver_alive
-from landscape.store import LandscapeStore
-from landscape.store.places import FoundRun
+from landscape.model.history import log_end, training_state
+from landscape.store.changes import file_stamp
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run
-from landscape.store.stamps import file_stamp
 from landscape.store.state import (
     COMPLETE,
     DAMAGED,
@@ -36,6 +41,184 @@ from landscape.store.state import (
 )
 from landscape.surface.refinement import MOST_LEVELS
 from landscape.views.prepare.words import mapping
+
+# ----------------------------------------------------------------------------------------------------
+# The runs that lie in the given places, each with an identifier: an address names a run by that alone, never a path.
+#
+# A run is a folder with `run.json` or `landscapes.zarr`. Links to folders are not followed, so nothing outside the
+# places is found, and what lies inside a run is not searched.
+
+MARKS = ("run.json", "landscapes.zarr")  # what makes a folder a run
+DEEPEST = 12
+MOST_FOLDERS = 200_000
+ID_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run by its identifier; `name` is its path below the place that it was found in, `path` its folder or URL."""
+
+    id: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the user has named, a folder or a URL, and what lies there; `problem` is why not all could be looked at."""
+
+    name: str
+    path: str
+    runs: tuple[FoundRun, ...] = ()
+    problem: str = ""
+
+
+def open_place(name: str) -> Place:
+    """The place of that name, not searched yet.
+
+    Raises:
+        NotFoundError: there is no such folder.
+        JobError: the name is no folder and no URL that is known.
+        StoreError: the object store does not answer.
+    """
+    folder = open_folder(name)
+    if not folder.exists():
+        what = "is a file, not a folder" if os.path.isfile(name) else "does not exist"
+        raise NotFoundError(
+            f"place {shown(name)} {what}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
+        )
+    return Place(name, folder.name)
+
+
+def search(place: Place) -> Place:
+    """The place with the runs that lie there now, sorted by name."""
+    runs: list[FoundRun] = []
+    problem = ""
+    try:
+        folder = open_folder(place.path)
+        walk = _walk_objects(folder) if "://" in place.path else _walk(Path(place.path))
+        for below in walk:
+            path = folder.place(below) if below else folder.name
+            runs.append(FoundRun(identifier(path), below or path.rstrip("/").rpartition("/")[2], path))
+    except (LandscapeError, OSError) as error:
+        problem = cause_of(error)
+    return replace(place, runs=tuple(sorted(runs, key=lambda run: run.name)), problem=problem)
+
+
+def identifier(path: str) -> str:
+    """The identifier of a run: the same one in every server that shows it, so that a link serves a colleague too."""
+    return hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:ID_DIGITS]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """The paths of the runs below a local folder, relative to it; the folder itself is ''.
+
+    Raises:
+        OSError: the root cannot be listed. A folder below it that cannot be is left out.
+    """
+    waiting, count = [("", 0)], 0
+    while waiting:
+        below, depth = waiting.pop()
+        count += 1
+        if count > MOST_FOLDERS:
+            raise _too_many()
+        try:
+            with os.scandir(root / below) as entries:
+                names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:
+            if not below:
+                raise
+            continue  # removed meanwhile, or without the right to read
+        if any(mark in names for mark in MARKS):
+            yield below
+        elif depth < DEEPEST:
+            inner = (name for name, is_folder in names.items() if is_folder and not name.startswith("."))
+            waiting += [(f"{below}/{name}" if below else name, depth + 1) for name in inner]
+
+
+def _walk_objects(folder: Folder) -> Iterator[str]:
+    """The paths of the runs below a prefix of an object store, as `_walk` gives those below a folder."""
+    level = [""]
+    for _ in range(DEEPEST + 1):
+        looks = folder.map(lambda below: (folder.names(below), folder.folders(below)), level)
+        inner: list[str] = []
+        for below, (names, folders) in zip(level, looks, strict=True):
+            if any(mark in names or mark in folders for mark in MARKS):
+                yield below
+            else:
+                inner += [f"{below}/{name}" if below else name for name in folders if not name.startswith(".")]
+        if len(inner) > MOST_FOLDERS:
+            raise _too_many()
+        level = inner
+
+
+def _too_many() -> LandscapeError:
+    return LandscapeError(f"holds more than {MOST_FOLDERS} folders, of which the rest is not looked at; name one below")
+
+
+class Directory:
+    """The runs of all places by their identifiers, as the last search found them."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places = tuple(places)
+        self.searches = 0
+        self._runs: dict[str, FoundRun] = {}
+        self._former: set[str] = set()
+
+    @property
+    def runs(self) -> tuple[FoundRun, ...]:
+        """All runs, in the order of the places; one that two places hold stands once."""
+        return tuple(self._runs.values())
+
+    def search(self) -> frozenset[str]:
+        """Look at the places anew.
+
+        Returns:
+            The identifiers of the runs that were there before and are not any more.
+        """
+        self.places = tuple(search(place) for place in self.places)
+        runs = {run.id: run for place in reversed(self.places) for run in place.runs}
+        runs = {run.id: runs[run.id] for place in self.places for run in place.runs}
+        # What an unreachable store holds is not gone.
+        kept = {
+            run.id: run
+            for run in self._runs.values()
+            if run.id not in runs and any(place.problem and run.path.startswith(place.path) for place in self.places)
+        }
+        gone = frozenset(self._runs) - set(runs) - set(kept)
+        self._runs = {**runs, **kept}
+        self._former = (self._former | gone) - set(self._runs)
+        self.searches += 1
+        return gone
+
+    def find(self, run: str) -> FoundRun:
+        """The run with this identifier.
+
+        Raises:
+            GoneError: it was there when the server started or later, and is not any more.
+            NotFoundError: there is none.
+        """
+        if run in self._runs:
+            return self._runs[run]
+        if run in self._former:
+            raise GoneError(f"run {shown(run)} was deleted or moved away meanwhile; choose another one in the list")
+        raise NotFoundError(f"run {shown(run)} is not in the places that this page shows; choose one in the list")
+
+
+class GoneError(NotFoundError):
+    """A run or a landscape was there and is not any more."""
+
+
+def changed(run: FoundRun) -> int:
+    """When something was last made or begun in a local run, in nanoseconds; 0 in an object store."""
+    times = [0]
+    for place in (run.path, f"{run.path}/landscapes.zarr"):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(place).st_mtime_ns)
+    return max(times)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape.page")
 
@@ -219,3 +402,125 @@ def _landscape_row(status: Mapping[str, Any]) -> Row:
         "size": kept["size"] or [],
         "lowest": None if status["state"] == DAMAGED else status["minimum"].get("loss"),
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The runs below a folder: what each holds, how far it is, how much it takes and how old it is. Only reads.
+
+# A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
+# pause, until none of its files has vanished meanwhile; at most so often.
+PAUSE_SECONDS, MOST_READINGS = 0.2, 25
+
+
+def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
+    """The runs in a folder or at a URL, at every depth, sorted by name; the folder itself may be a run.
+
+    What other processes remove meanwhile is left out.
+
+    Returns:
+        A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, damaged,
+        interrupted, partial, complete, or empty where it has no landscapes), `done` and `points` (evaluations), `bytes`
+        (of all its files; None where they cannot be told), `changed` (when it was last written, in ISO format),
+        `age_seconds` (since then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the
+        state of its training; None where `landscape train` did not begin it), `problem` (the first one, as a phrase),
+        and `readable` (False where something of it cannot be read, also not from the copy of its documents).
+
+    Raises:
+        NotFoundError: there is no such folder.
+        LandscapeError: it cannot be searched.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": "a", "size": 3}]
+        >>> _ = run(Job(run="runs/one", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> [(row["name"], row["state"]) for row in list_runs("runs")]
+        [('one', 'complete')]
+    """
+    place = search(open_place(str(folder)))
+    if place.problem:
+        open_place(str(folder))  # refuses one that was removed meanwhile
+        raise LandscapeError(f"folder {shown(place.name)} cannot be searched: {place.problem}")
+    rows = [_row(run) for run in place.runs]
+    return [row for row in rows if row is not None]
+
+
+def _row(run: FoundRun) -> dict[str, Any] | None:
+    """The row of a run; None where it was removed meanwhile."""
+    row = _settled_row(run)
+    when = _changed(run, row.get("when"))
+    names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
+    kept = {key: row.get(key) for key in names}
+    training, problem = _listed_training(run)
+    if problem:
+        kept |= {"problem": kept["problem"] or problem, "readable": False}
+    size = _bytes(run)
+    if not _is_there(run):
+        return None
+    return {
+        "run": run.path,
+        **kept,
+        "training": training,
+        "bytes": size,
+        "changed": when.isoformat(timespec="seconds") if when else None,
+        "age_seconds": max(0.0, (datetime.now(UTC) - when).total_seconds()) if when else None,
+    }
+
+
+def _listed_training(run: FoundRun) -> tuple[str | None, str]:
+    """The state of a run's training, None where there is none; and why it cannot be told, empty where it can."""
+    try:
+        training = training_state(run.path, log_end(run.path))
+    except (LandscapeError, OSError) as error:
+        return None, cause_of(error)
+    return None if training is None else training["state"], ""
+
+
+def _settled_row(run: FoundRun) -> dict[str, Any]:
+    """What the files of a run say; where something cannot be read, when nothing vanishes any more."""
+    row, folder = read_row(run), open_folder(run.path)
+    if not row["problem"]:
+        return row
+    now = _files(folder)
+    for _ in range(MOST_READINGS):
+        time.sleep(PAUSE_SECONDS)
+        before, row, now = now, read_row(run), _files(folder)
+        if before <= now or not _is_there(run):
+            break
+    return row
+
+
+def _is_there(run: FoundRun) -> bool:
+    """Whether what makes a folder a run is still there, or cannot be looked at."""
+    folder = open_folder(run.path)
+    try:
+        return not {*folder.names(""), *folder.folders("")}.isdisjoint(MARKS)
+    except (LandscapeError, OSError):
+        return True
+
+
+def _files(folder: Folder) -> set[str]:
+    """The paths of the files of all landscapes; empty where they cannot be looked at."""
+    try:
+        return set(folder.stamps("landscapes.zarr"))
+    except (LandscapeError, OSError):
+        return set()
+
+
+def _bytes(run: FoundRun) -> int | None:
+    try:
+        return bytes_of(run.path)
+    except LandscapeError:
+        return None
+
+
+def _changed(run: FoundRun, recorded: Any) -> datetime | None:
+    """When a run was last written, as it records, or as the times of a local one's folders say."""
+    try:
+        noted = datetime.fromisoformat(str(recorded))
+    except ValueError:
+        nanoseconds = changed(run)
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC) if nanoseconds else None
+    return noted if noted.tzinfo else noted.replace(tzinfo=UTC)

@@ -22,7 +22,7 @@ from landscape.studies.data import StudyData
 from landscape.studies.quantities import mean_rise
 from landscape.studies.settings import choose, folder_of
 from landscape.surface.surface import Surface
-from landscape.training import Training
+from landscape.training.training import Training
 
 Floats = NDArray[np.float64]
 

@@ -38,7 +38,7 @@ from landscape import Job, Problem, open_run, run
 from landscape.core.errors import Interrupted
 from landscape.core.grid import SHORTEST_TILE_SECONDS
 from landscape.core.lock import run_lock
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.views.report import write_report
 
 FLAGS = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]

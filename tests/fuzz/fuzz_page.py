@@ -74,7 +74,7 @@ def ask(addresses: Sequence[str], folder: Path) -> Ended:
 
     from landscape.core.http import Guard
     from landscape.page.app import make_app
-    from landscape.store.places import identifier, open_place
+    from landscape.store.status import identifier, open_place
 
     started, guard, said, code = time.monotonic(), Guard("t"), [], 0
     run, err = folder / "run", io.StringIO()

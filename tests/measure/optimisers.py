@@ -27,7 +27,7 @@ from landscape.recipes.cifar10 import read_cifar10, transform
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, fit
-from landscape.training import Training
+from landscape.training.training import Training
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 IMAGES, BATCH = 8000, 128

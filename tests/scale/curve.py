@@ -77,8 +77,8 @@ def commits(out: Path) -> None:
     import numpy as np
 
     from landscape.core.grid import Grid, axis_coordinates
-    from landscape.store import LandscapeStore
     from landscape.store.format import NewArrays
+    from landscape.store.landscape import LandscapeStore
     from landscape.surface.record import Record
 
     grid = Grid(("alpha", "beta"), (axis_coordinates(1024, -1, 1),) * 2)

@@ -17,7 +17,7 @@ import numpy as np
 import cluster.driver.run  # with all that it imports, which is not what is measured
 from landscape import read_job, run
 from landscape.core.errors import Interrupted
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import OK
 
 PROBLEM = """

@@ -22,7 +22,7 @@ BARE = """
 import sys
 from pathlib import Path
 import cluster.driver.run
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 print(sum(len(each.read_bytes()) for each in Path(sys.argv[1]).rglob("*") if each.is_file()))
 """
 

@@ -33,7 +33,7 @@ from landscape.core.plan import Plan
 from landscape.evaluation.tuning.questions import Request
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
-from landscape.store import Examination
+from landscape.store.arrays import Examination
 from landscape.surface.record import Record
 
 _STARTED = Receipt(

@@ -24,7 +24,8 @@ from cluster.driver import run as driver
 from cluster.runtime.status import run_status
 from landscape import read_job
 from landscape.core.grid import Tile
-from landscape.store import LandscapeStore, chunk_io
+from landscape.store import chunk_io
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import OK
 
 MOST_MEGABYTES = 500

@@ -36,7 +36,8 @@ from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.core.grid import tile_at
 from landscape.model.parameters import state_digest
 from landscape.model.snapshots import read_trajectory
-from landscape.store import LandscapeStore, commit
+from landscape.store import commit
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record, parse_axis
 from landscape.surface.surface import NOT_COMPUTED
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from landscape.core.grid import Index
 from landscape.core.lock import run_lock
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 
 def value_at(index: tuple[int, ...], step: float = 0.0) -> float:

@@ -29,7 +29,8 @@ from landscape.model.history import read_history
 from landscape.model.parameters import state_digest
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
-from landscape.training import Training, ranks
+from landscape.training import ranks
+from landscape.training.training import Training
 
 RANKS = 4
 GENERATOR = torch.Generator().manual_seed(3)

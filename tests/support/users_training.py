@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.model.parameters import state_digest
-from landscape.training import Training
+from landscape.training.training import Training
 
 EPOCHS, BATCH, WORDS = 2, 10, 7
 STEPS = 6  # of both epochs

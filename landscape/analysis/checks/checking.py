@@ -16,8 +16,7 @@ from landscape.compute.executor import Calculators, here
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
-from landscape.store.results import open_run
-from landscape.store.tidying import keep_with_landscape
+from landscape.store.results import keep_with_landscape, open_run
 from landscape.surface.record_entries import Check, Checks
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them

@@ -17,7 +17,7 @@ from landscape.core.validation import OF_RUN
 from landscape.job.recorded import spec_as_computed
 from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log, went_on_to
 from landscape.model.snapshots import Trajectory, read_trajectory
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
 

@@ -37,9 +37,8 @@ from landscape.job.job import Job
 from landscape.model.parameters import State, state_digest
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.user_code import in_folder
-from landscape.store import LandscapeStore
-from landscape.store.results import Run
-from landscape.store.tidying import keep_with_landscape
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import Run, keep_with_landscape
 from landscape.surface.barriers import Curve
 from landscape.surface.record_entries import ConnectionRecord
 

@@ -26,7 +26,8 @@ from landscape.job.job import Job
 from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.parameters import State, describe_parameters
 from landscape.model.snapshots import Trajectory
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
 
 log = logging.getLogger("landscape")
 NAME = "measured"

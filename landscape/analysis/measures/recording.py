@@ -25,8 +25,8 @@ from landscape.core.lock import driver_alive
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters, state_digest
 from landscape.model.snapshots import Trajectory
-from landscape.store import refuse_unwritable
-from landscape.store.tidying import writing
+from landscape.store.results import writing
+from landscape.store.runs import refuse_unwritable
 
 log = logging.getLogger("landscape")
 

@@ -14,7 +14,7 @@ from cluster.commands.bench_measuring import TooFewTiles, Watch, bench_report, o
 from cluster.commands.bench_startup import first_tile, startup, write_job
 from landscape.core.errors import LandscapeError, Progress
 from landscape.job.reading import read_job
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
 COMMAND = [sys.executable, "-m", "cluster"]

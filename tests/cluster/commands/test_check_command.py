@@ -14,7 +14,7 @@ from landscape import open_run, run
 from landscape.analysis.checks.telling import checks_text
 from landscape.core.lock import run_lock
 from landscape.job.reading import read_job
-from landscape.store import tidying
+from landscape.store import results
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_run_that_can_only_be_read_is_judged_and_nothing_kept(place, call, mon
     def refuse(run: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(tidying, "run_lock", refuse)
+    monkeypatch.setattr(results, "run_lock", refuse)
     code, out, said = call(place, "--serial")
     assert code in (0, 1)
     assert "can this picture be trusted?" in out

@@ -21,7 +21,7 @@ from cluster.commands.connect import text_of_connection
 from landscape import open_run
 from landscape.analysis.connect import connect
 from landscape.analysis.connect.ways import Values1D, way_record
-from landscape.store import tidying
+from landscape.store import results
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.record_entries import ConnectionRecord
 from landscape.surface.surface import Surface
@@ -121,7 +121,7 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
         assert (code, json.loads(out)) == (0, found)
     # On a disk that is full it is told all the same, and what was kept before stays.
     with monkeypatch.context() as full:
-        full.setattr(tidying, "run_lock", no_space)
+        full.setattr(results, "run_lock", no_space)
         code, out, err = call("a.safetensors", "b.safetensors", *QUICK[:-1], 5, "--json")
     assert (code, len(json.loads(out)["on_line"]["t"])) == (0, 5)
     assert "is not kept" in err

@@ -13,7 +13,7 @@ from cluster.driver.starting import RAY_SECONDS
 from landscape import Job, Problem, run
 from landscape.evaluation.tuning.protocol import KeptChoices
 from landscape.evaluation.tuning.questions import Limits
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
 

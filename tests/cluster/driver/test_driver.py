@@ -25,7 +25,7 @@ from landscape.job.directions.file import FileDirection
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 

@@ -11,7 +11,7 @@ from small_models import Quadratic, make_job, quadratic_samples
 import cluster
 from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, extend, run
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 

@@ -17,8 +17,9 @@ from cluster.driver.starting import LONGEST_HERE
 from cluster.runtime import supervisor_pipe
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
+from landscape.store.runs import landscape_names
 from landscape.surface.surface import OK
 
 

@@ -12,11 +12,13 @@ from small_models import ConvNet, conv_problem, image_samples, make_job, quadrat
 from torch import nn
 
 from landscape import JobError, Problem
-from landscape.bench import Options, bench, bench_text, options_for
 from landscape.bench.__main__ import main
 from landscape.bench.ceilings import distance, work_of
+from landscape.bench.measure import bench
 from landscape.bench.memory import LiveStorages, peak_of
+from landscape.bench.options import Options, options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
+from landscape.bench.table import bench_text
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.compute.choosing import make_evaluator

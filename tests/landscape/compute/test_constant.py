@@ -16,7 +16,8 @@ from cluster.runtime.status import run_status, status_text
 from landscape import Job, Problem, import_surface, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.compute.tasks import create_landscape
-from landscape.store import LandscapeStore, has_constant_loss
+from landscape.store.examination import has_constant_loss
+from landscape.store.landscape import LandscapeStore
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.words import caption
 

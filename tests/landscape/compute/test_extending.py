@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from landscape import Problem, extend, open_run, run
 from landscape.compute.extend import More, extension_job, steps_left
 from landscape.core.errors import Interrupted, JobError, NotFoundError
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 EVALUATED: list[int] = []  # the samples of every call of `observe`
@@ -187,7 +187,7 @@ def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finish
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("landscape.store.moving.finish_move", killed)
+        patched.setattr("landscape.store.commit.finish_move", killed)
         with pytest.raises(KeyboardInterrupt):
             extend(extended, "a", num_samples=53, problem=problem_of())
     assert open_run(extended)["a"].record.num_samples == 53

@@ -17,7 +17,7 @@ from landscape import Problem, extend, open_run, run
 from landscape.compute.extend import More, extension_job
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 WIDER = [(-2, 1), (-0.5, 1)]
@@ -124,7 +124,7 @@ def test_a_disk_that_takes_nothing_is_told_in_one_line(tmp_path, monkeypatch):
     def full(run: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("landscape.store.tidying.run_lock", full)
+    monkeypatch.setattr("landscape.store.results.run_lock", full)
     with pytest.raises(LandscapeError, match=r"cannot be written: No space left on device; .*make room"):
         extend(folder, "a", num_samples=53, problem=problem())
     monkeypatch.setattr("os.access", lambda *given: False)

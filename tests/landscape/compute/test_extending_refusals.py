@@ -17,7 +17,7 @@ from landscape.compute.extend import More
 from landscape.compute.widening import wider_sizes
 from landscape.core.errors import JobError, NotFoundError
 from landscape.core.grid import Grid
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 

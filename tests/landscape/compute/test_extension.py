@@ -11,8 +11,8 @@ from small_models import Quadratic, make_job, quadratic_problem, wandering, writ
 from landscape import LandscapeError, run
 from landscape.compute.extension import Extension
 from landscape.compute.recorded import recorded_plan
-from landscape.store import LandscapeStore
 from landscape.store import chunk_io as chunk_reading
+from landscape.store.landscape import LandscapeStore
 
 SPEC = {"name": "a", "trajectory": "all", "size": [4, 3], "range": [-1, 1]}
 

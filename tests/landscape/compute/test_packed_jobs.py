@@ -14,7 +14,7 @@ from landscape.compute.prepare import prepare
 from landscape.job.reading import read_job
 from landscape.problem.callback import load_problem
 from landscape.problem.selection import select_samples
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 
 def source_job(tmp_path, fields):

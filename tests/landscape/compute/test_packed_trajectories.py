@@ -13,7 +13,7 @@ from landscape.compute.pack import pack
 from landscape.compute.prepare import prepare
 from landscape.job.reading import read_job
 from landscape.model.snapshots import read_trajectory, write_snapshot
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPES = [
     {"name": "epochs", "trajectory": [0, 2, 3], "size": 3},

@@ -38,7 +38,7 @@ from landscape import JobError, Problem, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.core.devices import cores
 from landscape.core.errors import Interrupted, LandscapeError
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 

@@ -11,7 +11,7 @@ from small_models import make_job, plan_on_disk
 from landscape import JobError, LandscapeError, run
 from landscape.compute.recorded import borrowed_plan, recorded_plan
 from landscape.job.reading import read_job
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 ENGINE = "eager+channels_last+folded"
 PLANE = {"name": "plane", "size": [5, 4]}

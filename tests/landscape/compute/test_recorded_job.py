@@ -13,8 +13,8 @@ from landscape import Problem, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError
-from landscape.store import LandscapeStore
-from landscape.store.tidying import rename_landscape
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import rename_landscape
 
 NAMED = f"{Path(__file__).stem}:problem"
 

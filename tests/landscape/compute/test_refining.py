@@ -18,7 +18,7 @@ from landscape import Problem, extend, open_run, refine, rename_landscape, run
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.job.job import Job
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import Finer
 from landscape.store.results import Run
 

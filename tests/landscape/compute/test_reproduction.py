@@ -24,7 +24,7 @@ from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, state_of
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LEGACY = Path(__file__).resolve().parents[2] / "legacy"
 

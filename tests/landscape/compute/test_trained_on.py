@@ -17,7 +17,7 @@ from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.job.recorded import spec_as_computed
 from landscape.model import history
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.views.prepare.words import caption
 

@@ -22,7 +22,7 @@ from landscape.core.lock import CARD, Lease, driver_alive, run_lock
 from landscape.core.object_store import ObjectLog
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory, write_snapshot
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
 ROOT = str(Path(__file__).parents[3])

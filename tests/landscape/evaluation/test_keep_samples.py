@@ -18,7 +18,7 @@ from landscape import Problem, Surface, by_class, extend, open_run, subset
 from landscape.core.devices import KEPT_BYTES
 from landscape.core.errors import Interrupted, JobError
 from landscape.problem.supervised import Combination
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 EVERY = slice(None)

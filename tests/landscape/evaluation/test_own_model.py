@@ -25,7 +25,7 @@ from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import JobError
 from landscape.evaluation.private import private_copy
 from landscape.evaluation.reference_loss import Pair
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.views.prepare.words import caption
 
 PLANE = {"name": "plane", "size": 3, "range": [-0.5, 0.5]}

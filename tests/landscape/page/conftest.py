@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.core.http import Guard
 from landscape.page.app import make_app
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 GUARD = Guard("the-token")
 COOKIE = f"{GUARD.cookie}=the-token"

@@ -17,7 +17,7 @@ from page_client import Client, asking
 
 from landscape.core.http import Guard
 from landscape.page.app import make_app
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 GUARD = Guard("t")
 FINE = (200, 404, 410, 503)

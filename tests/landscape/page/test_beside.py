@@ -20,7 +20,7 @@ from landscape.page.app import make_app
 from landscape.page.jobs import free_name
 from landscape.page.queries import Query
 from landscape.page.thumbnails import thumbnail
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 from landscape.surface.surface import Axis, Surface
 
 

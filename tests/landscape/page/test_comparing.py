@@ -12,7 +12,7 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.comparison import compare_answer, compare_query, differences_answer, readable
 from landscape.page.queries import Item, Query, figure_query
 from landscape.page.runs import RunReader
-from landscape.store.places import FoundRun
+from landscape.store.status import FoundRun
 
 SCALES = ("viridis", "cividis")
 

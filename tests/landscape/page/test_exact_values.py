@@ -16,7 +16,7 @@ from landscape.core.http import Guard
 from landscape.page import service as forwarding
 from landscape.page.app import make_app
 from landscape.page.patches import passes
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 GUARD = Guard("the-token")
 COOKIE = f"{GUARD.cookie}=the-token"

@@ -24,7 +24,7 @@ from landscape.page.app import make_app
 from landscape.page.logs import LogTails
 from landscape.page.runs import RunReader
 from landscape.page.viewers import Viewer, event
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 GUARD = Guard("t")
 

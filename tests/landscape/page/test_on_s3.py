@@ -14,7 +14,7 @@ from page_client import Client, asking
 from landscape.core.errors import StoreError
 from landscape.core.http import Guard
 from landscape.page.app import make_app
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 GUARD = Guard("t")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from landscape.core.errors import JobError, NotFoundError
-from landscape.store.places import Directory, GoneError, open_place, search
+from landscape.store.status import Directory, GoneError, open_place, search
 
 
 def make(root: Path, *runs: str) -> Path:

@@ -21,8 +21,8 @@ from landscape.page import runs as open_runs
 from landscape.page.app import make_app
 from landscape.page.reading import LandscapeReader
 from landscape.store.chunk_io import ChunkReader
-from landscape.store.places import open_place
 from landscape.store.results import open_run
+from landscape.store.status import open_place
 
 GUARD = Guard("t")
 

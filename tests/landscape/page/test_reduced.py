@@ -19,9 +19,9 @@ from landscape.core.http import Guard
 from landscape.model.parameters import layout, state_of
 from landscape.page.app import make_app
 from landscape.page.content import picks_of
-from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
-from landscape.store.places import open_place
+from landscape.store.landscape import LandscapeStore
+from landscape.store.status import open_place
 from landscape.surface.record import Record
 
 pytestmark = pytest.mark.long

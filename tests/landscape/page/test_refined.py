@@ -25,9 +25,8 @@ from landscape.page import levels
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.reading import LandscapeReader
-from landscape.store.places import FoundRun, open_place
 from landscape.store.results import Run
-from landscape.store.status import read_row, stamp_of
+from landscape.store.status import FoundRun, open_place, read_row, stamp_of
 
 GUARD = Guard("t")
 BOX = [(0.2, 1.0), (0.2, 1.0)]

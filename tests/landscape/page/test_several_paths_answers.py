@@ -13,7 +13,7 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 from landscape import read_job, run
 from landscape.core.http import Guard
 from landscape.page.app import make_app
-from landscape.store.places import open_place
+from landscape.store.status import open_place
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from waiting import wait_for
 from landscape.core.http import Guard
 from landscape.page.app import make_app
 from landscape.page.viewers import event
-from landscape.store.places import open_place
 from landscape.store.results import Run
+from landscape.store.status import open_place
 
 GUARD = Guard("t")
 

@@ -10,9 +10,8 @@ import pytest
 
 from landscape.page import listing
 from landscape.store import status
-from landscape.store.places import Directory, FoundRun, open_place
 from landscape.store.state import unreadable_status
-from landscape.store.status import Summaries, progress_of
+from landscape.store.status import Directory, FoundRun, Summaries, open_place, progress_of
 
 
 def test_what_is_written_while_a_row_is_read_is_read_again(runs, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from landscape import JobError, Problem, open_run, run
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import RandomData
 
 IMAGES, CLASSES = image_samples(24)

@@ -23,7 +23,7 @@ from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_opt
 from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import SettingsOf, fit, training_of
-from landscape.training import Training
+from landscape.training.training import Training
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(30, 5, generator=GENERATOR)

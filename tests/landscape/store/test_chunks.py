@@ -18,11 +18,9 @@ from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from landscape.core.grid import points_per_tile, tile_at, tile_counts
-from landscape.store import DurableStore, LandscapeStore
-from landscape.store.chunk_io import ChunkReader
-from landscape.store.codec import ZSTD_MAGIC, Damaged, decode, encode
-from landscape.store.metadata import BadMetadataError, StoredArray, checked_array
-from landscape.store.writing import write_chunks
+from landscape.store.chunk_io import ChunkReader, DurableStore, write_chunks
+from landscape.store.format import ZSTD_MAGIC, BadMetadataError, Damaged, StoredArray, checked_array, decode, encode
+from landscape.store.landscape import LandscapeStore
 
 CODECS = {
     "zstd": [ZstdCodec(level=1), Crc32cCodec()],

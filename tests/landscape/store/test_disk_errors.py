@@ -13,7 +13,9 @@ from small_models import make_job, quadratic_problem
 from landscape import open_run, run
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder
-from landscape.store import DurableStore, LandscapeStore, survey
+from landscape.store.chunk_io import DurableStore
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import survey
 
 REASONS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}
 SPECS = [{"name": "a", "directions": [{"kind": "random"}], "size": 4}]

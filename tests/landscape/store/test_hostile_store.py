@@ -16,7 +16,8 @@ from small_models import make_job, quadratic_problem
 
 from landscape import open_run, run
 from landscape.core.errors import LandscapeError
-from landscape.store import LandscapeStore, landscape_names, survey
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names, survey
 
 
 @pytest.fixture(scope="module")

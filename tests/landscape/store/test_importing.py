@@ -32,7 +32,7 @@ from landscape.page.description import run_description
 from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.runs import RunReader
 from landscape.store.importing import import_surfaces
-from landscape.store.places import FoundRun
+from landscape.store.status import FoundRun
 from landscape.views.prepare.words import caption
 
 X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
@@ -317,7 +317,7 @@ def test_an_import_that_was_killed_leaves_nothing_to_be_seen_and_is_done_again(t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("landscape.store.imported.write_synced", die)
+        patched.setattr("landscape.store.importing.write_synced", die)
         with pytest.raises(KeyboardInterrupt):
             import_surface(tmp_path / "s.h5", tmp_path / "run")
     assert list(open_run(tmp_path / "run")) == []

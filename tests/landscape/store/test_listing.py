@@ -13,8 +13,9 @@ from small_models import make_job, quadratic_problem
 from cluster.commands.runs import age_text, list_text, size_text
 from landscape import NotFoundError, list_runs, run
 from landscape.core.lock import run_lock
-from landscape.store import LandscapeStore, listing
-from landscape.store.places import FoundRun, Place
+from landscape.store import status
+from landscape.store.landscape import LandscapeStore
+from landscape.store.status import FoundRun, Place
 
 
 def compute(place: str, *names: str) -> None:
@@ -85,9 +86,9 @@ def test_what_other_processes_remove_meanwhile_is_left_out(tmp_path, monkeypatch
             shutil.rmtree(place) if place.is_dir() else place.unlink()
         return read_row(run)
 
-    read_row = listing.read_row
-    monkeypatch.setattr(listing, "read_row", read)
-    monkeypatch.setattr(listing, "PAUSE_SECONDS", 0.0)
+    read_row = status.read_row
+    monkeypatch.setattr(status, "read_row", read)
+    monkeypatch.setattr(status, "PAUSE_SECONDS", 0.0)
     rows = list_runs(tmp_path)
     left = [("one", "complete"), *([("two", "empty")] if how == "its landscape alone" else [])]
     assert [(row["name"], row["state"]) for row in rows] == left
@@ -101,8 +102,8 @@ def test_a_folder_that_is_removed_while_it_is_searched_is_none(tmp_path, monkeyp
         shutil.rmtree(place.path)
         return searched(place)
 
-    searched = listing.search
-    monkeypatch.setattr(listing, "search", search)
+    searched = status.search
+    monkeypatch.setattr(status, "search", search)
     with pytest.raises(NotFoundError, match="does not exist"):
         list_runs(tmp_path / "studies")
 

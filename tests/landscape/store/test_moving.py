@@ -26,11 +26,11 @@ from landscape import JobError, LandscapeError, NotFoundError, open_run
 from landscape.core.digests import digest
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
-from landscape.store import LandscapeStore, landscape_names, survey
+from landscape.store.commit import finish_move
 from landscape.store.format import NewArrays
-from landscape.store.journal import Move, write_move
-from landscape.store.moving import finish_move
-from landscape.store.rename import remove_stored, rename_stored, replace_landscape, staged_name
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import remove_stored, rename_stored, replace_landscape, staged_name
+from landscape.store.runs import Move, landscape_names, survey, write_move
 from landscape.surface.record import Record
 
 VALUES = {"a": 1.0, "ab": 2.0, "b": 3.0}

@@ -13,8 +13,10 @@ from small_models import Quadratic
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.model.parameters import layout, state_of
-from landscape.store import LandscapeStore, PickedValues, chunk_changes
+from landscape.store.changes import chunk_changes
 from landscape.store.format import NewArrays
+from landscape.store.landscape import LandscapeStore
+from landscape.store.picked import PickedValues
 from landscape.surface.record import Record
 
 MODEL = Quadratic()

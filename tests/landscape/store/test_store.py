@@ -38,8 +38,11 @@ from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.grid import Grid, axis_coordinates, tile_counts
 from landscape.core.lock import run_lock
 from landscape.model.parameters import layout, state_of
-from landscape.store import DurableStore, LandscapeStore, commit, status_of
+from landscape.store import commit
+from landscape.store.arrays import status_of
+from landscape.store.chunk_io import DurableStore
 from landscape.store.format import NewArrays
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 
 MODEL = Quadratic()

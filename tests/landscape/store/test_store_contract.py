@@ -37,8 +37,10 @@ from landscape.model.history import read_history
 from landscape.model.parameters import layout, state_of
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory, write_snapshot
-from landscape.store import LandscapeStore, commit, landscape_names, open_zarr, survey
+from landscape.store import commit
 from landscape.store.format import NewArrays
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names, open_zarr, survey
 from landscape.surface.record import Record
 
 MODEL = Quadratic()

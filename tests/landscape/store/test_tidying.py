@@ -23,8 +23,8 @@ from landscape.core.errors import Interrupted
 from landscape.core.lock import run_lock
 from landscape.page.reading import LandscapeReader
 from landscape.page.runs import RunReader
-from landscape.store.places import FoundRun, GoneError
-from landscape.store.tidying import remove_landscapes
+from landscape.store.results import remove_landscapes
+from landscape.store.status import FoundRun, GoneError
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from landscape.core.errors import Failure, LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
 from landscape.model.parameters import layout
-from landscape.store import LandscapeStore
 from landscape.store.format import NewArrays
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record, parse, parse_axis, plain
 from landscape.surface.record_entries import (
     BarrierRecord,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from landscape.core.errors import JobError
-from landscape.training import Training
 from landscape.training.distributed import epoch_order, share_of, shares, steps_in
+from landscape.training.training import Training
 
 CASES = list(itertools.product((1, 2, 3, 7, 20, 64), (1, 2, 3, 5, 8)))
 

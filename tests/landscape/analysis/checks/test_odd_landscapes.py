@@ -16,7 +16,8 @@ from landscape import Problem, import_surface, open_run, run
 from landscape.analysis.checks.checking import check_landscape, keep_checks
 from landscape.analysis.checks.telling import checks_text
 from landscape.core.errors import Interrupted, JobError, NotFoundError
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
 from landscape.views.prepare.words import caption
 
 OLD = Path(__file__).resolve().parents[3] / "legacy/runs-0.1.0.tar.gz"

@@ -24,7 +24,7 @@ from landscape.evaluation.tuning.questions import Candidate, Check, Freedom, Lim
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.trials import Trials
 from landscape.evaluation.tuning.tuning import tune
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import plain
 from landscape.views.prepare.words import precision_text
 

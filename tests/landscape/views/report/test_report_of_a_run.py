@@ -12,7 +12,7 @@ from small_models import make_job
 from torch import nn
 
 from landscape import Problem, run
-from landscape.store import LandscapeStore
+from landscape.store.landscape import LandscapeStore
 from landscape.views.report import write_report
 
 
