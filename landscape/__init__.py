@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from landscape.compute.refine import run
     from landscape.compute.refining import refine
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
-    from landscape.evaluation.tuning.questions import Limits
+    from landscape.evaluation.tuning.protocol import Limits
     from landscape.job.directions.file import EigenDirection, FileDirection
     from landscape.job.directions.pca import PcaDirection
     from landscape.job.directions.plane import PlaneDirection, TowardsDirection
@@ -42,7 +42,7 @@ _HOMES = {
     "compute.refine": ("run",),
     "compute.refining": ("refine",),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
-    "evaluation.tuning.questions": ("Limits",),
+    "evaluation.tuning.protocol": ("Limits",),
     "job.directions.file": ("EigenDirection", "FileDirection"),
     "job.directions.pca": ("PcaDirection",),
     "job.directions.plane": ("PlaneDirection", "TowardsDirection"),
@@ -54,14 +54,14 @@ _HOMES = {
     "model.snapshots": ("read_trajectory",),
     "problem.terms": ("Problem",),
     "store.importing": ("import_surface",),
-    "store.status": ("list_runs",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "store.results": ("Run", "open_run", "remove_landscape", "rename_landscape"),
+    "store.status": ("list_runs",),
     "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
-    "training.training": ("Training",),
     "training.collector": ("TrajectoryCollector",),
     "training.thor.optimizer": ("THOR",),
+    "training.training": ("Training",),
 }
 
 __all__ = [

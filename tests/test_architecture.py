@@ -30,7 +30,7 @@ LAYERS = [
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
 BY_NAME = {
-    "landscape/evaluation/table.py",
+    "landscape/evaluation/running_model.py",
     "landscape/core/digests.py",
     "landscape/problem/callback.py",
     "landscape/surface/surface.py",

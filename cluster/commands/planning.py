@@ -27,8 +27,7 @@ from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import Freedom, Tuned
+from landscape.evaluation.tuning.protocol import Freedom, KeptChoices, Tuned
 from landscape.evaluation.tuning.tuning import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job

@@ -33,7 +33,7 @@ from landscape.compute.prepared import PreparedJob
 from landscape.compute.work import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable, stage
-from landscape.evaluation.tuning.questions import Request
+from landscape.evaluation.tuning.protocol import Request
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.supervised import ordered_names

@@ -20,7 +20,7 @@ from landscape.compute.prepared import PreparedJob
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.work import Task, make_work
 from landscape.core.errors import Interrupted, Observer, StoreError, shown
-from landscape.evaluation.tuning.questions import Limits
+from landscape.evaluation.tuning.protocol import Limits
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics

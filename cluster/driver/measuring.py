@@ -17,7 +17,7 @@ from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.tasks import create_landscape
 from landscape.compute.work import Task
 from landscape.core.errors import CHOOSING, stage
-from landscape.evaluation.tuning.questions import Limits, Measure, Request, follow
+from landscape.evaluation.tuning.protocol import Limits, Measure, Request, follow
 from landscape.evaluation.tuning.search import Search
 
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung

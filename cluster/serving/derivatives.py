@@ -17,7 +17,7 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.model.parameters import describe_parameters

@@ -22,7 +22,7 @@ from landscape.compute.executor import Setting
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.rounding import WeightRounding
+from landscape.evaluation.weights import WeightRounding
 from landscape.model.parameters import State
 from landscape.problem.terms import Problem
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from landscape.bench.timing import Contestant
 from landscape.bench.yardsticks import Bare
 from landscape.core.plan import Plan, Precision
-from landscape.evaluation.engines.arithmetic import arithmetic, wait
+from landscape.evaluation.engines.base import arithmetic, wait
 from landscape.problem.batches import dense_tensors_in, tensor_bytes
 
 CPU_EDGE, CPU_BYTES = 1024, 1 << 27

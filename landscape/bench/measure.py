@@ -25,8 +25,8 @@ from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.questions import Freedom, Limits, Trial, Tuned
-from landscape.evaluation.tuning.statistics import row_points
+from landscape.evaluation.tuning.protocol import Freedom, Limits, Trial, Tuned
+from landscape.evaluation.tuning.search import row_points
 from landscape.evaluation.tuning.trials import measure_point, probe_points
 from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job

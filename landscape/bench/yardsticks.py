@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.core.plan import Engine, Plan, in_float32
-from landscape.evaluation.engines.arithmetic import arithmetic, autocast, wait
-from landscape.evaluation.engines.rewrite import Target
-from landscape.evaluation.loaded import take_to_type
-from landscape.evaluation.model_state import ModuleState
-from landscape.evaluation.private import private_copy
-from landscape.evaluation.table import layouts_of, make_forward
+from landscape.evaluation.engines.base import Target, arithmetic, autocast, wait
+from landscape.evaluation.model_state import ModuleState, private_copy
+from landscape.evaluation.running_model import layouts_of, make_forward, take_to_type
 from landscape.evaluation.weights import MovingWeights, lay_out, targets_of
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, moved

@@ -13,8 +13,7 @@ from landscape.core.errors import CHOOSING, JobError, shown, stage
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import Freedom, Limits
+from landscape.evaluation.tuning.protocol import Freedom, KeptChoices, Limits
 from landscape.evaluation.tuning.tuning import tune
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder

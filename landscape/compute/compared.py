@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from landscape.compute.prepared import PreparedJob
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.evaluation.differentiable import differentiable_operations
-from landscape.evaluation.engines.arithmetic import arithmetic, autocast
+from landscape.evaluation.derivatives import differentiable_operations
+from landscape.evaluation.engines.base import arithmetic, autocast
 from landscape.problem.batches import moved
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Observe

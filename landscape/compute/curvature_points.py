@@ -19,10 +19,9 @@ from landscape.compute.algebra import Floats, dot
 from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
 from landscape.core.devices import is_out_of_memory
 from landscape.core.plan import Precision
-from landscape.evaluation.derivatives import Differentiation, Products
+from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.values import Values
 from landscape.model.parameters import trainable_matrices
 from landscape.surface.record_entries import (

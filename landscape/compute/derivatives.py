@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from landscape.compute.executor import Question, Shared, Station
-from landscape.evaluation.derivatives import Differentiation, Products
-from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 
 Floats = NDArray[np.float64]
 

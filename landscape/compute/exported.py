@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from landscape.compute.pack_graph import Exported
 from landscape.compute.refusals import Noticing, decides, is_users, refusal, sizes_of
 from landscape.core.errors import JobError
-from landscape.evaluation.differentiable import without_reentrant_checkpoints
+from landscape.evaluation.derivatives import without_reentrant_checkpoints
 from landscape.model.packed_model import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]

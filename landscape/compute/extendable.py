@@ -13,7 +13,7 @@ from landscape.compute.recorded import recorded_plan
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import Grid, Index
 from landscape.core.plan import Plan
-from landscape.evaluation.batching import batching_of
+from landscape.evaluation.feed import batching_of
 from landscape.problem.samples import Samples
 from landscape.store.landscape import LandscapeStore
 

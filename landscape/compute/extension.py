@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, LandscapeError, shown
 from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
 from landscape.core.plan import Plan
-from landscape.evaluation.moments import PARTS
-from landscape.evaluation.reduction import Before
+from landscape.evaluation.reduction import PARTS, Before
 from landscape.store.format import path_moment_rows
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, PATH_MOMENTS

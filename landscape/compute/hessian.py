@@ -14,9 +14,9 @@ from landscape.compute.algebra import Floats
 from landscape.compute.derivatives import ProductOfBlocks, SumOfProducts, TotalsOfBlocks
 from landscape.compute.executor import Calculator, Setting
 from landscape.core.errors import JobError
-from landscape.evaluation.batching import batching_of
 from landscape.evaluation.derivatives import Products
-from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.feed import batching_of
+from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import ParameterInfo, State, describe_parameters
 from landscape.problem.samples import Samples
 from landscape.problem.supervised import Supervised

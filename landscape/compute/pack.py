@@ -25,8 +25,8 @@ from landscape.compute.sequences import are_sequences, described_sequences, exam
 from landscape.compute.tree import described_parameters, described_tree
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.evaluation.loaded import take_to_type
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.model_state import private_copy
+from landscape.evaluation.running_model import take_to_type
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.model.packed_file import REMEDY, SUFFIX

@@ -14,10 +14,9 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import device_here
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import Plan
-from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, Products
+from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES
-from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.evaluation.layers import loss_factors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.landscape_options import Convexity
 from landscape.model.parameters import State, trainable_matrices

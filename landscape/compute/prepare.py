@@ -44,7 +44,7 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Plan, Reduction
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.rounding import rounded_weights
+from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from landscape.compute.extension import Extension
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
-from landscape.evaluation.tuning.questions import Tuned
+from landscape.evaluation.tuning.protocol import Tuned
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job

@@ -10,9 +10,9 @@ from landscape.compute.prepared import PreparedLandscape
 from landscape.core.errors import JobError, shown
 from landscape.core.plan import OPTIONS
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.engines.activations import rounded_layers
-from landscape.evaluation.rounding import rounded_weights
-from landscape.evaluation.table import refuse_unrounded
+from landscape.evaluation.engines.base import rounded_layers
+from landscape.evaluation.running_model import refuse_unrounded
+from landscape.evaluation.weights import rounded_weights
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 

@@ -19,7 +19,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Observer
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.validation import MAX_SIZE
-from landscape.evaluation.tuning.questions import Limits
+from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.job import Job
 from landscape.job.landscape_options import Refine
 from landscape.store.landscape import LandscapeStore

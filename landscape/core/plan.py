@@ -23,7 +23,7 @@ class Statistics:
     """What one mode means for the layers, and for whatever relies on what they return.
 
     To add a mode: its name in `BatchNorm`, and its line in `STATISTICS`. What is done to the layers themselves is in
-    `landscape/evaluation/loaded.py`.
+    `landscape/evaluation/running_model.py`.
 
     Args:
         of_each_batch: whether a layer uses the mean and variance of the batch that it is given.

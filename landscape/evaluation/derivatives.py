@@ -4,33 +4,258 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
-from landscape.core.errors import JobError
+from landscape.core.devices import free_bytes
+from landscape.core.errors import JobError, NotRetried, one_line
 from landscape.core.plan import Plan, Precision, for_derivatives
 from landscape.core.random_state import seed_draws
 from landscape.core.validation import WEIGHT
-from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
-from landscape.evaluation.differentiable import differentiable_operations
-from landscape.evaluation.engines.arithmetic import arithmetic
+from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.feed import make_feed
-from landscape.evaluation.gauss_newton import gauss_newton_products
-from landscape.evaluation.kept_graphs import KeptGraphs
-from landscape.evaluation.loaded import LoadedModel
-from landscape.evaluation.second_derivatives import refuse_wrong_derivatives, second_derivatives
+from landscape.evaluation.feed import batching_of, make_feed
+from landscape.evaluation.running_model import LoadedModel
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.user_code import kept_alive
+
+# ----------------------------------------------------------------------------------------------------
+# What models call while derivatives are taken, in place of what has none: plain attention, other checkpoints.
+
+_LOCK = threading.Lock()
+_in_place = list[Callable[..., Any]]()  # what stands for reentrant checkpoints, of all blocks of all threads
+
+
+@contextlib.contextmanager
+def differentiable_operations() -> Iterator[None]:
+    """Within the block attention does not fuse, and every checkpoint is one of `use_reentrant=False`.
+
+    Kernels of attention that fuse have no second derivative; the plain one has. A reentrant checkpoint computes
+    gradients by a backward pass within the backward pass, which leaves them with the parameters. `torch.autograd.grad`
+    asks for them elsewhere: it raises, or leaves out what no other way leads to, so that the gradient of a layer seems
+    to be zero. The other kind of checkpoint has the same values, and takes as little memory.
+    """
+    with _reentrant_checkpoints_as(_not_reentrant), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@contextlib.contextmanager
+def without_reentrant_checkpoints() -> Iterator[None]:
+    """Within the block they are what they compute, as a graph has no backward pass in which to compute it again.
+
+    An exported graph would have what torch does within such a checkpoint, for which gradients are turned off.
+    """
+    with _reentrant_checkpoints_as(lambda function, preserve, *arguments: function(*arguments)):
+        yield
+
+
+@contextlib.contextmanager
+def _reentrant_checkpoints_as(call: Callable[..., Any]) -> Iterator[None]:
+    with _LOCK:
+        _in_place.append(call)
+        # A class attribute before that of `Function`: the models have the function that calls it, not this one.
+        CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _in_place.remove(call)
+            if _in_place:
+                CheckpointFunction.apply = staticmethod(_in_place[-1])  # type: ignore[method-assign]
+            else:
+                del CheckpointFunction.apply
+
+
+def _not_reentrant(function: Callable[..., Any], preserve: bool, *arguments: Any) -> Any:
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=preserve)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether what a model computes can be differentiated twice.
+
+
+class NoSecondDerivative(NotRetried):
+    """The model has an operation whose gradient torch cannot differentiate; differences of gradients can be taken."""
+
+
+# Decorated functions share this code.
+_ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
+# Operations of torch whose second derivative is wrong, as `gradgradcheck` says of torch 2.13: that of weight
+# normalisation is off in the direction of the weights, as if g·v/‖v‖ had another derivative there.
+_WRONG = {"WeightNormInterfaceBackward0": "weight normalisation"}
+
+
+def refuse_wrong_derivatives(loss: Tensor) -> None:
+    """Refuse a graph with an operation whose second derivative torch takes in silence, and takes wrongly.
+
+    These are some operations of torch, and functions of the user's whose gradient is marked as not differentiable:
+    where only the inputs, and not the incoming gradient, have a graph, torch takes such a gradient for a constant.
+
+    Raises:
+        NoSecondDerivative: there is one.
+    """
+    seen: set[Any] = set()
+    nodes = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = type(node).__name__  # not node.name(), which a function of the user's may have as its own attribute
+        if name in _WRONG:
+            raise NoSecondDerivative(f"torch's second derivative of {_WRONG[name]} is wrong")
+        nodes += [following for following, _ in node.next_functions]
+        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
+            raise NoSecondDerivative(f"{name} is marked with once_differentiable")
+
+
+@contextlib.contextmanager
+def second_derivatives() -> Iterator[None]:
+    """Say of an operation without a second derivative that it is one.
+
+    Raises:
+        NoSecondDerivative: torch says that it has none.
+    """
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        if "derivative" in text or "double backward" in text or "once_differentiable" in text:
+            raise NoSecondDerivative(one_line(error)) from error
+        raise
+
+
+# ----------------------------------------------------------------------------------------------------
+# Products with the Gauss-Newton matrix, where a model's outputs and their criterion are apart.
+
+
+def gauss_newton_products(
+    observe: Supervised,
+    model: nn.Module,
+    batch: Batch,
+    factor: float,
+    parameters: Sequence[Tensor],
+    vectors: Sequence[Sequence[Tensor]],
+) -> list[list[Tensor]]:
+    """JᵀH_ℓJ·v of factor·Σᵢ ℓᵢ(z), z the outputs, J = ∂z/∂θ and H_ℓ = ∂²/∂z² of the criterion (Schraudolph 2002).
+
+    J·v is the derivative of Jᵀu by u, so that three gradients suffice, and no forward mode.
+
+    Args:
+        parameters: θ, tensors that require gradients.
+        vectors: v, a tensor per parameter each.
+
+    Raises:
+        NoSecondDerivative: an operation has no second derivative.
+    """
+    outputs = observe.outputs(model, batch)
+    at = outputs.detach().requires_grad_()
+    loss = factor * observe.losses(at, batch).double().sum()
+    (slope,) = torch.autograd.grad(loss, at, create_graph=True)
+    weights = torch.zeros_like(outputs, requires_grad=True)
+    with second_derivatives():
+        pulled = torch.autograd.grad(
+            outputs, parameters, weights, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+    rows = [k for k, each in enumerate(pulled) if each.requires_grad]
+    found = []
+    for vector in vectors:
+        with second_derivatives():
+            (pushed,) = torch.autograd.grad(
+                [pulled[k] for k in rows], weights, [vector[k] for k in rows], retain_graph=True
+            )
+        curved = torch.zeros_like(at)
+        if slope.requires_grad:  # else the criterion is linear
+            (curved,) = torch.autograd.grad(slope, at, pushed, retain_graph=True)
+        product = torch.autograd.grad(
+            outputs, parameters, curved, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        found.append([each.detach() for each in product])
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# Graphs of gradients that are kept from one Hessian product to the next, where the memory has room for them.
+#
+# Lanczos asks for one product after another at the same weights. The forward pass and the gradient, a third of a
+# product, are the same each time.
+
+ROOM = 4  # a block's graphs are kept where so many like them would fit: other processes and values need memory too
+
+
+class KeptGraphs:
+    """The gradients of blocks, with their graphs.
+
+    Args:
+        device: whose memory they take.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._kept = device, dict[Hashable, list[Sequence[Tensor]]]()
+        self._bytes_per_sample: float | None = None
+        self._allowed = True
+
+    def of(self, block: Hashable) -> list[Sequence[Tensor]] | None:
+        """What is kept of a block: the gradients of each of its batches."""
+        return self._kept.get(block)
+
+    def keep(self, block: Hashable, gradients: list[Sequence[Tensor]]) -> None:
+        """Keep the gradients of all batches of a block."""
+        if self._allowed:
+            self._kept[block] = gradients
+
+    def forget(self) -> None:
+        """Give the memory back, as other weights or other batches follow."""
+        self._kept.clear()
+
+    def never(self) -> None:
+        """Keep none from now on: what a graph refers to does not stay as it was."""
+        self._allowed = False
+        self.forget()
+
+    def has_room(self, samples: int) -> bool:
+        """Whether graphs of so many samples may be kept; not before a batch was counted."""
+        if not self._allowed or self._bytes_per_sample is None:
+            return False
+        return ROOM * samples * self._bytes_per_sample <= free_bytes(self._device)
+
+    @contextlib.contextmanager
+    def counting(self, samples: int) -> Iterator[None]:
+        """Count the bytes that the graph made within the block takes, for a batch of so many samples; the first time.
+
+        That graph must not be kept: what hooks have seen is not watched for later writes any more.
+        """
+        if self._bytes_per_sample is not None or not self._allowed:
+            yield
+            return
+        seen: dict[int, int] = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with saved_tensors_hooks(count, lambda tensor: tensor):
+            yield
+        self._bytes_per_sample = sum(seen.values()) / max(1, samples)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Products = Literal["autograd", "differences", "gauss-newton"]
 """Products with the Hessian, by differentiating twice or by central differences of gradients, or with JᵀH_ℓJ."""

@@ -6,16 +6,124 @@ aligned as it would be among all samples.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from landscape.core.devices import device_limit
-from landscape.evaluation.any_shape import AnyShape
-from landscape.problem.batches import Batch, map_tensors, tensors_of
+from landscape.core.devices import device_limit, host_limit
+from landscape.core.errors import NotRetried
+from landscape.core.plan import Plan
+from landscape.evaluation.counts import Counts
+from landscape.problem.batches import Batch, batch_edges, dense_tensors_in, map_tensors, moved, tensor_bytes, tensors_of
 from landscape.problem.samples import Rows, Samples, as_samples
+
+# ----------------------------------------------------------------------------------------------------
+# Batches of any structure for the model: all of them kept on the device where they fit, else made for each point.
+
+MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
+
+Key = tuple[int, torch.device, torch.dtype, tuple[tuple[int, int], ...]]
+
+log = logging.getLogger("landscape")
+
+
+class _Kept:
+    """Batches on a device, shared by the evaluators that cut the same samples alike: the search compares two."""
+
+    def __init__(self, samples: Samples, batches: list[Batch]) -> None:
+        self.samples, self.batches = samples, batches  # the samples live as long, so that their number is theirs alone
+        self.size = tensor_bytes(batches)
+
+
+_KEPT: WeakValueDictionary[Key, _Kept] = WeakValueDictionary()
+
+
+class AnyShape:
+    """The batches are what `Samples.batch` makes, moved to the device whole and with their floating-point type.
+
+    Args:
+        limit: bytes of batches on the device above which none is kept there. They are then kept on the host, where
+            that is another memory and has room, and otherwise made anew each time.
+    """
+
+    def __init__(self, samples: Samples, device: torch.device, dtype: torch.dtype, limit: int) -> None:
+        self.samples, self._device, self._dtype, self._limit = samples, device, dtype, limit
+        self.counts = Counts(samples)
+        self.resident = True
+        self.generation = 0  # how often batches were made for other edges, and so in other memory
+        self._edges: list[tuple[int, int]] = []
+        self._kept = _Kept(samples, [])  # on the device, all of them or none
+        self._on_host: dict[int, Batch] = {}
+        self._room = 0
+
+    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Go on in these batches, each given by its first sample and the one after its last."""
+        if self._edges == list(edges):
+            return
+        key = (id(self.samples), self._device, self._dtype, tuple(edges))
+        self._edges, self._kept, self._on_host = list(edges), _Kept(self.samples, []), {}
+        self.generation += 1
+        self._room = host_limit() if self._device.type == "cuda" else 0
+        kept = _KEPT.get(key)
+        if kept is None or kept.size > self._limit:
+            kept = _Kept(self.samples, self._fitting())
+        self.resident = len(kept.batches) == len(self._edges)
+        if self.resident:
+            self._kept = _KEPT[key] = kept
+
+    def _fitting(self) -> list[Batch]:
+        """All batches on the device; fewer where they do not fit."""
+        batches: list[Batch] = []
+        size = 0
+        for index in range(len(self._edges)):
+            batch = self._made(index)
+            size += tensor_bytes(batch)
+            if size > self._limit:
+                log.info("data: the batches take more than %.3g MB and are made anew at every point", self._limit / 1e6)
+                break
+            batches.append(batch)
+        return batches
+
+    def __len__(self) -> int:
+        return len(self._edges)
+
+    def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
+        """The batches from number `first` on, or the first `count` of these, numbered."""
+        for index in range(len(self._edges))[first:][:count]:
+            batch = self._kept.batches[index] if self.resident else self._made(index)
+            self.counts.begin(self._edges[index])
+            yield index, batch
+
+    def _made(self, index: int) -> Batch:
+        if index in self._on_host:
+            return moved(self._on_host[index], self._device, self._dtype)
+        batch = self.samples.batch(*self._edges[index])
+        size = tensor_bytes(batch) if self._room else 0
+        if 0 < size < self._room:
+            self._room -= size
+            self._on_host[index] = batch
+        return moved(batch, self._device, self._dtype)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What stays on the device from point to point."""
+        return [tensor for tensor in dense_tensors_in(self._kept.batches) if tensor.numel()]
+
+    @property
+    def same_shapes(self) -> bool:
+        """Whether the batches have so few shapes that something can be prepared for each."""
+        shapes = {tuple(tensor.shape for tensor in dense_tensors_in(batch)) for batch in self._kept.batches}
+        return self.resident and len(shapes) <= MOST_SHAPES
+
+
+# ----------------------------------------------------------------------------------------------------
 
 ALIGNMENT = 512  # bytes: CUDA aligns allocations to this many, and the CPU to a divisor of it
 
@@ -166,3 +274,150 @@ def _needed(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
 
 def _is_copied(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool:
     return tensor.device != device or tensor.dtype != dtype
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the samples of a landscape are cut into batches, and the batches gathered into blocks, by its plan alone.
+
+Edge = tuple[int, int]  # a batch's first sample, and the one after its last
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The batches of a landscape and the blocks that they make.
+
+    Attributes:
+        edges: where every batch begins and ends.
+        blocks: how many batches each block has; more than one where planned batches were cut to fit the memory.
+        complete: how many blocks, from the first, stay what they are when samples are added.
+    """
+
+    edges: tuple[Edge, ...]
+    blocks: tuple[int, ...]
+    complete: int
+
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """The number of the block that begins with a batch, by the number of the batch."""
+        return {batch: block for block, batch in enumerate(accumulate(self.blocks[:-1], initial=0))}
+
+    def of_block(self, block: int) -> int:
+        """The number of the first batch of a block."""
+        return sum(self.blocks[:block])
+
+    def split(self, batches: int) -> Iterator[Edge]:
+        """Where the batches of each block begin and end, among the last so many batches.
+
+        Args:
+            batches: those from the beginning of some block to the end.
+        """
+        ends = [end - len(self.edges) + batches for end in accumulate(self.blocks, initial=0)]
+        return pairwise(end for end in ends if end >= 0)
+
+
+def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] | None = None) -> Batching:
+    """The batches of so many samples.
+
+    A planned batch is a block: samples [k·B, (k+1)·B), and what is left at the end. Where layers use the statistics of
+    a batch no batch must be much smaller than the others, and the sizes differ by at most one; so they do in landscapes
+    of earlier versions, which are one block.
+
+    Args:
+        batch_size: samples of a batch at most; smaller than planned where planned batches do not fit the memory. They
+            are then cut one by one, so that blocks stay what they are.
+        cuts: where the batches begin and end that cannot be cut otherwise; each of them is a block.
+
+    Example:
+        >>> plan = Plan(batch_size=4, threads=1, device="cpu")
+        >>> batching_of(10, plan, 4).edges, batching_of(10, plan, 2).blocks
+        (((0, 4), (4, 8), (8, 10)), (2, 2, 1))
+    """
+    if cuts is not None:
+        return Batching(tuple(cuts), (1,) * len(cuts), len(cuts))
+    if plan.reduction == "whole":
+        edges = batch_edges(samples, batch_size)
+        return Batching(tuple(edges), (len(edges),), 0)
+    size = plan.batch_size
+    extends = plan.statistics.fixed
+    planned = _consecutive(samples, size) if extends else batch_edges(samples, size)
+    parts = [[(start + a, start + b) for a, b in batch_edges(stop - start, batch_size)] for start, stop in planned]
+    edges = [edge for part in parts for edge in part]
+    return Batching(tuple(edges), tuple(map(len, parts)), samples // size if extends else 0)
+
+
+def _consecutive(samples: int, size: int) -> list[Edge]:
+    return [(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Checksums of tensors, computed on their device: they show writes that pass torch's version counters too.
+
+COLUMNS = 61  # a prime: two words that are exchanged change the sum, unless their distance is a multiple of it
+WORD = 8  # bytes
+
+
+def checksums(tensors: Sequence[Tensor]) -> list[int]:
+    """One number per tensor, from all of its bytes, in one pass over memory; one transfer from each device."""
+    values = [0] * len(tensors)
+    for device in {tensor.device for tensor in tensors}:
+        here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
+        sums = torch.stack([_checksum(tensors[k].detach()) for k in here]).tolist()
+        for k, value in zip(here, sums, strict=True):
+            values[k] = value
+    return values
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """Σⱼ (2j+1)·Σᵢ wᵢⱼ modulo 2⁶⁴, the tensor's words w in rows of `COLUMNS`."""
+    data = tensor.contiguous().reshape(-1).view(torch.uint8)
+    aligned = data.data_ptr() % WORD == 0 and data.storage_offset() % WORD == 0
+    cut = len(data) - len(data) % (WORD * COLUMNS if aligned else COLUMNS)
+    head, tail = data[:cut], data[cut:]
+    words = head.view(torch.int64) if aligned else head
+    factors = torch.arange(COLUMNS, device=data.device) * 2 + 1
+    rest = (tail.to(torch.int64) * torch.arange(1, len(tail) + 1, device=data.device)).sum()
+    return (words.view(-1, COLUMNS).sum(0, dtype=torch.int64) * factors).sum() + rest
+
+
+# ----------------------------------------------------------------------------------------------------
+# Check that user code has not written to the samples; where it has, the job ends.
+
+
+class SamplesChanged(NotRetried):
+    """User code has written to the samples: no value that is computed from here on in this process would be right."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "observe: must not change its batch in place, as every point sees the same samples; clone it first"
+        )
+
+
+class UnseenWriteError(Exception):
+    """User code has written to the model past torch's counters: the values so far are to be computed again."""
+
+
+class UnchangedSamples:
+    """The samples of a feed, compared with what they were before the first value was computed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._sums: list[int] = []
+        self._generation: int | None = None
+
+    def remember(self) -> None:
+        """Keep checksums of the samples as they are now, where they were not kept of the same memory before."""
+        if self._generation != self._feed.generation:
+            self._sums, self._generation = self._sums_now(), self._feed.generation
+
+    def check(self) -> None:
+        """Raises SamplesChanged where the samples are not what was remembered."""
+        if self._generation == self._feed.generation and self._sums_now() != self._sums:
+            raise SamplesChanged
+
+    def _sums_now(self) -> list[int]:
+        return checksums(self._feed.tensors)
+
+
+def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """What changes of each tensor when it is written to, or given other memory: counter, address, shape, strides."""
+    return [(each._version, each.data_ptr(), each.shape, each.stride()) for each in tensors]

@@ -13,17 +13,37 @@ from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError, LandscapeError, message_of
 from landscape.core.plan import Engine
 from landscape.evaluation.derivatives import Differentiation
-from landscape.evaluation.engines.arithmetic import arithmetic
+from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluation_order import Walk
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import Finding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
 from landscape.model.layer_watch import Layer, NetworkWatcher
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
+from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import in_words
+
+# ----------------------------------------------------------------------------------------------------
+# By what the sums of losses are multiplied, so that they make the mean loss, or the sum of the means of its terms.
+
+
+def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dict[str, float]:
+    """f = λ / Σ wᵢ of the loss or of each of its terms, from the totals of all blocks in their order.
+
+    >>> loss_factors([{"loss": 3.0}, {"loss": 1.0}], lambda model, batch: {})
+    {'loss': 0.25}
+    """
+    sums: dict[str, float] = {}
+    for block in totals:
+        for name, total in block.items():
+            sums[name] = sums.get(name, 0.0) + total
+    weights = observe.factors if isinstance(observe, Combination) else dict.fromkeys(sums, 1.0)
+    return {name: weights[name] / total for name, total in sums.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 VARIANCE = "running_var"  # of normalisation layers: all zero, it divides by next to nothing
 

@@ -11,18 +11,235 @@ first point of a task and at its end alone. A change that is made at a later poi
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, MutableMapping, Sequence
+import copy
+import random
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import cached_property
+from itertools import chain, repeat
+from operator import is_
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.evaluation.arrays import GENERATORS, Array, generator_state, is_plain, set_generator_state
-from landscape.evaluation.checksum import checksums
-from landscape.evaluation.containers import Glance, Items, Members, Slots, joined_name
+from landscape.core.errors import JobError, one_line
+from landscape.evaluation.feed import checksums
+from landscape.problem.user_code import kept_alive
+
+# ----------------------------------------------------------------------------------------------------
+# Tensors, NumPy arrays and generators that a model holds beside its weights: their values, and putting them back.
+
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+
+
+class Array:
+    """A tensor that is neither parameter nor buffer, or a NumPy array: where it lies, and its values."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        self.name, self.always = name, False
+        self._tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        self.home = self._tensor.detach()
+        self._before, self._wants_gradient = self.home.clone(), self._tensor.requires_grad
+        self.sum, self._mark = checksums([self.home])[0], self._now()
+
+    def _now(self) -> tuple[Any, ...]:
+        each = self._tensor
+        return each._version, each.data_ptr(), each.shape, each.stride(), each.requires_grad, each.grad is None
+
+    def changed(self) -> bool:
+        """Whether it was written to, moved or replaced since the last `restore`, as far as torch's counters show it."""
+        return self.always or self._now() != self._mark
+
+    def restore(self) -> None:
+        """Put back its values, its memory, and whether it wants a gradient."""
+        if not self._tensor.is_leaf:
+            self._tensor.detach_()
+        self._tensor.requires_grad_(self._wants_gradient).grad = None
+        self._tensor.data = self.home
+        self.home.copy_(self._before)
+        self._mark = self._now()
+
+
+def is_plain(array: Tensor | np.ndarray) -> bool:
+    """Whether it has values of its own that can be kept and put back."""
+    if isinstance(array, np.ndarray):
+        return array.flags.writeable and array.dtype.kind in "biufc" and array.dtype.isnative and array.size > 0
+    strided = type(array) in (Tensor, nn.Parameter) and array.layout is torch.strided and array.is_leaf
+    own = strided and not (array.is_meta or array.is_quantized or array.is_inference())
+    # An expanded tensor cannot be written to, and so needs no keeping.
+    return own and not any(step == 0 and size > 1 for step, size in zip(array.stride(), array.shape, strict=True))
+
+
+def generator_state(generator: Any) -> Any:
+    """The state of one of `GENERATORS`, to be given to `set_generator_state`."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Set a generator back to a state of its own."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Dicts, attributes, lists and sets of a model: what they held at first, whether it changed, and putting it back.
+
+OURS = "forward"  # attribute of a module by which engines take over its calls
+
+
+class Items:
+    """A dict, or the attributes of an object: which names there are, and which objects they name."""
+
+    def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
+        self.container, self.name, self.always = items, name, False
+        self.before = {key: each for key, each in items.items() if key != OURS}
+        self._keys, self._values = list(self.before), list(self.before.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether asking for a member calls no code of the user's."""
+        return type(self.container) in (dict, OrderedDict)
+
+    def has_another_length(self) -> bool:
+        """Whether it has more or fewer names than at first."""
+        return len(self.container) - (OURS in self.container) != len(self._keys)
+
+    def changed(self) -> bool:
+        """Whether a name is new, gone, or names another object."""
+        now = map(self.container.get, self._keys, repeat(self))
+        return self.has_another_length() or not all(map(is_, now, self._values))
+
+    def names_changed(self) -> list[str]:
+        """The full names of what is new, gone, or another object."""
+        keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
+        changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
+        return [joined_name(self.name, key) for key in changed]
+
+    def restore(self) -> None:
+        """Put back the names and their objects, in their first order."""
+        ours = {OURS: self.container[OURS]} if OURS in self.container else {}
+        self.container.clear()
+        self.container.update(self.before)
+        self.container.update(ours)
+
+
+class Members:
+    """The members of a list, a deque or a set."""
+
+    def __init__(self, name: str, members: Any) -> None:
+        self.container, self.name, self.always, self.before = members, name, False, list(members)
+
+    def has_another_length(self) -> bool:
+        """Whether it has more or fewer members than at first."""
+        return len(self.container) != len(self.before)
+
+    def changed(self) -> bool:
+        """Whether a member is new, gone, elsewhere, or another object."""
+        return self.has_another_length() or not all(map(is_, self.container, self.before))
+
+    def names_changed(self) -> list[str]:
+        """The container's own name, as members have none."""
+        return [self.name]
+
+    def restore(self) -> None:
+        """Put back the members in their first order."""
+        self.container.clear()
+        add = self.container.update if isinstance(self.container, set) else self.container.extend
+        add(self.before)
+
+
+class Slots(MutableMapping[str, Any]):
+    """The attributes of an object that its classes keep in `__slots__`, as a mapping; private names as they are stored.
+
+    They are read and set past the object's own `__getattr__` and `__setattr__`.
+    """
+
+    def __init__(self, of: Any) -> None:
+        kinds = [kind for kind in reversed(type(of).__mro__) if "__slots__" in vars(kind)]
+        values = [(kind, value) for kind in kinds for value in vars(kind).values()]
+        slots = [slot for kind, slot in values if isinstance(slot, MemberDescriptorType) and slot.__objclass__ is kind]
+        self._of, self._members = of, {slot.__name__: slot for slot in slots}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a slot at all, be it filled or not."""
+        return bool(self._members)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._members[name].__get__(self._of)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._members[name].__set__(self._of, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._members[name].__delete__(self._of)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._members if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Glance:
+    """Compares many containers at once with what they held when `remember` was last called.
+
+    The order of the objects and what an engine puts there are compared too. A change may therefore be reported where
+    there is none, but none is missed.
+    """
+
+    def __init__(self, groups: Sequence[Items | Members]) -> None:
+        items = [each for each in groups if isinstance(each, Items) and each.is_plain]
+        members = [each for each in groups if isinstance(each, Members)]
+        self._others = [each for each in groups if isinstance(each, Items) and not each.is_plain]
+        self._items, self._members = [each.container for each in items], [each.container for each in members]
+        self._containers = [*self._items, *self._members]
+        self._held = [*(each.values() for each in self._items), *self._members]
+        self._known = _contents([each.before for each in items], [each.before for each in members])
+
+    def remember(self) -> None:
+        """Take what is there now for unchanged."""
+        self._known = _contents(self._items, self._members)
+
+    def tells_a_change(self) -> bool:
+        """Whether any container may hold something else than when `remember` was last called."""
+        lengths, keys, values = self._known
+        if [*map(len, self._containers)] != lengths or any(each.changed() for each in self._others):
+            return True
+        if not all(map(is_, chain.from_iterable(self._held), values)):
+            return True
+        try:
+            return [*chain.from_iterable(self._items)] != keys
+        except Exception:  # other keys than before, which cannot be compared with them: tensors
+            return True
+
+
+def _contents(
+    items: Sequence[MutableMapping[Any, Any]], members: Sequence[Iterable[Any]]
+) -> tuple[list[int], list[Any], list[Any]]:
+    """The length of each, the keys of all of them in a row, and the values of all of them in a row."""
+    values = [*(list(each.values()) for each in items), *map(list, members)]
+    return [*map(len, values)], [*chain.from_iterable(items)], [*chain.from_iterable(values)]
+
+
+def joined_name(name: str, key: Any) -> str:
+    """The name of a member: `name.key`, without a dot in front where the container has no name."""
+    return f"{name}.{key}".lstrip(".")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
@@ -145,3 +362,55 @@ class ModuleState:
         for key, each in items.items():
             if key != OUR_HOOKS:
                 yield name if key in REGISTERS else joined_name(name, key), each
+
+
+# ----------------------------------------------------------------------------------------------------
+# A copy of the user's model that nothing but the evaluation touches.
+
+
+def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
+    """A deep copy of the model without its gradients' graph, and all objects that were copied for it."""
+    memo: dict[int, Any] = {}
+    try:
+        with kept_alive():
+            copied = copy.deepcopy(model, memo)
+    except Exception as cause:
+        raise JobError(
+            f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
+        ) from cause
+    _refuse_shared(model, copied)
+    copies = dict(copied.named_modules())  # a __deepcopy__ of the user's may leave some out
+    lost = [
+        f"{type(each).__name__}.{slot}"
+        for name, each in model.named_modules()
+        if type(copies.get(name)) is type(each)
+        for slot in Slots(each)
+        if slot not in Slots(copies[name])
+    ]
+    if lost:
+        raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
+    return copied, [copy_of for original, copy_of in memo.items() if id(copy_of) != original]
+
+
+def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
+    """Refuse a copy that is none: its weights would be moved, and with them those of the user's own model.
+
+    Raises:
+        JobError: a __deepcopy__ of the user's returns the model itself, or a model with the same trainable parameters.
+    """
+    own = {key: name for name, each in model.named_parameters() for key in _identities(each)}
+    shared = [own[key] for each in copied.parameters() for key in _identities(each) if key in own]
+    if copied is model or shared:
+        what = "itself" if copied is model else f"one that has the same {shared[0]}"
+        raise JobError(
+            f"model: copy.deepcopy of {type(model).__name__} gives {what}, and what is moved must be a copy: let its "
+            "__deepcopy__ copy its parameters"
+        )
+
+
+def _identities(parameter: nn.Parameter) -> list[tuple[str, int]]:
+    """By what a parameter that is moved is known again: the object, and where its values lie, if that is known."""
+    if not parameter.requires_grad or parameter.layout is not torch.strided or not parameter.numel():
+        return []
+    place = parameter.data_ptr()  # 0 for those without memory of their own: on `meta`, or distributed
+    return [("object", id(parameter)), *([("memory", place)] if place else [])]

@@ -14,11 +14,168 @@ from torch import Tensor
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 from landscape.core.validation import WEIGHT
-from landscape.evaluation.batching import Batching
-from landscape.evaluation.kept import SampleKeeper
-from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
-from landscape.evaluation.values import Moments, Observed, Pieces, Values, summary, values_of
-from landscape.problem.supervised import Combination, Observe, ordered_names
+from landscape.evaluation.feed import Batching
+from landscape.evaluation.values import Floats, Moments, Observed, Pieces, SampleValues, Values, summary, values_of
+from landscape.problem.supervised import Combination, Observe, OtherWeights, ordered_names
+from landscape.surface.surface import MOMENT_PARTS
+
+# ----------------------------------------------------------------------------------------------------
+# The losses of single samples, gathered from point to point.
+
+SAMPLES_AT_ONCE = 1 << 20  # losses that are brought to the host at once
+
+
+class SampleKeeper:
+    """Keeps the losses of point after point in float32, and the weights of the samples, which all points share.
+
+    Args:
+        origin: the observables at the origin, of every batch; None where they are not known.
+        name: of the loss, or of one of its terms, whose samples may be used up before the last batch.
+    """
+
+    def __init__(self, origin: Pieces | None, name: str = "loss") -> None:
+        self._origin, self._name = origin, name
+        self._losses: list[NDArray[np.float32]] = []
+        self._pending: list[tuple[Tensor, Tensor | None]] = []  # of points, on the device
+        self._size = 0
+        self._weights: Floats | None = None
+
+    def add(self, pieces: Pieces) -> None:
+        """Take the observables of the next point.
+
+        Raises:
+            OtherWeights: the samples weigh otherwise than at the points before.
+        """
+        losses = self._of(pieces)
+        weights = torch.cat([piece[WEIGHT] for piece in pieces]).double() if WEIGHT in pieces[0] else None
+        self._pending.append((losses, weights))
+        self._size += len(losses)
+        if self._size >= SAMPLES_AT_ONCE:
+            self._take()
+
+    def _take(self) -> None:
+        """Bring what is pending to the host."""
+        pending, self._pending, self._size = self._pending, [], 0
+        if not pending:
+            return
+        self._losses.append(torch.stack([losses for losses, _ in pending]).cpu().numpy())
+        given = [weights for _, weights in pending if weights is not None]
+        table = torch.stack(given).cpu().numpy() if given else np.ones((1, len(pending[0][0])))
+        self._weights = table[0] if self._weights is None else self._weights
+        if not (table == self._weights).all():
+            raise OtherWeights(
+                "observe: 'weight' must be the same at every point where keep_samples is set; return weights that "
+                "depend on the data alone, or leave keep_samples out"
+            )
+
+    def values(self, places: NDArray[np.int64]) -> SampleValues | None:
+        """The losses of the points, put in their places; None of no points."""
+        self._take()
+        if self._weights is None:
+            return None
+        losses = np.concatenate(self._losses)[places]
+        origin = np.full(losses.shape[1], np.nan, np.float32)
+        if self._origin is not None:
+            origin = self._of(self._origin).cpu().numpy()
+        return SampleValues(losses, origin, self._weights)
+
+    def _of(self, pieces: Pieces) -> Tensor:
+        return torch.cat([piece[self._name] for piece in pieces if self._name in piece]).float()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Moments of weighted samples, merged block by block in a fixed order: means and standard errors that can be extended.
+#
+# A *block* is a planned batch. Of every block and observable six numbers are kept,
+#
+# n, W = Σw, V = Σw², S = Σwℓ, B = Σw²(ℓ − m), A = Σw²(ℓ − m)²  with the block's own mean m = S/W,
+#
+# and the blocks are merged one after the other. More samples are therefore more blocks, and what is merged so far need
+# not be computed again. Additions have a fixed order in float64, on whatever device and however many points are reduced
+# at once, so that the bits are the same.
+
+PARTS = MOMENT_PARTS  # n, W, V, S, B, A
+
+
+def tree_sum(values: Tensor) -> Tensor:
+    """The sum over the last dimension [..., n] → [...], halves added to halves.
+
+    torch's own sum may take another order for other shapes or numbers of threads; this one never does. Its error grows
+    with log n.
+
+    Example:
+        >>> tree_sum(torch.tensor([1.0, 2.0, 3.0]))
+        tensor(6.)
+    """
+    count = values.shape[-1]
+    while count > 1:
+        half = 1 << ((count - 1).bit_length() - 1)  # the largest power of two below the count
+        first, second = values[..., :half], values[..., half:]
+        more = count - half
+        values = first + second if more == half else torch.cat([first[..., :more] + second, first[..., more:]], -1)
+        count = half
+    return values[..., 0] if count else values.sum(-1)
+
+
+def block_moments(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The moments of one block.
+
+    Args:
+        values: float64 [points, rows, n].
+        weights: float64 [points, n]; None for weights of 1, which gives the same bits as ones.
+
+    Returns:
+        [points, rows, 6].
+    """
+    count = values.shape[-1]
+    weight = weights[:, None] if weights is not None else values.new_ones(())
+    sums = tree_sum(weight * values)
+    if weights is None:
+        weighted = squares = torch.full_like(sums, count)
+    else:
+        totals = tree_sum(torch.stack([weights, weights * weights]))[:, :, None]
+        weighted, squares = totals.expand(-1, -1, values.shape[1])
+    # Two passes: the difference of large sums would lose the small spread near a minimum.
+    away = weight * (values - (sums / weighted)[..., None])
+    lean, spread = tree_sum(torch.stack([weight * away, away * away]))
+    return torch.stack([torch.full_like(sums, count), weighted, squares, sums, lean, spread], -1)
+
+
+def merged(before: Floats, block: Floats) -> Floats:
+    """The moments of two sets of samples as those of both, [..., 6] each; a set of no samples changes nothing."""
+    with np.errstate(all="ignore"):
+        total = before + block  # n, W, V and S
+        mean = total[..., 3] / total[..., 1]
+        lean, spread = np.zeros_like(mean), np.zeros_like(mean)
+        for one in (before, block):
+            _, weights, squares, sums, own_lean, own_spread = np.moveaxis(one, -1, 0)
+            shift = sums / weights - mean
+            lean = lean + (own_lean + shift * squares)
+            spread = spread + (own_spread + 2.0 * shift * own_lean + shift * shift * squares)
+        total[..., 4], total[..., 5] = lean, spread
+    total = np.where(before[..., :1] == 0, block, total)
+    return np.asarray(np.where(block[..., :1] == 0, before, total), np.float64)
+
+
+def mean_of(moments: Floats) -> Floats:
+    """The mean m = Σwℓ / Σw, [..., 6] → [...]; NaN of no samples."""
+    with np.errstate(all="ignore"):
+        return np.asarray(moments[..., 3] / moments[..., 1], np.float64)
+
+
+def stderr_of(moments: Floats) -> Floats:
+    """The standard error of the mean, √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)), [..., 6] → [...]; NaN of one sample.
+
+    With weights of 1 it is s/√n, s being the standard deviation of the sample.
+    """
+    count = moments[..., 0]
+    with np.errstate(all="ignore"):
+        spread = np.maximum(moments[..., 5], 0.0)  # merging may round the spread of equal samples below zero
+        error = np.sqrt(spread) / moments[..., 1] * np.sqrt(count / (count - 1.0))
+    return np.asarray(np.where(count > 1, error, np.nan), np.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches
 LEAST_SQUARES = 1e-200  # the least sum of squared weights of a block; the largest is its inverse

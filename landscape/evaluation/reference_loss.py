@@ -23,13 +23,11 @@ from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.plan import BatchNorm, Plan
 from landscape.core.random_state import noticed_draws, seed_draws
 from landscape.core.validation import WEIGHT
-from landscape.evaluation.batching import batching_of
-from landscape.evaluation.engines.arithmetic import arithmetic, autocast
+from landscape.evaluation.engines.base import arithmetic, autocast
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.feed import make_feed
-from landscape.evaluation.loaded import take_to_type
-from landscape.evaluation.model_state import ModuleState
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.feed import batching_of, make_feed
+from landscape.evaluation.model_state import ModuleState, private_copy
+from landscape.evaluation.running_model import take_to_type
 from landscape.model.parameters import State
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe

@@ -5,23 +5,215 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError
-from landscape.core.plan import Engine, Plan
+from landscape.core.plan import BASES, OPTIONS, Engine, Plan
+from landscape.core.quantisation import Quantisation
 from landscape.evaluation.counts import checked_observables
-from landscape.evaluation.engines.arithmetic import autocast
-from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.loaded import LoadedModel
-from landscape.evaluation.table import make_forward, possible_options
-from landscape.evaluation.unchanged import SamplesChanged, marks
+from landscape.evaluation.engines.base import (
+    ActivationRounding,
+    Forward,
+    Maxima,
+    Rewrite,
+    Target,
+    applies,
+    autocast,
+    tidy,
+)
+from landscape.evaluation.engines.batch_norm_folding import ChannelsLast, Folded
+from landscape.evaluation.engines.cpu_kernels import Fused, Integers
+from landscape.evaluation.engines.reuse import Reuse, Superposition
+from landscape.evaluation.feed import SamplesChanged, marks
+from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
+from landscape.evaluation.weights import MovingWeights, WeightRounding, lay_out
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, exchanged, is_strided
 from landscape.problem.user_code import kept_alive
+
+# ----------------------------------------------------------------------------------------------------
+# The class behind each base and each option of an engine, and how they are put together.
+
+# By the names in `landscape.core.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
+# layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
+# as folding does before fusion.
+REWRITES: dict[str, type[Rewrite]] = {
+    "superposed": Superposition,
+    "folded": Folded,
+    "fused": Fused,
+    "int8": Integers,
+    "maxima": Maxima,
+    "channels_last": ChannelsLast,
+}
+# Installed without being asked for, wherever they apply and the base calls the modules: they change no bit.
+ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
+
+
+def class_of(base: str) -> type[Forward]:
+    """The class of a base, by its name in `landscape.core.plan.BASES`."""
+    file, _, name = BASES[base].implementation.partition(":")
+    base_class: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
+    return base_class
+
+
+def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
+    """The memory formats of parameters that the engine asks for, by their number of dimensions."""
+    return {
+        dimensions: layout
+        for name, rewrite in REWRITES.items()
+        if name in engine.options
+        for dimensions, layout in rewrite.layouts.items()
+    }
+
+
+def possible_options(target: Target) -> tuple[str, ...]:
+    """The names of the options that would change how this model is computed, in the order of `OPTIONS`."""
+    suiting = (name for name, option in OPTIONS.items() if option.suits.allows(target.plan.quantise))
+    return tuple(name for name in suiting if applies(REWRITES[name], target))
+
+
+def refuse_unrounded(engine: Engine, quantise: Quantisation | None) -> None:
+    """Refuse an engine that does not go with what is quantised.
+
+    Raises:
+        ValueError: one of its options does not; names it and says where.
+    """
+    for name in engine.against(quantise):
+        raise ValueError(f"must do without {name} {OPTIONS[name].suits.against}, not {engine}")
+
+
+def make_forward(target: Target, engine: Engine, *, remembering: bool = True) -> Forward:
+    """Install an engine in a model.
+
+    Args:
+        remembering: whether rewrites that keep outputs from point to point are among what is installed.
+
+    Raises:
+        ValueError: a rewrite finds nothing that it could change, or cannot stand on this base.
+        JobError: the engine needs something that this machine or these samples do not have.
+        Exception: whatever tracing the model raises, such as for control flow that depends on the data.
+    """
+    engine.refuse_combination()
+    refuse_unrounded(engine, target.plan.quantise)
+    base, calls_modules = class_of(engine.base), "calls" in BASES[engine.base].hooks
+    base.check(target)
+    rewrites: dict[str, Rewrite] = {}
+    taken: frozenset[nn.Module] = frozenset()
+    graph: fx.GraphModule | None = None
+    with ExitStack() as undoing:
+        for name, rewrite in REWRITES.items():
+            if name not in engine.options or (rewrite.remembers and not remembering):
+                continue
+            rewrite.check(target)
+            if rewrite.traces and graph is None:
+                graph = fx.symbolic_trace(target.model)
+            rewrites[name] = rewrite.install(target, graph, taken)
+            undoing.callback(rewrites[name].close)
+            taken |= rewrites[name].layers
+        if graph is not None:
+            tidy(graph)
+        for name, rewrite in ALWAYS.items() if calls_modules and graph is None and remembering else ():
+            if rewrite.applies(target):
+                rewrites[name] = rewrite.install(target, None, taken)
+                undoing.callback(rewrites[name].close)
+        forward = base(target.model if graph is None else graph, target.observe, rewrites)
+        undoing.pop_all()
+    return forward
+
+
+# ----------------------------------------------------------------------------------------------------
+# A private copy of the user's model on a device, ready to be given weights.
+
+
+class LoadedModel:
+    """A private copy of the model in eval mode, in the plan's type and with its mode of batch normalisation.
+
+    Args:
+        model: is copied; the caller's is never touched.
+        plan: its engine may change later, see `place`.
+
+    Attributes:
+        names: of the observables, in their order, once they were seen.
+        hides_writes: whether user code is known to write to the model past torch's version counters.
+        activations: rounds the inputs of layers; None where the plan does not quantise them.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
+        self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
+        copied, objects = private_copy(model)
+        self.model = copied.to(device)
+        take_to_type(self.model, plan)
+        quantise = plan.quantise
+        self._rounding = WeightRounding.of(self.model, quantise)
+        self.activations = ActivationRounding(self.model, quantise.bits) if quantise and quantise.activations else None
+        self.model.eval().requires_grad_(False)
+        self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
+        if plan.statistics.of_each_batch:
+            _use_batch_statistics(self._norms)
+        self.state = ModuleState(self.model, objects)
+        self.names: tuple[str, ...] | None = None
+        self.hides_writes = False
+
+    def place(self, origin: State, directions: Sequence[State], engine: Engine) -> MovingWeights:
+        """Set θ₀ and the axes, in the memory formats of an engine."""
+        self.state.restore()
+        if self.activations is not None:
+            self.activations.forget()
+        layouts = layouts_of(engine)
+        lay_out(self.model, layouts)
+        return MovingWeights(self.model, origin, directions, layouts, self._rounding)
+
+    def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+        """The batches; a model that has observed all of them has running statistics that are means over the batches.
+
+        Everything else stays in eval mode.
+        """
+        momenta = [module.momentum for module in self._norms]
+        for module in self._norms:
+            module.reset_running_stats()
+            module.train()
+        for index, batch in batches:
+            for module in self._norms:
+                # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
+                module.momentum = 1 / (index + 1)
+            yield batch
+        for module, momentum in zip(self._norms, momenta, strict=True):
+            module.momentum = momentum
+            module.eval()
+
+
+def take_to_type(model: nn.Module, plan: Plan) -> None:
+    """Take the model's real floating-point tensors, in place, to the type that the plan holds them in.
+
+    That is float64 or float32; where the plan rounds weights what is in bfloat16 stays in it.
+    """
+    # `Module.to(dtype)` would drop the imaginary part of complex weights; these leave them alone. They are torch's own,
+    # as transformers refuses them to a model that was read from a quantised file, though its weights are plain numbers.
+    if plan.precision == "float64":
+        nn.Module.double(model)
+    elif not plan.rounds_weights:
+        nn.Module.float(model)
+    else:
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point() and tensor.dtype is not torch.bfloat16:
+                tensor.data = tensor.data.float()
+
+
+def _use_batch_statistics(norms: Sequence[Any]) -> None:
+    """Make normalisation layers use each batch's own statistics, and keep none, in eval mode as well."""
+    for module in norms:
+        module.track_running_stats = False
+        module.running_mean = module.running_var = module.num_batches_tracked = None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
 

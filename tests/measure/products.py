@@ -17,7 +17,7 @@ import torch
 
 from landscape.core.plan import Plan
 from landscape.evaluation.derivatives import Differentiation
-from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples
 from landscape.recipes.cifar10 import problem

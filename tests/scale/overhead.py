@@ -26,7 +26,7 @@ from landscape import read_job
 from landscape.compute.prepare import prepare
 from landscape.compute.tasks import commit, create_landscape
 from landscape.compute.work import Work, make_work
-from landscape.evaluation.tuning.questions import Freedom, Measure
+from landscape.evaluation.tuning.protocol import Freedom, Measure
 from landscape.job.job import Job
 
 PROBLEM = """

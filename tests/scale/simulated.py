@@ -30,7 +30,7 @@ from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.compute.work import Work
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
-from landscape.evaluation.tuning.questions import Request
+from landscape.evaluation.tuning.protocol import Request
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.store.arrays import Examination

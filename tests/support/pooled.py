@@ -11,9 +11,9 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from landscape.core.plan import Engine, default_plan
-from landscape.evaluation.engines.rewrite import tidy
+from landscape.evaluation.engines.base import tidy
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.table import REWRITES
+from landscape.evaluation.running_model import REWRITES
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, state_of
 from landscape.problem.terms import Problem

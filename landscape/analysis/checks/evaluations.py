@@ -24,11 +24,11 @@ from landscape.core.devices import host_limit
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.plan import BatchNorm, Engine, Precision, in_float32
-from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.feed import batching_of
+from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reference_loss import DrawnError, loss_of, rebuilt
-from landscape.evaluation.rounding import WeightRounding
+from landscape.evaluation.weights import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection

@@ -15,8 +15,8 @@ from landscape.compute.executor import Question, Shared, Station
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.random_state import fixed_seeds
 from landscape.core.validation import WEIGHT
-from landscape.evaluation.engines.arithmetic import arithmetic
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.engines.base import arithmetic
+from landscape.evaluation.model_state import private_copy
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, map_tensors
 from landscape.problem.samples import Samples

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscape.analysis.connect.permutations import Index, Table, apply, named_table, table_of
 from landscape.core.errors import JobError, LandscapeError
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.model_state import private_copy
 from landscape.model.parameters import State, dot
 
 PROGRESS = 1e-12  # Ainsworth et al. 2023: by how much a layer must gain, of the inner product, to be moved again

@@ -14,7 +14,7 @@ from landscape.compute.derivatives import TotalsOfBlocks
 from landscape.compute.executor import Calculator, Question, Setting, Shared, Station
 from landscape.compute.hessian import Layout, block_count, layout_of, stretches_of
 from landscape.core.errors import JobError
-from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.layers import loss_factors
 from landscape.problem.samples import Samples
 from landscape.problem.terms import Problem
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.evaluation.engines.base import Rewrite, Target
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -129,3 +129,26 @@ def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:
     norm.replace_all_uses_with(convolution)
     model.graph.erase_node(norm)
     return Fold(before, after, folded)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Convolution weights, and so activations, with the channel as their innermost dimension.
+
+
+class ChannelsLast(Rewrite):
+    """Lays out convolution weights of two and three dimensions with their input channel innermost.
+
+    Whoever sets the weights lays them out as `layouts` says.
+    """
+
+    layouts: ClassVar = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        """Whether a parameter has four or five dimensions."""
+        return any(each.dim() in cls.layouts for each in target.model.parameters())
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Install nothing in the model."""
+        return cls()

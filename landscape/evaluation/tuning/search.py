@@ -9,28 +9,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any, Literal
 
 import numpy as np
 
-from landscape.core.plan import OPTIONS, Engine, Plan
-from landscape.evaluation.tuning.candidates import (
-    combined_options,
-    quick_bases,
-    single_options,
-    slow_bases,
-    with_option,
-)
-from landscape.evaluation.tuning.contest import Slices, compete
-from landscape.evaluation.tuning.protocol import Choice, Record
-from landscape.evaluation.tuning.questions import (
+from landscape.core.grid import TILE_SECONDS
+from landscape.core.plan import BASES, OPTIONS, Engine, Plan
+from landscape.evaluation.tuning.protocol import (
     DEFAULT_POINT_SECONDS,
     NOBODY_LEFT,
     Asking,
     Candidate,
     Check,
     Checked,
+    Choice,
     Conclude,
     Facts,
     Freedom,
@@ -39,16 +34,225 @@ from landscape.evaluation.tuning.questions import (
     Look,
     Measure,
     Measured,
+    Record,
     Refused,
     SetUp,
+    Slice,
     Steps,
+    Time,
+    Timed,
     Trial,
     Tuned,
     one,
     refusal,
 )
-from landscape.evaluation.tuning.reporting import report_candidate
-from landscape.evaluation.tuning.statistics import GAIN, budget_of, spread_of, verdict
+
+# ----------------------------------------------------------------------------------------------------
+# Which engines a search tries, given what could be done to the model: from the rules of options and bases alone.
+
+STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
+STACKED_POINTS = (8, 32)
+
+
+def combined_options(facts: Facts) -> tuple[str, ...]:
+    """The options whose every combination is tried first."""
+    return tuple(name for name in facts.options if OPTIONS[name].combined)
+
+
+def single_options(facts: Facts) -> tuple[str, ...]:
+    """The options that are tried after those, each by itself on the best engine so far."""
+    return tuple(name for name in facts.options if not OPTIONS[name].combined)
+
+
+def with_option(best: Engine, name: str, facts: Facts) -> Engine:
+    """The best engine so far with one more option, and with those that go along with it where the model allows them."""
+    along: Sequence[str] = [other for other in OPTIONS[name].along if other in facts.options]
+    return best.adding(name, *along)
+
+
+def quick_bases(best: Engine, plan: Plan, facts: Facts) -> Iterator[Engine]:
+    """The best rewrites on the other bases that are set up at once."""
+    for name, base in BASES.items():
+        if base.setup_seconds or not _suits(name, plan, facts):
+            continue
+        if not base.stacks:
+            yield best.on(name)
+        elif facts.moved_parameters < STACKED_PARAMETERS:
+            yield from (best.on(name, points) for points in STACKED_POINTS)
+
+
+def slow_bases(best: Engine, plan: Plan, facts: Facts) -> Iterator[tuple[Engine, float]]:
+    """The best rewrites on the other bases, such as compiled, and about how many seconds each takes to set up."""
+    for name, base in BASES.items():
+        if base.setup_seconds and _suits(name, plan, facts):
+            yield best.on(name), base.setup_seconds + base.setup_seconds_per_module * facts.modules
+
+
+def _suits(name: str, plan: Plan, facts: Facts) -> bool:
+    """Whether a search tries the base at all."""
+    base = BASES[name]
+    resident = facts.resident or not base.needs_resident
+    return not plan.statistics.recalibrated and plan.device in base.tried_on and resident
+
+
+# ----------------------------------------------------------------------------------------------------
+# Decide from timings whether an engine is faster, and how long a search may take: pure functions of numbers.
+
+FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
+GAIN = 1.05  # what is not faster by this much is noise
+LONGEST_ROW = 16  # the largest number of points of a row among which the cost of what they share is divided
+
+
+def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
+    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 where it allows none.
+
+    Few steps, so that jobs of about the same length find each other's choices.
+    """
+    allowed, budget = limits.share * seconds_per_point * points, limits.shortest
+    if allowed < budget:
+        return 0.0
+    while 2 * budget <= min(allowed, limits.longest):
+        budget *= 2
+    return limits.longest if allowed >= limits.longest else budget
+
+
+def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "slower", "open"]:
+    """Whether a candidate is faster, from its speed over the best one's in each round so far.
+
+    It is faster where, after enough rounds, three quarters of them show a gain worth having and the median gain
+    exceeds the spread. Of two that are equally fast, in rounds that differ by up to 60 %, fewer than one in a hundred
+    passes. What no round shows a gain for is dropped sooner; what is undecided at the end is not faster.
+    """
+    if len(ratios) < FEWEST_ROUNDS:
+        return "open"
+    low, middle = np.quantile(ratios, (0.25, 0.5))
+    if len(ratios) >= ENOUGH_ROUNDS and low > gain and middle - 1 > spread_of(ratios):
+        return "faster"
+    return "slower" if max(ratios) < gain or len(ratios) >= MOST_ROUNDS else "open"
+
+
+def spread_of(ratios: Sequence[float]) -> float:
+    """The difference of the highest and the lowest ratio; where there are many, without the two at the ends."""
+    ascending = sorted(ratios)
+    kept = ascending[1:-1] if len(ascending) >= MANY_ROUNDS else ascending
+    return kept[-1] - kept[0]
+
+
+def row_points(seconds: float, axes: int) -> int:
+    """About how many points a row of a tile will hold, given what a point costs."""
+    return max(1, min(LONGEST_ROW, int((TILE_SECONDS / seconds) ** (1 / max(1, axes)))))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Time a candidate against the best so far, round by round, until it is known which of them is faster.
+
+SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How many batches of each candidate are timed, so that all candidates compute about as many samples.
+
+    Args:
+        first: the candidate that was planned at first.
+        count: batches of `first` that are timed at once.
+        row: assumed number of points per row when the cost of what they share is divided.
+        samples: how many samples a point takes.
+        mean_batch: samples of a batch on average, where the data itself cuts the batches.
+    """
+
+    first: Candidate
+    count: int
+    row: int
+    samples: int
+    mean_batch: float | None = None
+
+    @classmethod
+    def for_cost(cls, first: Candidate, seconds_per_point: float, facts: Facts, row: int | None) -> Slices:
+        """The slices for a point of this cost.
+
+        Args:
+            row: points in a row of the job's tiles; None where the tiles suit the cost of a point.
+        """
+        count = max(1, round(SLICE_SECONDS / (seconds_per_point / facts.batches)))
+        mean_batch = facts.samples / facts.batches if facts.whole_batches else None
+        return cls(first, count, row or row_points(seconds_per_point, facts.axes), facts.samples, mean_batch)
+
+    def of(self, candidate: Candidate) -> Slice:
+        """The batches of a candidate that hold about as many samples as those of `first` do; at least one."""
+        count = max(1, round(self.count * self.first.batch_size / candidate.batch_size))
+        return Slice(candidate, count, self.row)
+
+    def speed(self, candidate: Candidate, answers: Sequence[Any]) -> float:
+        """Samples per second of one process while all compute, as the mean over the processes that answered."""
+        samples = min(self.of(candidate).count * (self.mean_batch or candidate.batch_size), self.samples)
+        seconds = [answer.seconds for answer in answers if isinstance(answer, Timed)]
+        return fmean(samples / max(taken, 1e-9) for taken in seconds) if seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The result of timing a candidate against the best.
+
+    Args:
+        ratios: the candidate's speed over that of the best, in each round.
+        speeds: samples per second of both in the last round that was complete.
+        processes: the most processes that were timed at once.
+        refused: why the candidate cannot be used; empty where it can.
+    """
+
+    ratios: tuple[float, ...]
+    speeds: dict[Candidate, float]
+    processes: int
+    refused: str
+
+
+def compete(
+    candidate: Candidate, best: Candidate, slices: Slices, gain: float, seconds_left: Callable[[], float]
+) -> Asking[Contest]:
+    """Set up the candidate beside the best, and time both in the same rounds until it is known which is faster."""
+    refused = refusal((yield SetUp(slices.of(candidate), slices.of(best))))
+    ratios: list[float] = []
+    last: dict[Candidate, float] = {}
+    processes = 0
+    while not refused and verdict(ratios, gain) == "open" and not (ratios and seconds_left() <= 0):
+        speeds: dict[Candidate, float] = {}
+        # They take turns to be first, so that load which comes at intervals does not always slow the same one.
+        for timed in (candidate, best)[:: 1 if len(ratios) % 2 else -1]:
+            answers = yield Time(slices.of(timed), len(ratios))
+            refused = refused or refusal(answers)
+            speeds[timed] = slices.speed(timed, answers)
+            processes = max(processes, sum(isinstance(answer, Timed) for answer in answers))
+        if not refused:
+            ratios.append(speeds[candidate] / speeds[best])
+            last = speeds
+    return Contest(tuple(ratios), last, processes, refused)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Report to the console and the log what a search does now.
+
+stages = logging.getLogger("landscape.stages.search")  # shown as what a job is doing now
+
+
+def report_candidate(candidate: Candidate, number: int, candidates: int, seconds_left: float) -> None:
+    """Log which candidate is set up and timed now.
+
+    Args:
+        number: of the candidates that were tried so far, this one included.
+        candidates: about how many will be tried.
+    """
+    stages.info(
+        "engine %d of about %d: %s, batches of %d; %.0f s left",
+        number, candidates, candidate.engine, candidate.batch_size, seconds_left,
+        extra={"event": "search", "fields": {
+            "candidate": number, "candidates": candidates, "engine": str(candidate.engine),
+            "batch_size": candidate.batch_size, "seconds_left": round(seconds_left, 1),
+        }},
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
 
 MOST_CHECKED = 3
 

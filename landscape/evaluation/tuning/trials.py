@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from landscape.core.devices import is_out_of_memory
+from landscape.core.devices import cores, free_bytes, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import Grid
-from landscape.evaluation.circumstances import key_of
-from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.precision import allowed_error, exact_values, precision_error
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import (
+from landscape.core.plan import Plan, in_float32
+from landscape.core.system import end_with_parent
+from landscape.evaluation.evaluator import Evaluator, key_of
+from landscape.evaluation.feed import SamplesChanged
+from landscape.evaluation.tuning.protocol import (
     Candidate,
     Check,
     Checked,
     Conclude,
     Facts,
     Keep,
+    KeptChoices,
     Look,
     Measure,
     Measured,
@@ -35,13 +45,96 @@ from landscape.evaluation.tuning.questions import (
     Time,
     Timed,
 )
-from landscape.evaluation.unchanged import SamplesChanged
 from landscape.evaluation.values import Values
+
+# ----------------------------------------------------------------------------------------------------
+# How far values of a lower precision are from those in float32, and how far those of a candidate may be.
+
+TOLERANCE = 1e-5  # relative, of the mean loss
+LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
+FLIPS = 2.0  # samples whose class may tip over by rounding
+
+Points = NDArray[np.float64]
+
+log = logging.getLogger("landscape")
+
+
+def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, Points]:
+    """How far a candidate may be from float32 at each point, by observable: [points] each.
+
+    It is the sum of rounding, of a few samples whose class may change by it, and of twice the error of the plain
+    evaluation in its precision. That error may be small at a point by chance, so that at least twice the largest
+    relative error of all points is allowed, up to `LARGEST_LOSS`.
+    """
+    allowed = {}
+    for name, mean in exact.mean.items():
+        size = np.nan_to_num(np.abs(mean), posinf=0.0)
+        tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
+        lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
+        worst = min(LARGEST_LOSS, float((lost / np.maximum(size, 1e-12)).max()))
+        allowed[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
+    return allowed
+
+
+def exact_values(evaluator: Evaluator, points: Points) -> Values | None:
+    """What a candidate is compared with where another precision tells how far its values may be; None where none does.
+
+    Where activations are quantised, rounding takes some of them to the next level, by other engines others. How much
+    that changes the values is seen by those in float64.
+    """
+    plan = evaluator.plan
+    if plan.precision not in ("float32", "float64"):
+        return values_in_float32(evaluator, points)
+    if plan.precision == "float32" and plan.quantise is not None and plan.quantise.activations:
+        return _values_with(replace(in_float32(plan), precision="float64"), evaluator, points)
+    return None
+
+
+def values_in_float32(evaluator: Evaluator, points: Points) -> Values | None:
+    """The values with all weights in float32; None where these do not fit the device beside the evaluator."""
+    return _values_with(in_float32(evaluator.plan), evaluator, points)
+
+
+def _values_with(plan: Plan, evaluator: Evaluator, points: Points) -> Values | None:
+    try:
+        return evaluator.twin(plan).evaluate(points)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
+
+
+def precision_error(evaluator: Evaluator, points: Points) -> dict[str, float | int | None] | None:
+    """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|.
+
+    Where weights are held in bfloat16 their rounding is part of it, as those in float32 are not rounded.
+
+    Returns:
+        None in float32 and float64, and where the device has no room for the weights in float32.
+    """
+    if evaluator.plan.precision in ("float32", "float64"):
+        return None
+    values = values_in_float32(evaluator, points)
+    if values is None:
+        log.info("precision: what %s costs is not known: the device has no room for the weights in float32 beside it",
+                 evaluator.plan.precision)  # fmt: skip
+        return None
+    exact = values.mean["loss"]
+    error = np.abs(evaluator.evaluate(points).mean["loss"] - exact)
+    relative = error / np.maximum(np.abs(exact), np.finfo(np.float64).tiny)
+    return {
+        "max_abs_error": _finite(error.max()), "max_rel_error": _finite(relative.max()), "points": len(points),
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 WARM_UPS = 2  # at the second point an evaluator learns which outputs stay the same
 NEIGHBOURS = 4  # points computed together, which tells the cost of each from the cost that they share
-
-Points = NDArray[np.float64]
 
 
 class Trials:
@@ -240,3 +333,142 @@ _PLACES: Sequence[Any] = (lambda count: count // 2, lambda count: 0, lambda coun
 def neighbours_of(points: Points) -> Points:
     """For each point another one of its row, with the last coordinate of the point before it: [P, axes]."""
     return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Carry out a search's requests in this process and in forked ones at once, so that no core is idle while it times.
+#
+# A batch that fits the cache of an idle machine may not fit the part of it that each of many workers has. Threads would
+# not do: they share the interpreter's lock, torch's random generator and the state of user code, which workers do not.
+
+PATIENCE_SECONDS = 10.0
+SHARE_OF_MEMORY = 0.5
+
+
+class Peers:
+    """This process and the forked ones beside it; to be closed.
+
+    Args:
+        trials: of this process; each fork makes its own of the same evaluator, with one thread.
+        count: how many to fork, when everyone is asked for the first time; default: one per idle core that has the
+            memory, none where processes cannot be forked or a GPU computes.
+        patience: seconds beyond three times those of this process until another one is taken for hung.
+    """
+
+    def __init__(self, trials: Trials, count: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
+        self._trials, self._count, self.patience = trials, count, patience
+        self._forked: dict[int, Connection] = {}  # the pipe to each process
+        self._has_forked = False
+
+    @property
+    def forked(self) -> list[int]:
+        """The processes beside this one."""
+        return list(self._forked)
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *cause: object) -> None:
+        for pid in self.forked:
+            self._part(pid)
+
+    def ask(self, request: Request) -> list[Any]:
+        """The answer of this process, then those of the others where all are asked; a process that hangs is ended."""
+        if not request.everyone:
+            return [self._trials.answer(request)]
+        if not self._has_forked:
+            self._has_forked = True
+            self._fork(idle_cores(self._trials) if self._count is None else self._count)
+        for pid, pipe in list(self._forked.items()):
+            try:
+                pipe.send(request)
+            except OSError:
+                self._part(pid)
+        start = time.monotonic()
+        own = self._trials.answer(request)
+        now = time.monotonic()
+        return [own, *self._answers(now + self.patience + 3.0 * (now - start))]
+
+    def _answers(self, end: float) -> list[Any]:
+        answers = []
+        for pid, pipe in list(self._forked.items()):
+            try:
+                if pipe.poll(max(0.0, end - time.monotonic())):
+                    answers.append(pipe.recv())
+                    continue
+            except (EOFError, OSError):
+                pass
+            self._part(pid)
+        return answers
+
+    def _part(self, pid: int) -> None:
+        self._forked.pop(pid).close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+    def _fork(self, count: int) -> None:
+        own = os.getpid()
+        for _ in range(count):
+            here, there = Pipe()
+            try:
+                with warnings.catch_warnings():
+                    # The warning is that locks of other threads are held for ever in a fork. This one calls torch and
+                    # the user's `observe` alone, and is ended where it hangs.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
+            except OSError as error:
+                log.info("engine: only %d cores compute while it is chosen: %s", 1 + len(self._forked), error.strerror)
+                return
+            if not pid:
+                here.close()
+                _serve(self._trials, there, [*self._forked.values()], own)
+            there.close()
+            self._forked[pid] = here
+
+
+def idle_cores(trials: Trials) -> int:
+    """How many processes of this one's size the idle cores and the free memory suffice for; 0 beside a GPU."""
+    evaluator = trials.evaluator
+    if evaluator.device.type != "cpu" or sys.platform != "linux":
+        return 0
+    import resource
+
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    room = int(SHARE_OF_MEMORY * free_bytes(evaluator.device) / max(1, size))
+    return max(0, min(cores() - evaluator.plan.threads, room))
+
+
+def _serve(trials: Trials, pipe: Connection, others: list[Connection], parent: int) -> NoReturn:
+    """Answer requests in a forked process until the pipe is closed, and end it without any clean-up."""
+    try:
+        _settle(others, parent)
+        evaluator = trials.evaluator
+        mine = trials.beside(evaluator.twin(replace(evaluator.plan, threads=1)))
+        while True:
+            pipe.send(mine.answer(pipe.recv()))
+    except BaseException:  # the pipe is closed, or user code asks to exit, which this process's parent reports
+        pass
+    finally:
+        os._exit(0)
+
+
+def _settle(others: list[Connection], parent: int) -> None:
+    """Drop what was inherited from the parent: handlers of signals, output, pipes, log; and end when it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)  # the parent has ended meanwhile
+    for each in others:
+        each.close()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    logging.disable()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, the kernel is to end this process and not its parent
+    # The parent's threads are not there in a fork, and OpenMP would wait for them.
+    torch.set_num_threads(1)

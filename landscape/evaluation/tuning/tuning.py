@@ -9,14 +9,10 @@ from dataclasses import dataclass
 
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan
-from landscape.evaluation.circumstances import key_of
-from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.peers import Peers
-from landscape.evaluation.tuning.protocol import Choice, KeptChoices
-from landscape.evaluation.tuning.questions import Freedom, Limits, Tuned, follow
-from landscape.evaluation.tuning.search import Search
-from landscape.evaluation.tuning.statistics import budget_of
-from landscape.evaluation.tuning.trials import Trials
+from landscape.evaluation.evaluator import Evaluator, key_of
+from landscape.evaluation.tuning.protocol import Choice, Freedom, KeptChoices, Limits, Tuned, follow
+from landscape.evaluation.tuning.search import Search, budget_of
+from landscape.evaluation.tuning.trials import Peers, Trials
 
 
 def tune(

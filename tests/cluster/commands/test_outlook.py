@@ -11,8 +11,7 @@ import cluster
 from cluster.commands.planning import plan_job, plan_text
 from cluster.driver.starting import RAY_SECONDS
 from landscape import Job, Problem, run
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import Limits
+from landscape.evaluation.tuning.protocol import KeptChoices, Limits
 from landscape.store.landscape import LandscapeStore
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth

@@ -25,10 +25,9 @@ from landscape.compute.choosing import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.table import make_forward
-from landscape.evaluation.tuning.questions import Limits
-from landscape.evaluation.tuning.search import Search
-from landscape.evaluation.tuning.statistics import budget_of
+from landscape.evaluation.running_model import make_forward
+from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.search import Search, budget_of
 from landscape.evaluation.tuning.tuning import tune
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 from cluster.driver.policy import Policy
 from cluster.driver.transfer import OtherDirection
 from landscape.core.errors import JobError, NotRetried, RetryRule
-from landscape.evaluation.unchanged import SamplesChanged
+from landscape.evaluation.feed import SamplesChanged
 from landscape.problem.supervised import OtherObservables
 
 

@@ -32,7 +32,7 @@ from landscape.core.devices import DEVICE_BYTES, HOST_BYTES
 from landscape.core.plan import Plan
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.unchanged import SamplesChanged
+from landscape.evaluation.feed import SamplesChanged
 from landscape.model.parameters import state_of
 from landscape.problem.selection import select_samples
 

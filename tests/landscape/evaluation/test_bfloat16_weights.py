@@ -109,7 +109,7 @@ def test_each_point_is_rounded_once_from_the_origin_and_types_stay_as_they_are()
 
 @pytest.mark.parametrize("piece", [64, 1 << 20])
 def test_all_axes_together_are_rounded_once_and_not_one_after_the_other(piece, monkeypatch):
-    monkeypatch.setattr("landscape.evaluation.flat.PIECE", piece)  # of weights that are summed at a time
+    monkeypatch.setattr("landscape.evaluation.weights.PIECE", piece)  # of weights that are summed at a time
     model = nn.Linear(256, 64, bias=False).bfloat16()
     origin, axes = state_of(model), [drawn(model, seed) for seed in (1, 2, 3)]
     model.requires_grad_(False)
@@ -240,7 +240,7 @@ def bytes_held(evaluator: Evaluator, *given: Iterable[torch.Tensor]) -> int:
 def test_bytes_held_per_weight(dtype, coarse, expected, monkeypatch):
     # float32: the model, the origin, two directions, and the sum that a row shares, which only small models keep.
     # bfloat16: 2 for the model, 2 for the origin, 4 for a direction, or 2 where bfloat16 has all of its numbers.
-    monkeypatch.setattr("landscape.evaluation.flat.PIECE", 1 << 10)
+    monkeypatch.setattr("landscape.evaluation.weights.PIECE", 1 << 10)
     model = nn.Linear(512, 512, bias=False).to(dtype)
     problem = Problem(model, None, lambda model, batch: {"loss": model(batch).float().square().sum(1)})
     axes = [drawn(model, 1), drawn(model, 2)]

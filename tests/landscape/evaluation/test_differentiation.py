@@ -15,9 +15,8 @@ from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape import JobError, Problem
 from landscape.core.plan import Plan
-from landscape.evaluation.derivatives import Differentiation
-from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative
+from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import state_of
 from landscape.problem.samples import as_samples
 from landscape.problem.terms import PointSets

@@ -20,12 +20,10 @@ from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation import evaluation_order
-from landscape.evaluation.engines.base import Forward
-from landscape.evaluation.engines.integers import has_kernels
-from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.evaluation.engines.base import Forward, Rewrite, Target
+from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.loaded import LoadedModel
-from landscape.evaluation.table import ALWAYS, REWRITES, class_of, make_forward
+from landscape.evaluation.running_model import ALWAYS, REWRITES, LoadedModel, class_of, make_forward
 from landscape.model.parameters import state_of
 from landscape.problem.terms import Problem
 

@@ -17,7 +17,7 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
-from landscape.evaluation.tuning.questions import Freedom, Limits
+from landscape.evaluation.tuning.protocol import Freedom, Limits
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of

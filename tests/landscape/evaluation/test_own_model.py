@@ -23,7 +23,7 @@ from landscape import Problem, extend, run
 from landscape.analysis.checks.checking import check_landscape
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import JobError
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.model_state import private_copy
 from landscape.evaluation.reference_loss import Pair
 from landscape.store.landscape import LandscapeStore
 from landscape.views.prepare.words import caption

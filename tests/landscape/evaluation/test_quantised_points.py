@@ -16,11 +16,11 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import Differentiation
-from landscape.evaluation.engines.integers import has_kernels
+from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.rounding import rounded_weights
-from landscape.evaluation.tuning.questions import Freedom
+from landscape.evaluation.tuning.protocol import Freedom
 from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.weights import rounded_weights
 from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")

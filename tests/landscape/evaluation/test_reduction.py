@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from landscape import Problem
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.batching import batching_of
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.moments import block_moments, mean_of, merged, stderr_of, tree_sum
-from landscape.evaluation.reduction import Before
+from landscape.evaluation.feed import batching_of
+from landscape.evaluation.reduction import Before, block_moments, mean_of, merged, stderr_of, tree_sum
 from landscape.model.parameters import state_of
 from landscape.problem.supervised import Combination
 

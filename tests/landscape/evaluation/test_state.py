@@ -17,10 +17,9 @@ from torch.nn import functional as F
 
 from landscape import JobError, Problem, run
 from landscape.core.plan import Plan
-from landscape.evaluation import containers
+from landscape.evaluation import model_state
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.model_state import ModuleState
-from landscape.evaluation.private import private_copy
+from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.model.parameters import state_of
 from landscape.problem.batches import split_batches
 
@@ -456,8 +455,8 @@ def test_several_points_at_once_have_the_same_values_or_are_refused(disturb):
 def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkeypatch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)))
     state, compared = ModuleState(model, [model]), []
-    unpatched = containers.Items.changed
-    monkeypatch.setattr(containers.Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
+    unpatched = model_state.Items.changed
+    monkeypatch.setattr(model_state.Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
     state.restore()
     assert compared == []
     model[5][0].forward = model[5][0].forward  # as an engine takes over the calls

@@ -14,9 +14,9 @@ import landscape.evaluation.evaluation_order
 from landscape import run
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine, default_plan
-from landscape.evaluation.engines.superposition import InputVaries
+from landscape.evaluation.engines.reuse import InputVaries
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.questions import Freedom
+from landscape.evaluation.tuning.protocol import Freedom
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.terms import Problem

@@ -17,10 +17,19 @@ from test_tuning import MANY, grid
 
 from landscape import Problem
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.peers import Peers, idle_cores
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import Candidate, Freedom, Limits, Ready, Refused, SetUp, Slice, Time, Timed
-from landscape.evaluation.tuning.trials import Trials
+from landscape.evaluation.tuning.protocol import (
+    Candidate,
+    Freedom,
+    KeptChoices,
+    Limits,
+    Ready,
+    Refused,
+    SetUp,
+    Slice,
+    Time,
+    Timed,
+)
+from landscape.evaluation.tuning.trials import Peers, Trials, idle_cores
 from landscape.evaluation.tuning.tuning import tune
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
@@ -112,8 +121,8 @@ def test_who_was_killed_between_two_questions_is_left_out():
 KILLED = """
 import os, time
 import test_peers
-from landscape.evaluation.tuning.peers import Peers
-from landscape.evaluation.tuning.questions import SetUp
+from landscape.evaluation.tuning.trials import Peers
+from landscape.evaluation.tuning.protocol import SetUp
 
 def observe(model, batch):
     while os.getpid() != here and test_peers.is_other(batch):
@@ -172,8 +181,8 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
 
 
 def test_there_is_one_for_each_core_that_is_idle(monkeypatch):
-    monkeypatch.setattr("landscape.evaluation.tuning.peers.cores", lambda: 5)
-    monkeypatch.setattr("landscape.evaluation.tuning.peers.free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.cores", lambda: 5)
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1 << 50)
     assert idle_cores(trials()) == 4
-    monkeypatch.setattr("landscape.evaluation.tuning.peers.free_bytes", lambda device: 1)
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1)
     assert idle_cores(trials()) == 0

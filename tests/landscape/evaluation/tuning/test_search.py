@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.tuning.contest import Slices
-from landscape.evaluation.tuning.protocol import Choice, Record
-from landscape.evaluation.tuning.questions import (
+from landscape.evaluation.tuning.protocol import (
     Candidate,
     Check,
     Checked,
+    Choice,
     Conclude,
     Facts,
     Freedom,
@@ -24,14 +23,14 @@ from landscape.evaluation.tuning.questions import (
     Measure,
     Measured,
     Ready,
+    Record,
     Refused,
     SetUp,
     Time,
     Timed,
     follow,
 )
-from landscape.evaluation.tuning.search import Search
-from landscape.evaluation.tuning.statistics import GAIN, budget_of, verdict
+from landscape.evaluation.tuning.search import GAIN, Search, Slices, budget_of, verdict
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)

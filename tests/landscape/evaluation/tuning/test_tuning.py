@@ -18,9 +18,8 @@ from landscape.compute.choosing import freedom_of
 from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
-from landscape.evaluation.engines import pooling
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.evaluation.tuning.questions import Candidate, Check, Freedom, Limits
+from landscape.evaluation.engines import base
+from landscape.evaluation.tuning.protocol import Candidate, Check, Freedom, KeptChoices, Limits
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.trials import Trials
 from landscape.evaluation.tuning.tuning import tune
@@ -88,8 +87,8 @@ def test_nothing_is_measured_for_a_job_that_is_over_sooner():
 
 def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
-    right = pooling.pool_by_maxima
-    monkeypatch.setattr(pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
+    right = base.pool_by_maxima
+    monkeypatch.setattr(base, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
     checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
         Check(Candidate(Engine(), 8), (off, other))
