@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from landscape.training.thor.optimizer import THOR
-from landscape.training.thor.schedules import SCHEDULES, Schedule, thor_damping, thor_learning_rate
+from landscape.training.thor.optimizer import SCHEDULES, THOR, Schedule, thor_damping, thor_learning_rate
 
 __all__ = ["SCHEDULES", "THOR", "Schedule", "thor_damping", "thor_learning_rate"]

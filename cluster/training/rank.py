@@ -22,7 +22,7 @@ from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, Landsc
 from landscape.core.folders import open_folder
 from landscape.core.lock import TRAINING_CARD
 from landscape.problem.user_code import in_folder, in_words
-from landscape.training.ranks import rank_and_world
+from landscape.training.distributed import rank_and_world
 
 OF_CONNECTIONS = ("gloo/", "NCCL", "Connection closed")  # in the text of what torch.distributed raises
 KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}  # of errors, by their exit codes

@@ -10,9 +10,15 @@ from landscape.core.errors import JobError, StoreError, one_line, shown
 from landscape.core.files import Folder
 from landscape.model.run_files import checkpoint_numbers
 from landscape.recipes.settings import Settings
-from landscape.training.checkpoints import Checkpoint, mark_begun, may_begin_anew, write_checkpoint
-from landscape.training.contents import plain
-from landscape.training.generators import generator_states, seed_generators
+from landscape.training.checkpoints import (
+    Checkpoint,
+    generator_states,
+    mark_begun,
+    may_begin_anew,
+    plain,
+    seed_generators,
+    write_checkpoint,
+)
 
 FORMER_FILE = "checkpoint.pt"
 

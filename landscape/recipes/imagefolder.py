@@ -70,7 +70,7 @@ def train(
         run: the run's folder or URL, or a `Training`.
         data: the folder with train/class/*.jpeg and val/class/*.jpeg; default: see `DataPlace`.
         epochs: default: those of the published training, 40 with THOR and 90 with SGD.
-        published: which of THOR's trainings: a name in `landscape.training.thor.schedules.SCHEDULES`.
+        published: which of THOR's trainings: a name in `landscape.training.thor.optimizer.SCHEDULES`.
         side: of the network's input in pixels; images are resized to 256/224 of it in evaluation.
         channels: of the network's first stage; 64 are ResNet-50's.
         zero_gamma: begin with every bottleneck passing its input on, see `ResNet50`.

@@ -9,7 +9,7 @@ from typing import Any
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.validation import check_whole
 from landscape.recipes.options import LoopOptions
-from landscape.training.thor.schedules import SCHEDULES, Schedule
+from landscape.training.thor.optimizer import SCHEDULES, Schedule
 
 DEFAULT = "gpu-8"  # of THOR's trainings
 REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004

@@ -21,7 +21,7 @@ from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
 from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
-from landscape.training import ranks
+from landscape.training import distributed
 from landscape.training.distributed import steps_in
 from landscape.training.training import Training
 
@@ -105,7 +105,7 @@ def fit(
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
         steps_per_epoch = steps_in(len(data), settings.batch_size)
-        ranks.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
+        distributed.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
@@ -113,13 +113,13 @@ def fit(
         progress = training.resume(**kept).get("progress", {})
         asked, settings = settings, state.settings
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
-        if progress and not ranks.on_first(lambda: _is_whole(training, settings)):
+        if progress and not distributed.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
             return fit(
                 training, build, data, held_out, asked, threads=threads, problem=problem, report=report, told=told
             )
         is_done = done >= settings.epochs
-        if not is_done or not ranks.on_first(lambda: _has_end(training, settings)):
+        if not is_done or not distributed.on_first(lambda: _has_end(training, settings)):
             if training.is_first and not is_done:
                 warn_of(settings, steps_per_epoch)
             collector = training.collector(

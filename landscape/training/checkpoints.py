@@ -8,15 +8,21 @@ A last checkpoint that is damaged is passed over for the one before it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from landscape.core.errors import JobError, LandscapeError, one_line, shown
 from landscape.core.files import Folder, left_by_the_dead
+from landscape.core.validation import LARGEST_SEED, between
 from landscape.model.run_files import (
     CHECKPOINTS,
     NAME,
@@ -25,7 +31,89 @@ from landscape.model.run_files import (
     refusing_disk_errors,
     writing,
 )
-from landscape.training.contents import digest_of
+
+# ----------------------------------------------------------------------------------------------------
+# What a checkpoint can hold: tensors, numbers, text, and lists and mappings of these; and the digest of that.
+
+ALLOWED = "tensors, numbers, text, None, and lists, tuples and dicts of these"
+
+
+def plain(name: str, value: Any) -> Any:
+    """`value` as `torch.load(weights_only=True)` reads it back, with its tensors on the CPU.
+
+    Tensors that share their memory still do.
+
+    Args:
+        name: how an error names it.
+
+    Raises:
+        JobError: it holds something else; names where.
+    """
+    match value:
+        case Tensor():
+            return _tensor(name, value)
+        case np.generic():
+            return plain(name, value.item())
+        case bool() | None:
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case str():
+            return str(value)
+        case Mapping():
+            return {_key(name, key): plain(f"{name}[{shown(key, 60)}]", each) for key, each in value.items()}
+        case list():
+            return [plain(f"{name}[{k}]", each) for k, each in enumerate(value)]
+        case tuple():
+            return tuple(plain(f"{name}[{k}]", each) for k, each in enumerate(value))
+    raise JobError(f"keep: {name} must be of {ALLOWED}, not {type(value).__name__}; convert it, or leave it out")
+
+
+def _tensor(name: str, value: Tensor) -> Tensor:
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        raise JobError(f"keep: {name} must be a dense tensor with data; convert it, or leave it out")
+    tensor = value.detach().as_subclass(Tensor).cpu()
+    # A view would take the whole of what it is a view of along into the file.
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _key(name: str, key: Any) -> Any:
+    if isinstance(key, np.generic):
+        key = key.item()
+    if isinstance(key, (str, int, float)):
+        return key
+    raise JobError(f"keep: {name} must have keys that are text or numbers, not {shown(key)}; convert them")
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of what `plain` gives, in hexadecimal: of types, structure and every bit of the tensors."""
+    algorithm = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        match value:
+            case Tensor():
+                algorithm.update(f"tensor {value.dtype} {tuple(value.shape)};".encode())
+                algorithm.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+            case dict():
+                algorithm.update(f"dict {len(value)};".encode())
+                for key, element in value.items():
+                    add(key)
+                    add(element)
+            case list() | tuple():
+                algorithm.update(f"{type(value).__name__} {len(value)};".encode())
+                for element in value:
+                    add(element)
+            case _:
+                text = f"{type(value).__name__} {value!r}".encode()
+                algorithm.update(f"{len(text)};".encode() + text)
+
+    add(value)
+    return algorithm.hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------
 
 BEGUN = "begun"
 FORMAT, FAMILY = "landscape-checkpoint-1", "landscape-checkpoint-"
@@ -190,3 +278,59 @@ def mark_begun(folder: Folder) -> None:
         for number in checkpoint_numbers(folder):
             folder.delete(checkpoint_path(number))
         folder.sync_names(CHECKPOINTS)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The states of the random generators of a rank: torch's on the CPU and its GPU, numpy's, and Python's.
+
+States = dict[str, Any]
+
+
+def checked_seed(seed: int) -> int:
+    """A seed that every generator takes.
+
+    Raises:
+        JobError: it is none.
+    """
+    try:
+        return between(0, LARGEST_SEED)(seed)
+    except ValueError as error:
+        raise JobError(f"seed: {error}") from None
+
+
+def generator_states(device: torch.device) -> States:
+    """The states of the global generators, as tensors and plain values.
+
+    Args:
+        device: the one that the rank computes on; of other GPUs nothing is taken.
+    """
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": [str(name), [int(key) for key in keys], int(position), int(has_gauss), float(gauss)],
+        "random": _lists(random.getstate()),
+    }
+
+
+def set_generator_states(states: States, device: torch.device) -> None:
+    """Put the global generators into these states; that of a GPU stays as it is where the states have none."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
+    name, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, gauss))  # noqa: NPY002
+    version, internal, next_gauss = states["random"]
+    random.setstate((version, tuple(internal), next_gauss))
+
+
+def seed_generators(seed: int, rank: int = 0) -> None:
+    """Seed the global generators of a rank: each rank draws other numbers than the others, the same in every run."""
+    number = int.from_bytes(hashlib.sha256(f"{seed}/{rank}".encode()).digest()[:8], "little")
+    torch.manual_seed(number >> 1)  # all GPUs too; it takes 63 bits
+    np.random.seed(number % 2**32)  # noqa: NPY002
+    random.seed(number)
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(element) for element in value] if isinstance(value, tuple) else value

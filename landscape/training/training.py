@@ -21,34 +21,126 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from landscape.core.devices import pick_device
-from landscape.core.errors import JobError, shown
-from landscape.core.files import Place
+from landscape.core.errors import JobError, message_of, shown
+from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import check_whole
 from landscape.model.layer_rules import asked_rules
+from landscape.model.parameters import match_state
 from landscape.model.run_files import HISTORY_FILE, INFO_FILE, checkpoint_numbers
-from landscape.training import ranks
+from landscape.model.snapshots import snapshot_files
+from landscape.training import distributed
 from landscape.training.checkpoints import (
     Checkpoint,
+    checked_seed,
+    generator_states,
     mark_begun,
     may_begin_anew,
+    plain,
     read_last,
+    seed_generators,
+    set_generator_states,
     write_checkpoint,
 )
-from landscape.training.collector import TrajectoryCollector
-from landscape.training.contents import plain
+from landscape.training.collector import TrajectoryCollector, checked_options, unwrap
 from landscape.training.distributed import Share, epoch_order, shares
-from landscape.training.generators import checked_seed, generator_states, seed_generators, set_generator_states
-from landscape.training.objects import classes_of, inner, load_all, states_of
-from landscape.training.options import checked_options
-from landscape.training.starting import mark_start
+
+# ----------------------------------------------------------------------------------------------------
+# The states of the objects that a training keeps, and loading them into the objects of one that goes on.
+
+REMEDY = "change it back, name another run, or begin anew with overwrite"
+
+
+def inner(value: Any) -> Any:
+    """A network inside its wrappers; anything else as it is."""
+    return unwrap(value) if isinstance(value, nn.Module) else value
+
+
+def states_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of the values: the state of each object that has one, the others as they are."""
+    return {name: inner(value).state_dict() if _has_state(value) else value for name, value in values.items()}
+
+
+def classes_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """The class of each value whose state is kept."""
+    return {name: type(inner(value)).__name__ for name, value in values.items() if _has_state(value)}
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict")
+
+
+def load_all(objects: Mapping[str, Any], last: Checkpoint, run: str) -> None:
+    """Load the state of each object from the checkpoint.
+
+    Args:
+        run: how an error names the run.
+
+    Raises:
+        JobError: the checkpoint has no state for one of them, or another object's.
+    """
+    missing = [name for name in objects if name not in last.values]
+    if missing:
+        raise JobError(
+            f"{missing[0]}: must be in the checkpoint of run {run}, which holds {', '.join(last.values) or 'nothing'}; "
+            "take it out of resume, or begin anew with overwrite"
+        )
+    for name, target in objects.items():
+        _load(name, inner(target), last, run)
+
+
+def _load(name: str, target: Any, last: Checkpoint, run: str) -> None:
+    state = last.values[name]
+    before, now = last.classes.get(name), type(target).__name__
+    # A model may be of another class with the same weights; the state of another optimiser says nothing to this one.
+    if before is None or (before != now and not isinstance(target, nn.Module)):
+        begun = before or f"a value of type {type(state).__name__}"
+        raise JobError(f"{name}: training in run {run} was begun with {begun}, not {now}; {REMEDY}")
+    try:
+        if isinstance(target, nn.Module):
+            match_state(target, state, f"checkpoint of run {run}")
+        target.load_state_dict(state)
+    except Exception as error:
+        if isinstance(error, JobError) and not isinstance(target, nn.Module):
+            raise  # the object says itself what is wrong
+        raise JobError(f"{name}: does not fit what was trained: {message_of(error, 400)}; {REMEDY}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a training may begin in a run: in an empty one, in one that it has begun before, or where it overwrites.
+
+
+def mark_start(folder: Folder, overwrite: bool) -> None:
+    """Mark the run as one that may be begun anew until there is a checkpoint, if it is this training's.
+
+    Args:
+        overwrite: whether whatever it holds may go.
+
+    Raises:
+        JobError: it has checkpoints that were not asked for, or another training's trajectory.
+    """
+    if overwrite or may_begin_anew(folder):
+        mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
+        return
+    name = shown(folder.name)
+    if checkpoint_numbers(folder):
+        raise JobError(f"run: {name} holds checkpoints; call resume before collector, or name another run")
+    if snapshot_files(folder):
+        raise JobError(
+            f"run: {name} holds a trajectory that this training did not make; name another run, or overwrite it"
+        )
+    if not folder.read(HISTORY_FILE):
+        mark_begun(folder)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are
 log = logging.getLogger("landscape")
@@ -80,7 +172,7 @@ class Training:
         self, run: Place, *, seed: int = 0, device: str = "auto", local_rank: int | None = None, overwrite: bool = False
     ) -> None:
         self.run, self.seed = run, checked_seed(seed)
-        self.rank, self.world = ranks.rank_and_world()
+        self.rank, self.world = distributed.rank_and_world()
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
         self.device = pick_device(device)
         if self.device.type == "cuda":
@@ -164,11 +256,11 @@ class Training:
 
     def sum(self, value: Tensor | float) -> Tensor:
         """The sum over the ranks, the same to the bit on each."""
-        return ranks.summed(value)
+        return distributed.summed(value)
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank rank 0's buffers, such as batch-norm statistics, before each evaluates a part of the data."""
-        ranks.share_buffers(inner(model))
+        distributed.share_buffers(inner(model))
 
     def resume(self, **objects: Any) -> dict[str, Any]:
         """Go on from the last checkpoint: call it once the objects are made, and before `collector`.
@@ -187,7 +279,7 @@ class Training:
         """
         if self._collector is not None:
             raise JobError("resume: must be called before the collector is made; call it right after the objects are")
-        last = ranks.on_first(self._last_checkpoint)
+        last = distributed.on_first(self._last_checkpoint)
         if last is None:
             seed_generators(self.seed, self.rank)
             return {}
@@ -225,7 +317,7 @@ class Training:
         Call it after `resume` where the run has lost what the training needs, with objects that are new.
         """
         self.overwrite, self._resumed, self._step, self._epoch = True, False, 0, 0
-        ranks.on_first(lambda: mark_begun(open_folder(self.run)))
+        distributed.on_first(lambda: mark_begun(open_folder(self.run)))
         seed_generators(self.seed, self.rank)
 
     def collector(
@@ -242,7 +334,7 @@ class Training:
         checked_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
         asked_rules("watch", options.get("watch"))
         made: list[TrajectoryCollector] = []
-        ranks.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
+        distributed.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:
             starts: dict[str, Any] = {"start_step": self._step, "start_epoch": self._epoch}
             made.append(TrajectoryCollector(self.run, model, optimizer, **options, **starts))
@@ -275,7 +367,7 @@ class Training:
         `landscape train` calls it once the function has returned; a second call changes nothing.
         """
         if self._collector is not None:
-            ranks.on_first(self._collector.end_training)
+            distributed.on_first(self._collector.end_training)
 
     def keep(self, **values: Any) -> None:
         """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.
@@ -291,7 +383,7 @@ class Training:
             LandscapeError: the run cannot be written.
         """
         states, classes = states_of(values), classes_of(values)
-        generators = ranks.of_all(generator_states(self.device))
+        generators = distributed.of_all(generator_states(self.device))
 
         def write() -> None:
             contents = {name: plain(name, state) for name, state in states.items()}
@@ -303,4 +395,4 @@ class Training:
             checkpoint = Checkpoint(self.steps_done, self.epochs_done, self.world, contents, classes, generators)
             write_checkpoint(folder, number, checkpoint)
 
-        ranks.on_first(write)
+        distributed.on_first(write)

@@ -29,7 +29,7 @@ from landscape.model.history import read_history
 from landscape.model.parameters import state_digest
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
-from landscape.training import ranks
+from landscape.training import distributed as ranks
 from landscape.training.training import Training
 
 RANKS = 4

@@ -5,15 +5,194 @@ A layer's weight gradient is Σ g aᵀ over samples and positions: pixels of a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from landscape.training.thor.blocks import Blocks, Split, gram
-from landscape.training.thor.patches import patch_gram
+# ----------------------------------------------------------------------------------------------------
+# Square matrices kept as their diagonal blocks: products of columns summed into blocks, and products with blocks.
+
+Blocks = tuple[Tensor, ...]  # each [count, width, width]: all blocks of one width, in their order on the diagonal
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a square matrix is cut into diagonal blocks.
+
+    >>> list(Split(300, 128).runs())
+    [(0, 2, 128), (256, 1, 44)]
+
+    Attributes:
+        size: rows of the matrix.
+        width: of each block but the last, which holds the remaining rows. 1 keeps the diagonal alone.
+    """
+
+    size: int
+    width: int
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Each run of blocks of one width: its first row, how many blocks, their width."""
+        whole, rest = divmod(self.size, self.width)
+        if whole:
+            yield 0, whole, self.width
+        if rest:
+            yield whole * self.width, 1, rest
+
+    def zeros(self, dtype: torch.dtype, device: torch.device) -> Blocks:
+        return tuple(torch.zeros(count, width, width, dtype=dtype, device=device) for _, count, width in self.runs())
+
+    @property
+    def cost(self) -> int:
+        """Of an inversion, up to a factor: the sum of the cubes of the widths."""
+        return sum(count * width**3 for _, count, width in self.runs())
+
+
+def gram(columns: Tensor, split: Split) -> Blocks:
+    """The diagonal blocks of Σₙ XₙXₙᵀ, where Xₙ is columns[n] of [N, size, L]."""
+    return tuple(
+        _gram_of_run(columns[:, start : start + count * width], count, width) for start, count, width in split.runs()
+    )
+
+
+def _gram_of_run(columns: Tensor, count: int, width: int) -> Tensor:
+    if width == 1:
+        return columns.square().sum((0, 2)).view(count, 1, 1)
+    if len(columns) == 1:  # of a linear layer: all blocks at once
+        rows = columns[0].view(count, width, -1)
+        return torch.bmm(rows, rows.mT)
+    return torch.stack([torch.bmm(part, part.mT).sum(0) for part in torch.split(columns, width, 1)])
+
+
+def left_product(blocks: Blocks, matrix: Tensor) -> Tensor:
+    """B·M for the block-diagonal B and M [size, columns]."""
+    parts, start = [], 0
+    for block in blocks:
+        count, width = block.shape[:2]
+        rows = matrix[start : start + count * width]
+        if width == 1:
+            parts.append(block.view(-1, 1) * rows)
+        else:
+            parts.append(torch.bmm(block, rows.reshape(count, width, -1)).flatten(0, 1))
+        start += count * width
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def right_product(matrix: Tensor, blocks: Blocks) -> Tensor:
+    """M·B for the block-diagonal, symmetric B and M [rows, size]."""
+    return left_product(blocks, matrix.t()).t()
+
+
+def size_of(blocks: Blocks) -> int:
+    """The rows of the matrix."""
+    return sum(block.shape[0] * block.shape[1] for block in blocks)
+
+
+def trace(blocks: Blocks) -> Tensor:
+    """The sum of the diagonal, of no dimensions."""
+    return torch.stack([block.diagonal(dim1=-2, dim2=-1).sum() for block in blocks]).sum()
+
+
+def are_finite(blocks: Blocks) -> bool:
+    """Whether no element is infinite or not a number."""
+    return all(bool(block.isfinite().all()) for block in blocks)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Second moments of the patches that a convolution's kernel meets.
+
+MOST_UNFOLDED = 1 << 23  # numbers of unfolded images held at a time
+QUICK_MULTIPLE = 8  # of channels, for products of matrices
+
+Pair = tuple[int, ...]  # of rows and columns
+
+
+def patch_gram(images: Tensor, kernel: Pair, stride: Pair, dilation: Pair, split: Split) -> Blocks:
+    """The diagonal blocks of Σppᵀ over all patches p of padded images [N, C, H, W].
+
+    The numbers of a patch are ordered by channel, then by row and column of the kernel.
+    """
+    shares_rows = kernel[0] > 1 and stride[0] == 1
+    taken = images[0].numel() * (kernel[1] if shares_rows else math.prod(kernel) / math.prod(stride))
+    totals = split.zeros(images.dtype, images.device)
+    for some in torch.split(images, max(1, int(MOST_UNFOLDED / taken))):
+        if shares_rows:
+            blocks: Blocks = _by_rows(some, kernel, stride[1], dilation, split)
+        elif math.prod(kernel) == 1:
+            blocks = gram(some[:, :, :: stride[0], :: stride[1]].flatten(2), split)
+        else:
+            blocks = gram(F.unfold(some, kernel, dilation, 0, stride), split)
+        for total, block in zip(totals, blocks, strict=True):
+            total += block
+    return totals
+
+
+class _Strips(NamedTuple):
+    """What a row of the kernel meets on each row of the images.
+
+    Attributes:
+        numbers: [H, C·columns, N·W′], by channel and column of the kernel, over images and columns of the output.
+        rows, columns: of the kernel.
+        dilation: of its rows.
+    """
+
+    numbers: Tensor
+    rows: int
+    columns: int
+    dilation: int
+
+
+def _by_rows(images: Tensor, kernel: Pair, stride: int, dilation: Pair, split: Split) -> Blocks:
+    """Σppᵀ where the kernel goes down by single rows: patches above each other then share rows.
+
+    With sᵧ for the strip of row y, the part of row i of the kernel with row j is Σ s(y+i)·s(y+j)ᵀ over rows y of the
+    output. Its products are those of i + 1 with j + 1 a row above, so that one per distance j − i is taken of each
+    row of the images, and the rows of the output are summed: for 3 rows a third of the products, and of the copies.
+    """
+    rows, columns = kernel
+    height, channels = images.shape[2], images.shape[1]
+    windows = images.unfold(3, dilation[1] * (columns - 1) + 1, stride)[..., :: dilation[1]]
+    numbers = windows.permute(2, 1, 4, 0, 3).reshape(height, channels * columns, -1)
+    strips = _Strips(numbers, rows, columns, dilation[0])
+    return tuple(
+        torch.stack([_block(strips, first, first + width) for first in range(start, start + count * width, width)])
+        for start, count, width in split.runs()
+    )
+
+
+def _block(strips: _Strips, first: int, end: int) -> Tensor:
+    """Σppᵀ of the numbers from `first` to `end` of patches, [end − first, end − first]."""
+    size, available = strips.rows * strips.columns, strips.numbers.shape[1] // strips.columns
+    start, channels = first // size, -(-end // size) - first // size
+    if channels >= QUICK_MULTIPLE:  # 15 channels of 3 columns take a third longer than 16
+        channels = min(-(-channels // QUICK_MULTIPLE) * QUICK_MULTIPLE, available)
+        start = min(start, available - channels)
+    chosen = strips.numbers[:, start * strips.columns : (start + channels) * strips.columns]
+    shape = channels, strips.columns, channels, strips.columns
+    moments = chosen.new_empty(channels, strips.rows, strips.columns, channels, strips.rows, strips.columns)
+    for i, j, part in _parts(chosen, strips.rows, strips.dilation):
+        moments[:, i, :, :, j] = part.view(shape)
+        if i != j:
+            moments[:, j, :, :, i] = part.t().view(shape)
+    moments = moments.view(channels * size, channels * size)
+    return moments[first - start * size : end - start * size, first - start * size : end - start * size]
+
+
+def _parts(strips: Tensor, rows: int, dilation: int) -> Iterator[tuple[int, int, Tensor]]:
+    """Rows i ≤ j of the kernel with Σ s(y+i)·s(y+j)ᵀ."""
+    height = len(strips)
+    outputs = height - dilation * (rows - 1)
+    for apart in range(rows):
+        products = torch.bmm(strips[: height - apart * dilation], strips[apart * dilation :].mT)
+        for i in range(rows - apart):
+            yield i, i + apart, products[i * dilation :][:outputs].sum(0)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def linear_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
@@ -111,3 +290,173 @@ def samples_in(module: nn.Module, given: Tensor) -> int:
     dimensions: dict[Any, int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Embedding: 1}
     least = next((count for kind, count in dimensions.items() if isinstance(module, kind)), 2)
     return given.shape[0] if given.ndim >= least else 1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sums over what a layer saw since the last step, and the Kronecker factors that they make.
+
+
+@dataclass
+class Statistics:
+    """Σaaᵀ and Σggᵀ over samples and positions, in diagonal blocks.
+
+    Attributes:
+        samples: N, of the whole batch.
+        rows: N·T, samples times positions: pixels of a convolution's output, tokens of a sequence.
+    """
+
+    a: Blocks
+    g: Blocks
+    samples: float = 0.0
+    rows: float = 0.0
+
+    @classmethod
+    def empty(cls, inputs: Split, outputs: Split, dtype: torch.dtype, device: torch.device) -> Statistics:
+        return cls(inputs.zeros(dtype, device), outputs.zeros(dtype, device))
+
+    def add_inputs(self, moments: Blocks) -> None:
+        """Add Σaaᵀ of some samples and positions."""
+        for total, block in zip(self.a, moments, strict=True):
+            total += block
+
+    def add_gradients(self, moments: Blocks, times: int = 1) -> None:
+        """Add Σggᵀ of some samples and positions; −1 times takes them off again."""
+        for total, block in zip(self.g, moments, strict=True):
+            total.add_(block, alpha=times)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A = E[aaᵀ]·√T and G = E[ĝĝᵀ]·√T in diagonal blocks, so that A ⊗ G is the layer's empirical Fisher block.
+
+    Means are over samples and positions; ĝ is the gradient of a sample's own loss. With T positions per sample F is
+    T·E[aaᵀ] ⊗ E[ĝĝᵀ] (Grosse and Martens 2016, KFC, for convolutions; Eschenhagen et al. 2023, KFAC-expand, for
+    sequences), and both factors get the same share of T. THOR's shipped code, which damps by √(λ/T) and multiplies
+    each inverse by 1/√T, takes the same step: (X + √(λ/T))⁻¹/√T = (√T·X + √λ)⁻¹.
+    """
+
+    a: Blocks
+    g: Blocks
+
+    @classmethod
+    def of(cls, statistics: Statistics, scale: float, ranks: int) -> Factors:
+        """The factors of all ranks' sums.
+
+        With the gradient of the loss that was differentiated, s·(Σ over the batch)/N, a sample's own is N/s times its
+        share. Ranks whose gradients are averaged differentiate `ranks` times as much.
+
+        Args:
+            scale: s, by which the loss was multiplied.
+        """
+        samples, rows = statistics.samples, statistics.rows
+        root = math.sqrt(rows / samples)
+        own = samples / (scale * ranks)
+        return cls(
+            tuple(block * (root / rows) for block in statistics.a),
+            tuple(block * (root / rows * own * own) for block in statistics.g),
+        )
+
+    def mixed(self, older: Factors | None, share: float) -> Factors:
+        """The moving average share·older + (1 − share)·these; these alone where there are no older ones."""
+        if older is None or share == 0:
+            return self
+        return Factors(
+            tuple(old * share + new * (1 - share) for old, new in zip(older.a, self.a, strict=True)),
+            tuple(old * share + new * (1 - share) for old, new in zip(older.g, self.g, strict=True)),
+        )
+
+    @property
+    def traces(self) -> tuple[float, float]:
+        return float(trace(self.a)), float(trace(self.g))
+
+    @property
+    def are_finite(self) -> bool:
+        return are_finite(self.a) and are_finite(self.g)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Dampings of Kronecker factors, and the inverses of what is damped, by Cholesky, block by block.
+
+TRIES = 6  # of dampings, each ten times the one before
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """The inverses of damped A and G in diagonal blocks."""
+
+    a: Blocks
+    g: Blocks
+
+    def between(self, gradient: Tensor) -> Tensor:
+        """G⁻¹·∇W·A⁻¹, both damped, for ∇W [O, I]."""
+        return right_product(left_product(self.g, gradient), self.a)
+
+
+@dataclass(frozen=True)
+class Damping:
+    """How λ is shared between the two factors, A + π√λ and G + √λ/π.
+
+    THOR adds √λ to either, π = 1. Inputs are mostly of another size than gradients, and then it is the smaller factor
+    alone that is damped. Balanced, π² = (tr A/I)/(tr G/O) shares λ by the mean eigenvalues (Martens and Grosse 2015,
+    section 6.3), so that it is compared with those of F.
+
+    >>> Damping(0.04).shifts((8.0, 2.0), (2, 2)), Damping(0.04, balanced=True).shifts((8.0, 2.0), (2, 2))
+    ((0.2, 0.2), (0.4, 0.1))
+    """
+
+    value: float
+    balanced: bool = False
+
+    def shifts(self, traces: tuple[float, float], sizes: tuple[int, int]) -> tuple[float, float]:
+        """What is added to the diagonals of A and G, given tr A and tr G and their sizes I and O."""
+        root, (mean_a, mean_g) = (
+            math.sqrt(self.value),
+            (trace / size for trace, size in zip(traces, sizes, strict=True)),
+        )
+        if not self.balanced or not (mean_a > 0 and mean_g > 0):
+            return root, root
+        ratio = math.sqrt(mean_a / mean_g)
+        return root * ratio, root / ratio
+
+    def damped_trace(self, traces: tuple[float, float], sizes: tuple[int, int]) -> float:
+        """tr of the damped A ⊗ G, which is the product of the traces of both."""
+        shifts = self.shifts(traces, sizes)
+        a, g = (trace + size * shift for trace, size, shift in zip(traces, sizes, shifts, strict=True))
+        return a * g
+
+
+def invert(factors: Factors, damping: Damping) -> tuple[Inverse, float] | None:
+    """The inverse of factors with the smallest damping λ, 10λ, 100λ, … that gives a finite one, and that damping.
+
+    Returns:
+        None where the factors are not finite, or no damping tried helps.
+    """
+    if not factors.are_finite:
+        return None
+    sizes = size_of(factors.a), size_of(factors.g)
+    for number in range(TRIES):
+        used = replace(damping, value=damping.value * 10**number)
+        shift_a, shift_g = used.shifts(factors.traces, sizes)
+        a, g = _inverse_of(factors.a, shift_a), _inverse_of(factors.g, shift_g)
+        if a is not None and g is not None:
+            return Inverse(a, g), used.value
+    return None
+
+
+def _inverse_of(blocks: Blocks, shift: float) -> Blocks | None:
+    """(B + shift·I)⁻¹ per block; None where one is not positive definite in the arithmetic at hand."""
+    inverses = []
+    for block in blocks:
+        damped = block.clone()
+        damped.diagonal(dim1=-2, dim2=-1).add_(shift)
+        if block.shape[-1] == 1:
+            inverse = damped.reciprocal()
+        else:
+            triangle, failed = torch.linalg.cholesky_ex(damped)
+            if bool(failed.any()):
+                return None
+            inverse = torch.cholesky_inverse(triangle)
+        if not bool(inverse.isfinite().all()):
+            return None
+        inverses.append(inverse)
+    return tuple(inverses)

@@ -9,21 +9,166 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from landscape.core.errors import JobError
-from landscape.training.thor.gathering import Gatherer
-from landscape.training.thor.inverses import refresh, tell_replaced
-from landscape.training.thor.layers import Found, find_layers, listed
-from landscape.training.thor.optim_inverses import Damping
-from landscape.training.thor.options import Scaler, check_group, check_options
-from landscape.training.thor.rules import RULES, Calendar
-from landscape.training.thor.saved import layer_from, own_state, paired, saved_layer
-from landscape.training.thor.sharing import Group
+from landscape.core.errors import JobError, nearest, shown
+from landscape.core.validation import check_whole, is_number
+from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
+from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
+from landscape.training.thor.layers import Found, Gatherer, Layer, find_layers, listed
+
+# ----------------------------------------------------------------------------------------------------
+# What the options of the optimiser may be.
+
+
+class Scaler(Protocol):
+    """A `torch.amp.GradScaler`."""
+
+    def get_scale(self) -> float: ...
+
+
+def check_options(
+    refresh: str,
+    frequency: int,
+    growth: float,
+    longest: int | None,
+    split_dim: int,
+    average: float,
+    first_order: float,
+    clip: float | None,
+    loss_scale: float | Scaler,
+) -> None:
+    if refresh not in RULES:
+        raise JobError(f"refresh: unknown {shown(refresh)}; {nearest(refresh, RULES)}")
+    for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
+        if value is not None:
+            check_whole(name, value, 1)
+    for name, number in (
+        ("growth", growth), ("average", average), ("first_order", first_order), ("clip", clip),
+    ):  # fmt: skip
+        if number is not None or name != "clip":
+            _number(name, number)
+    if not (isinstance(loss_scale, int | float) or hasattr(loss_scale, "get_scale")):
+        raise JobError(f"loss_scale: must be a number or a GradScaler, not {shown(loss_scale)}")
+    if growth < 1 or not math.isfinite(growth):
+        raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
+    if growth > 1 and longest is None:
+        raise JobError("longest: must be given with growth, the steps of an epoch for example")
+    if not 0 <= average < 1:
+        raise JobError(f"average: must be from 0 to below 1, not {average:g}")
+    if not (first_order > 0 and math.isfinite(first_order)):
+        raise JobError(f"first_order: must be above 0, and finite, not {first_order:g}")
+    if clip is not None and not clip > 0:
+        raise JobError(f"clip: must be above 0, not {clip:g}")
+    if isinstance(loss_scale, int | float) and not (is_number(loss_scale) and loss_scale > 0):
+        raise JobError(f"loss_scale: must be above 0, and finite, not {shown(loss_scale)}")
+
+
+def check_group(group: dict[str, Any]) -> None:
+    lr, damping, momentum, decay = (
+        _number(name, group[name]) for name in ("lr", "damping", "momentum", "weight_decay")
+    )
+    for name, value, fits, rule in (
+        ("lr", lr, lr >= 0, "at least 0"),
+        ("damping", damping, damping > 0, "above 0"),
+        ("momentum", momentum, 0 <= momentum < 1, "from 0 to below 1"),
+        ("weight_decay", decay, decay >= 0, "at least 0"),
+    ):
+        if not (fits and math.isfinite(value)):
+            raise JobError(f"{name}: must be {rule}, and finite, not {value:g}")
+
+
+def _number(name: str, value: Any) -> float:
+    """A number, or a tensor of one element."""
+    if isinstance(value, bool) or not (isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)):
+        raise JobError(f"{name}: must be a number, not {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:  # a whole number above all floats
+        raise JobError(f"{name}: must be finite, not {shown(value)}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a layer's curvature is in a state dict: tensors, numbers and lists, which `weights_only` reads.
+
+Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bool]
+
+
+def saved_layer(layer: Layer) -> dict[str, Any]:
+    """The inverse, the averaged factors, the traces and whether it is frozen."""
+    return {
+        "name": layer.name,
+        "shape": [layer.inputs.size, layer.outputs.size],
+        "width": [layer.inputs.width, layer.outputs.width],
+        "inverse": _pair(layer.inverse),
+        "factors": _pair(layer.factors),
+        "traces": None if layer.traces is None else list(layer.traces),
+        "frozen": layer.frozen,
+    }
+
+
+def layer_from(layer: Layer, saved: dict[str, Any]) -> Curvature:
+    """What `saved_layer` gave, on the layer's device.
+
+    Raises:
+        JobError: it was of a layer of other sizes, or split into other blocks.
+    """
+    sizes, widths = [layer.inputs.size, layer.outputs.size], [layer.inputs.width, layer.outputs.width]
+    if saved["shape"] != sizes or saved["width"] != widths:
+        raise JobError(
+            f"optimizer: {layer.name} must have factors of {sizes} in blocks of {widths}, as in its state, not "
+            f"{saved['shape']} in blocks of {saved['width']}; take the model and the split_dim that were saved"
+        )
+    inverse, factors, traces = saved["inverse"], saved["factors"], saved["traces"]
+    return (
+        None if inverse is None else Inverse(_blocks(inverse["a"], layer), _blocks(inverse["g"], layer)),
+        None if factors is None else Factors(_blocks(factors["a"], layer), _blocks(factors["g"], layer)),
+        None if traces is None else (traces[0], traces[1]),
+        saved["frozen"],
+    )
+
+
+def own_state(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What THOR adds to the state dict of an optimiser.
+
+    Raises:
+        JobError: it was another optimiser's, or something is missing.
+    """
+    own = state_dict.get("thor")
+    if own is None:
+        raise JobError("optimizer: must be the state of a THOR, not of another optimiser")
+    missing = [name for name in ("steps", "interval", "due", "layers", "norms") if name not in own]
+    if missing:
+        raise JobError(f"optimizer: must be the whole state of a THOR; it lacks {', '.join(missing)}")
+    return dict(own)
+
+
+def paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
+    """Each layer with what was saved of it.
+
+    Raises:
+        JobError: there were more of them, or fewer.
+    """
+    if len(own) != len(saved):
+        raise JobError(f"optimizer: must be the state of a model with {len(own)} such layers, not {len(saved)}")
+    return list(zip(own, saved, strict=True))
+
+
+def _pair(blocks: Inverse | Factors | None) -> dict[str, list[Tensor]] | None:
+    return None if blocks is None else {"a": list(blocks.a), "g": list(blocks.g)}
+
+
+def _blocks(saved: list[Tensor], layer: Layer) -> Blocks:
+    return tuple(block.to(layer.weight.device, copy=True) for block in saved)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
 
@@ -32,7 +177,7 @@ class THOR(Optimizer):
     """Second-order steps with momentum.
 
     For a layer with weight W [O, I], inputs a and output gradients ĝ of each sample, A = E[aaᵀ] and G = E[ĝĝᵀ] are
-    taken from the batch (`landscape.training.thor.statistics.Factors` has the scaling by positions), and
+    taken from the batch (`landscape.training.thor.factors.Factors` has the scaling by positions), and
 
         Δ = (G + √λ)⁻¹·∇W·(A + √λ)⁻¹ + weight_decay·W,   M ← momentum·M + Δ,   W ← W − lr·M.
 
@@ -45,12 +190,12 @@ class THOR(Optimizer):
         lr: the learning rate.
         damping: λ, or a function of the number of steps done that gives λ.
         refresh: which layers get new inverses: "frequency" all of them; "thor", "thor_stop" or "thor_nt" those that
-            the trace rule names (`landscape.training.thor.rules`).
+            the trace rule names (`landscape.training.thor.inverses`).
         frequency: steps between refreshes; inverses are stale between.
         growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
         split_dim: the width of the blocks.
         balance: shares λ between A and G by their traces, as K-FAC does
-            (`landscape.training.thor.optim_inverses.Damping`); THOR adds √λ to either.
+            (`landscape.training.thor.factors.Damping`); THOR adds √λ to either.
         average: the share of the older factors in a moving average; 0 takes each refresh's own.
         first_order: multiplies Δ of what is trained first order: its learning rate over `lr`, since one that fits
             preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.
@@ -289,3 +434,80 @@ class THOR(Optimizer):
             norm.samples = samples
         self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
         self._begin_step()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The learning rates and dampings that THOR's published trainings of ResNet-50 on ImageNet ran with.
+
+
+def thor_learning_rate(
+    epoch: float, lr_init: float, decay: float, total: float, halved_from: float | None = 39
+) -> float:
+    """lr_init·(1 − epoch/total)^decay, halved from epoch `halved_from` on and once more an epoch later.
+
+    >>> [round(thor_learning_rate(epoch, 0.05803, 4.0839, 53), 6) for epoch in (0, 20, 39, 40, 53)]
+    [0.05803, 0.008382, 0.000126, 4.7e-05, 0.0]
+
+    Args:
+        epoch: epochs done, with fractions; beyond `total` the rate is 0.
+    """
+    rate = float(lr_init * max(1 - epoch / total, 0.0) ** decay)
+    if halved_from is not None:
+        rate *= 0.5 ** ((epoch >= halved_from) + (epoch >= halved_from + 1))
+    return rate
+
+
+def thor_damping(epoch: float, init: float, rate: float) -> float:
+    """init·rate^(epoch/10).
+
+    >>> [round(thor_damping(epoch, 0.03, 0.50036), 6) for epoch in (0, 10, 40)]
+    [0.03, 0.015011, 0.00188]
+    """
+    return float(init * rate ** (epoch / 10))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate and damping over a training, by `thor_learning_rate` and `thor_damping`.
+
+        optimizer = THOR(model, lr=schedule.lr_init, damping=schedule.damping_at(steps_per_epoch))
+        scheduler = LambdaLR(optimizer, schedule.factor_at(steps_per_epoch))  # scheduler.step() after every step
+
+    Attributes:
+        lr_init, decay, total: of the learning rate.
+        damping_init, rate: of the damping.
+        epochs: after which the training ends.
+        halved_from: the epoch from which on the learning rate is halved; None: never.
+    """
+
+    lr_init: float
+    decay: float
+    total: float
+    damping_init: float
+    rate: float
+    epochs: int
+    halved_from: float | None = 39
+
+    def learning_rate(self, epoch: float) -> float:
+        """The learning rate after some epochs."""
+        return thor_learning_rate(epoch, self.lr_init, self.decay, self.total, self.halved_from)
+
+    def damping(self, epoch: float) -> float:
+        """The damping after some epochs."""
+        return thor_damping(epoch, self.damping_init, self.rate)
+
+    def factor_at(self, steps_per_epoch: int) -> Callable[[int], float]:
+        """What `torch.optim.lr_scheduler.LambdaLR` takes, stepped after every step: the rate over `lr_init`."""
+        return lambda step: self.learning_rate(step / steps_per_epoch) / self.lr_init
+
+    def damping_at(self, steps_per_epoch: int) -> Callable[[int], float]:
+        """What THOR takes as `damping`: the damping after some steps."""
+        return lambda step: self.damping(step / steps_per_epoch)
+
+
+# ResNet-50 on ImageNet, batches of 32 on each of 8 cards: 5,004 steps an epoch, frequency 834, momentum 0.9, weight
+# decay 5e-4, label smoothing 0.1.
+SCHEDULES = {
+    "ascend-8": Schedule(0.05803, 4.0839, 53, 0.03, 0.50036, 45),
+    "gpu-8": Schedule(0.05672, 4.9687, 50, 0.02345, 0.5467, 40),
+}

@@ -17,7 +17,7 @@ from landscape.core.errors import JobError
 from landscape.recipes.precision import PRECISIONS
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES
 from landscape.recipes.table import RECIPES
-from landscape.training.thor.rules import RULES
+from landscape.training.thor.inverses import RULES
 
 
 def function(

@@ -16,7 +16,7 @@ from landscape import JobError, TrajectoryCollector
 from landscape.model.history import read_history
 from landscape.model.layer_watch import NetworkWatcher
 from landscape.recipes import digits
-from landscape.training.watching import TrainingWatch
+from landscape.training.collector import TrainingWatch
 
 
 class Net(nn.Module):

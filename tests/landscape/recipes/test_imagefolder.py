@@ -17,7 +17,7 @@ from landscape.recipes import imagefolder
 from landscape.recipes.decoding import UnreadableImage
 from landscape.recipes.settings import schedule_of
 from landscape.recipes.source import EVALUATED, Photographs
-from landscape.training.thor.schedules import SCHEDULES
+from landscape.training.thor.optimizer import SCHEDULES
 from landscape.training.training import Training
 
 COLOURS = {"blue": (40, 60, 200), "green": (50, 190, 60), "red": (210, 50, 40)}

@@ -18,9 +18,15 @@ from landscape.core.folders import open_folder
 from landscape.model.history import read_history
 from landscape.model.run_files import checkpoint_numbers, checkpoint_path, read_info
 from landscape.model.snapshots import read_trajectory
-from landscape.training.checkpoints import NAMES, read_last, write_checkpoint
-from landscape.training.contents import digest_of
-from landscape.training.generators import generator_states, seed_generators, set_generator_states
+from landscape.training.checkpoints import (
+    NAMES,
+    digest_of,
+    generator_states,
+    read_last,
+    seed_generators,
+    set_generator_states,
+    write_checkpoint,
+)
 from landscape.training.training import Training
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from landscape.training.thor import patches
-from landscape.training.thor.blocks import Split
+from landscape.training.thor import factors
+from landscape.training.thor.factors import Split
 
 
-@pytest.mark.parametrize("held", [1, patches.MOST_UNFOLDED])  # images one by one, and all at once
+@pytest.mark.parametrize("held", [1, factors.MOST_UNFOLDED])  # images one by one, and all at once
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride", "dilation", "width"),
     [
@@ -25,11 +25,11 @@ from landscape.training.thor.blocks import Split
 )
 def test_moments_are_those_of_unfolded_patches(monkeypatch, channels, kernel, stride, dilation, width, held):
     torch.manual_seed(0)
-    monkeypatch.setattr(patches, "MOST_UNFOLDED", held)
+    monkeypatch.setattr(factors, "MOST_UNFOLDED", held)
     images = torch.randn(3, channels, 5, 6, dtype=torch.float64)
     columns = F.unfold(images, kernel, dilation, 0, stride).transpose(0, 1).flatten(1)
     expected, split = columns @ columns.T, Split(len(columns), width)
-    found = patches.patch_gram(images, kernel, stride, dilation, split)
+    found = factors.patch_gram(images, kernel, stride, dilation, split)
     for blocks, (start, count, size) in zip(found, split.runs(), strict=True):
         for number in range(count):
             chosen = slice(start + number * size, start + (number + 1) * size)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from landscape.optim import THOR
-from landscape.training.thor.sharing import broadcast
+from landscape.training.thor.inverses import broadcast
 from landscape.training.distributed import share_of
 
 store, kept = sys.argv[1:]

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from landscape.core.errors import JobError
-from landscape.training.thor.optimizer import THOR
-from landscape.training.thor.schedules import SCHEDULES
+from landscape.training.thor.optimizer import SCHEDULES, THOR
 
 
 @pytest.fixture(autouse=True)
