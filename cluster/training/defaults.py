@@ -7,8 +7,7 @@ from typing import Any
 
 from cluster.training.function import TrainFunction
 from landscape.core.errors import shown
-from landscape.recipes.belonging import alternatives
-from landscape.recipes.defaults import OptionTable, Words
+from landscape.recipes.settings import OptionTable, Words, alternatives
 
 
 def table_of(recipe: TrainFunction) -> OptionTable:

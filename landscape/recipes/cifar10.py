@@ -23,10 +23,8 @@ from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import normalise
-from landscape.recipes.data import DataPlace
-from landscape.recipes.in_memory import ImageRecipe
-from landscape.recipes.labels import class_numbers
-from landscape.recipes.options import LoopOptions, takes_loop_options
+from landscape.recipes.data import DataPlace, class_numbers
+from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Draws, Images, Trained, seeded
 from landscape.training.training import Training

@@ -17,10 +17,9 @@ from landscape.core.files import Place
 from landscape.core.validation import is_number
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.in_memory import ImageRecipe
 from landscape.recipes.lenet import OF_OPTIMIZERS
 from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
-from landscape.recipes.options import LoopOptions, takes_loop_options
+from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
 from landscape.training.training import Training
 

@@ -15,9 +15,9 @@ from landscape.core.errors import LandscapeError
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
-from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.settings import epochs_in_words, of_all
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training.training import Training
 

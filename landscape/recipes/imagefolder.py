@@ -20,13 +20,25 @@ from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.crops import SIDE
 from landscape.recipes.data import REMEMBERED, DataPlace
-from landscape.recipes.defaults import epochs_in_words, of_all
-from landscape.recipes.images import EvaluatedImages, Unreadable, naming_lost_decoders
-from landscape.recipes.listing import Listing, list_images
-from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
-from landscape.recipes.published import DEFAULT, OF_OPTIMIZERS, told, with_published
+from landscape.recipes.images import (
+    EvaluatedImages,
+    Listing,
+    Photographs,
+    Unreadable,
+    list_images,
+    naming_lost_decoders,
+)
+from landscape.recipes.options import (
+    DEFAULT,
+    OF_OPTIMIZERS,
+    LoopOptions,
+    settings_of,
+    takes_loop_options,
+    told,
+    with_published,
+)
 from landscape.recipes.resnet50 import ResNet50
-from landscape.recipes.source import Photographs
+from landscape.recipes.settings import epochs_in_words, of_all
 from landscape.recipes.training import Trained, fit, seeded, training_of
 from landscape.training.distributed import smallest_share, steps_in
 from landscape.training.training import Training

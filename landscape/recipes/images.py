@@ -3,21 +3,273 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, shown
 from landscape.core.validation import check_whole
-from landscape.recipes.crops import SIDE, central_crop, draws_of, normalise, random_crop
-from landscape.recipes.decoding import Choose, UnreadableImage, read_crop
-from landscape.recipes.listing import Listing
+from landscape.recipes.crops import SIDE, Crop, central_crop, draws_of, normalise, random_crop
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# ----------------------------------------------------------------------------------------------------
+# A crop of an image file as pixels, by Pillow: upright, red, green and blue, whatever the file holds.
+
+ORIENTATION = 0x0112  # of EXIF: what must be done to the pixels for the picture to be upright
+ON_THEIR_SIDE = range(5, 9)
+REDUCING_GAP = 2  # a JPEG that is decoded smaller keeps at least so many pixels for each one that is wanted
+
+Choose = Callable[[int, int], Crop]
+
+
+class UnreadableImage(LandscapeError):
+    """An image that cannot be decoded; the message names its path."""
+
+
+def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
+    """The crop that `choose` takes of the upright image of this width and height, resized: uint8 [3, side, side].
+
+    Resizing is bilinear, over all the pixels that one of the result covers. A JPEG of which the crop is at least four
+    times as large as `side` is decoded at a half, a quarter or an eighth of its size, and at least at 2·`side`.
+
+    Raises:
+        UnreadableImage: the file is missing, damaged, of no known format, or has more than 179 million pixels,
+            half a gigabyte, which Pillow takes for a decompression bomb.
+        LandscapeError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise LandscapeError(
+            "images are decoded by Pillow, which is not installed: pip install 'loss-landscape-cluster[images]'"
+        ) from None
+    try:
+        # Decoders warn of large images and of damaged metadata. What makes an image useless is an error.
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
+            # Pillow turns a TIFF by itself.
+            orientation = 1 if image.format == "TIFF" else image.getexif().get(ORIENTATION, 1)
+            width, height = reversed(image.size) if orientation in ON_THEIR_SIDE else image.size
+            crop = choose(width, height)
+            scale = _decode_reduced(image, min(crop.width, crop.height) / side)
+            return _resized(_upright(_in_colours(image), orientation), crop, scale, side)
+    except MemoryError:
+        raise
+    except UnidentifiedImageError:
+        reason = "it is of no known format" if Path(path).stat().st_size else "it is empty"
+        raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None
+    except Exception as error:  # decoders raise whatever they like at bytes that are wrong
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
+        raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None
+
+
+def _decode_reduced(image: Image, spare: float) -> float:
+    """Have a JPEG decoded at a fraction of its size where its crop has `spare` times the pixels that are wanted.
+
+    The decoder then leaves out the high frequencies of each block of pixels, which resizing would average away.
+
+    Returns:
+        The fraction: 1, 1/2, 1/4 or 1/8.
+    """
+    for divisor in (8, 4, 2):
+        if spare >= REDUCING_GAP * divisor and min(image.size) >= divisor:
+            width = image.width
+            drafted = image.draft(None, (image.width // divisor, image.height // divisor))
+            return 1.0 if drafted is None else drafted[1][2] / width
+    return 1.0
+
+
+def _in_colours(image: Image) -> Image:
+    """The image in red, green and blue; transparency is left away.
+
+    Raises:
+        ValueError: grey values that are not of 1, 8 or 16 bits.
+    """
+    from PIL import Image
+
+    image.load()
+    if image.mode.startswith("I"):
+        grey = np.asarray(image)
+        if grey.min() < 0 or grey.max() > 0xFFFF:
+            raise ValueError("its grey values have more than 16 bits")
+        return Image.fromarray((grey >> 8).astype(np.uint8)).convert("RGB")  # Pillow's conversion would cut off at 255
+    if image.mode == "F":
+        raise ValueError("its grey values are floating-point numbers")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def _upright(image: Image, orientation: int) -> Image:
+    """The image turned and mirrored as EXIF says."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+    }  # fmt: skip
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+def _resized(image: Image, crop: Crop, scale: float, side: int) -> np.ndarray:
+    """The crop at side × side pixels, uint8 [3, side, side].
+
+    Args:
+        scale: how many pixels of `image` one of the crop's is.
+    """
+    from PIL.Image import Resampling
+
+    right, bottom = crop.left + crop.width, crop.top + crop.height
+    box = (
+        crop.left * scale, crop.top * scale, min(right * scale, image.width), min(bottom * scale, image.height)
+    )  # fmt: skip
+    pixels = np.asarray(image.resize((side, side), Resampling.BILINEAR, box=box))
+    return np.ascontiguousarray((pixels[:, ::-1] if crop.mirrored else pixels).transpose(2, 0, 1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which images a folder of classes holds: root/class/image.jpeg, the classes sorted by name.
+
+SUFFIXES = frozenset((".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"))
+NAMED = 5  # classes that a message names
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of one folder, in the order of their classes and then of their names.
+
+    Attributes:
+        root: the folder.
+        classes: their names; the label of an image is the place of its class here.
+        names: the paths relative to root, one after another. Worker processes share them; of a list of strings each
+            process would come to hold a copy, since counting references writes to them.
+        ends: int64 [N], where each path ends in `names`.
+        labels: int64 [N].
+        ignored: how many other files there were.
+    """
+
+    root: str
+    classes: tuple[str, ...]
+    names: bytes
+    ends: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    ignored: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, number: int) -> str:
+        """Where the image of this number lies."""
+        start = int(self.ends[number - 1]) if number else 0
+        return os.path.join(self.root, os.fsdecode(self.names[start : int(self.ends[number])]))
+
+
+def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listing:
+    """The images below `root`: each folder in it is a class, its images may lie in folders of their own.
+
+    Files of other kinds, and whatever begins with a dot, are no images. A folder is read once however many links lead
+    to it, so that links in a circle end.
+
+    Args:
+        classes: the classes that there must be, those of training for a folder of validation; default: what there is.
+
+    Raises:
+        NotFoundError: there is no such folder.
+        JobError: the folder has no classes, a class has no images, or the classes are not those that there must be.
+    """
+    place = str(root)
+    if not os.path.isdir(place):
+        raise NotFoundError(f"data: {shown(place)} is no folder; name one with a folder of images for each class")
+    entries = _entries(place)
+    folders = [entry.name for entry in entries if _is_folder(entry)]
+    if not folders:
+        raise JobError(f"data: {shown(place)} must hold a folder of images for each class, and holds no folder")
+    if classes is not None:
+        _refuse_other_classes(place, folders, classes)
+    names: list[bytes] = []
+    labels: list[int] = []
+    ignored = len(entries) - len(folders)
+    for label, folder in enumerate(folders):
+        files = list(_files_below(place, folder, {_identity(place)}))
+        images = sorted(os.fsencode(file) for file in files if os.path.splitext(file)[1].lower() in SUFFIXES)
+        if not images:
+            raise JobError(
+                f"data: class {shown(folder)} of {shown(place)} must hold images, and holds {len(files)} other "
+                "files; add its images, or remove the folder"
+            )
+        names += images
+        labels += [label] * len(images)
+        ignored += len(files) - len(images)
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    return Listing(place, tuple(folders), b"".join(names), ends, np.array(labels, np.int64), ignored)
+
+
+def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator[str]:
+    """The paths, relative to `root`, of all files below `folder`, and of those that links lead to.
+
+    Args:
+        read: the folders that were read before.
+    """
+    identity = _identity(os.path.join(root, folder))
+    if identity in read:
+        return
+    read.add(identity)
+    for entry in _entries(os.path.join(root, folder)):
+        path = os.path.join(folder, entry.name)
+        if _is_folder(entry):
+            yield from _files_below(root, path, read)
+        else:
+            yield path  # a link that leads nowhere too: it is an image that cannot be read
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; its listing tells folders from files, where a look at each would take minutes."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+    except OSError as error:
+        raise JobError(f"data: {shown(folder)} cannot be listed: {error.strerror}") from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _refuse_other_classes(root: str, folders: Sequence[str], classes: Sequence[str]) -> None:
+    missing, unknown = sorted(set(classes) - set(folders)), sorted(set(folders) - set(classes))
+    if missing or unknown:
+        parts = [f"{kind} {_several(names)}" for kind, names in (("lacks", missing), ("adds", unknown)) if names]
+        raise JobError(
+            f"data: {shown(root)} must hold the {len(classes)} classes of training: it {' and '.join(parts)}"
+        )
+
+
+def _several(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Asked = tuple[int | None, tuple[int, ...]]  # an epoch, or None for evaluation, and numbers of images
 Unreadable = Literal["refuse", "skip"]
@@ -218,3 +470,51 @@ class EvaluatedImages(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
         image = read_crop(self.listing.path(number), self._side, partial(central_crop, side=self._side))
         return normalise(torch.from_numpy(image)), torch.tensor(int(self.listing.labels[number]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A folder of images as the training loop and a landscape take them: normalised, on a device.
+
+EVALUATED = 128  # images at a time, where no gradient asks for more: a thousand photographs are a gigabyte
+
+
+class Photographs:
+    """A `Source` of the images of a listing.
+
+    Args:
+        device: where the batches shall be.
+        decoders: processes that decode ahead; 0 decodes in this one.
+        unreadable: "refuse", or "skip" as `ImageLoader` says.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        side: int = SIDE,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        decoders: int = 0,
+        unreadable: Unreadable = "refuse",
+    ) -> None:
+        self._device = torch.device(device)
+        pinned = self._device.type == "cuda"
+        self._loader = ImageLoader(
+            listing, side, seed=seed, decoders=decoders, pinned=pinned, unreadable=unreadable
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._loader.listing)
+
+    @property
+    def skipped(self) -> int:
+        """How many images of the listing were unreadable until now, on this rank."""
+        return len(self._loader.skipped)
+
+    def batches(self, numbers: Iterable[Tensor], epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `landscape.recipes.data.Source`; batches of an evaluation come in parts of 128 images at most."""
+        if epoch is None:
+            numbers = (part for batch in numbers for part in torch.split(batch, EVALUATED))
+        for batch in self._loader.batches(numbers, epoch):
+            images = batch.images.to(self._device, non_blocking=True)
+            yield normalise(images), batch.labels.to(self._device, non_blocking=True)

@@ -20,11 +20,9 @@ from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.data import DataPlace
-from landscape.recipes.in_memory import ImageRecipe
-from landscape.recipes.labels import class_numbers
+from landscape.recipes.data import DataPlace, class_numbers
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
-from landscape.recipes.options import LoopOptions, takes_loop_options
+from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
 from landscape.training.training import Training
 

@@ -3,23 +3,122 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from landscape.core.errors import JobError, nearest, shown
 from landscape.core.validation import check_whole, is_number, ranges
 from landscape.model.layer_rules import asked_rules
-from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
-from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import RateSchedule
+from landscape.training.thor.optimizer import THOR
+
+# ----------------------------------------------------------------------------------------------------
+# Which options do nothing but with one optimiser or one schedule: given with another they are refused.
+
+OF_OPTIMIZER: Mapping[str, Sequence[str]] = {
+    "momentum": ("momentum", "thor"),
+    **dict.fromkeys(
+        ("damping", "frequency", "balance", "average", "first_order", "refresh", "growth", "clip"), ("thor",)
+    ),
+}
+OF_SCHEDULE: Mapping[str, Sequence[str]] = {
+    "final": ("cosine", "polynomial"), "milestones": ("steps",), "factor": ("steps",), "power": ("polynomial",),
+}  # fmt: skip
+
+
+def refuse_unused(given: Iterable[str], field: str, chosen: Any, takers: Mapping[str, Sequence[str]]) -> None:
+    """Refuse options that do nothing with the optimiser or the schedule that was chosen.
+
+    Args:
+        given: the names of the options that were given.
+        field: "optimizer" or "schedule".
+        chosen: the name of the optimiser or schedule; of a schedule also a function, or None for a published one.
+        takers: the optimisers or schedules that take each option; one that is not named here goes with all of them.
+
+    Raises:
+        JobError: names the first such option, and what takes it.
+    """
+    unused = next((name for name in given if name in takers and chosen not in takers[name]), None)
+    if unused is not None:
+        other = "the published one" if chosen is None else "a function" if callable(chosen) else shown(chosen)
+        names = alternatives(takers[unused])
+        raise JobError(
+            f"{unused}: must go with {field} {names}, not with {other}, where it does nothing; leave it out, or "
+            f"choose {field} {names}"
+        )
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Names as a choice.
+
+    Example:
+        >>> alternatives(["momentum", "thor"])
+        'momentum or thor'
+    """
+    return " or ".join(names)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Training in half precision: the forward pass under autocast, the loss scaled up so that small gradients are kept.
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+log = logging.getLogger("landscape")
+
+
+def outputs_of(network: nn.Module, inputs: Tensor, precision: str) -> Tensor:
+    """The network's outputs, with products in this precision; weights, gradients and losses stay as they are."""
+    dtype = PRECISIONS[precision]
+    if dtype is None:
+        return network(inputs)  # type: ignore[no-any-return]
+    with torch.autocast(inputs.device.type, dtype):
+        return network(inputs).float()  # type: ignore[no-any-return]
+
+
+class ScaledSteps:
+    """Backward passes of a loss times `scale`, and steps by its gradients over `scale`.
+
+    Float16 holds no gradient below 6·10⁻⁸; times 128 it does. A step of which a gradient is not finite is left out, as
+    THOR does by itself. Ranks agree, since gradients are averaged before.
+
+    Args:
+        scale: the same throughout; 1 leaves loss, gradients and steps alone.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
+        self._optimizer, self._scale, self._skipped = optimizer, scale, 0
+
+    def step(self, loss: Tensor) -> None:
+        """Take the step of this loss."""
+        self._optimizer.zero_grad()
+        (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        if self._scale == 1 or isinstance(self._optimizer, THOR) or self._unscaled():
+            self._optimizer.step()
+
+    def _unscaled(self) -> bool:
+        """Divide the gradients by the scale; whether they are finite."""
+        groups = self._optimizer.param_groups
+        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+        finite = bool(nn.utils.get_total_norm(gradients).isfinite())
+        if finite:
+            for gradient in gradients:
+                gradient.div_(self._scale)
+        else:
+            self._skipped += 1
+            if self._skipped == 1 or self._skipped % 100 == 0:
+                log.warning(
+                    "%d steps left out, as a gradient was not finite; a smaller loss_scale may help", self._skipped
+                )
+        return finite
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LARGEST_RATE = 1000.0  # that anybody is known to use
-log = logging.getLogger("landscape")
 Damping = float | Callable[[float], float]
 
 
@@ -246,3 +345,99 @@ def schedule_of(settings: Settings) -> RateSchedule:
         after = SCHEDULES[settings.schedule](rate, settings)
     start = 0.0 if settings.base_batch is None else settings.learning_rate
     return schedules.warmed_up(after, settings.warmup_epochs, start) if settings.warmup_epochs else after
+
+
+# ----------------------------------------------------------------------------------------------------
+# The defaults of a recipe's options, which differ by the optimiser.
+
+# What is usual wherever a recipe knows nothing better: PyTorch's own.
+USUAL: Mapping[str, Mapping[str, Any]] = {"adagrad": {"learning_rate": 0.01}, "adam": {"learning_rate": 0.001}}
+
+
+class Words(str):
+    """A default in words, where it follows from something else."""
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """The options of a recipe's loop.
+
+    Args:
+        base: the default of each.
+        of_optimizers: what takes its place with an optimiser.
+        told: how defaults that `train` works out are described, by the option's name and the optimiser's.
+        only_with: the optimisers that take an option of the recipe's own, where not all do.
+    """
+
+    base: Mapping[str, Any]
+    of_optimizers: Mapping[str, Mapping[str, Any]]
+    told: Mapping[str, Mapping[str, str]]
+    only_with: Mapping[str, Sequence[str]]
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that were given, and the defaults of all others with the optimiser that is among them."""
+        return {**self._with(given.get("optimizer", self.base["optimizer"])), **given}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default.
+
+        Raises:
+            JobError: names the option, and what takes it.
+        """
+        chosen = self.completed(given)
+        names = [name for name, value in given.items() if value is not None]
+        if isinstance(chosen["optimizer"], str) and chosen["optimizer"] in OPTIMIZERS:  # the settings refuse others
+            refuse_unused(names, "optimizer", chosen["optimizer"], self._takers)
+        refuse_unused(names, "schedule", chosen["schedule"], OF_SCHEDULE)
+
+    def default_of(self, name: str) -> Any:
+        """The default of an option with the recipe's own optimiser, or with the first that takes it."""
+        return self._with(self._optimizers_of(name)[0])[name]
+
+    def takers_of(self, name: str) -> tuple[str, Sequence[str]] | None:
+        """The field "optimizer" or "schedule", and those of them that take an option; None where all do."""
+        if name in self._takers:
+            return "optimizer", self._takers[name]
+        return ("schedule", OF_SCHEDULE[name]) if name in OF_SCHEDULE else None
+
+    def defaults_of(self, name: str) -> dict[str, Any]:
+        """The default of an option with each optimiser that takes it, the recipe's own optimiser first.
+
+        A default that `train` works out is described by `Words`; an option of the recipe's own that has no such
+        description has none here.
+        """
+        told = self.told.get(name, {})
+        return {
+            optimizer: Words(told[optimizer]) if optimizer in told else self._with(optimizer)[name]
+            for optimizer in self._optimizers_of(name)
+            if optimizer in told or name in self.base
+        }
+
+    def _optimizers_of(self, name: str) -> list[str]:
+        """Those that take an option, the recipe's own first."""
+        return sorted(self._takers.get(name, OPTIMIZERS), key=lambda optimizer: optimizer != self.base["optimizer"])
+
+    @property
+    def _takers(self) -> Mapping[str, Sequence[str]]:
+        return {**OF_OPTIMIZER, **self.only_with}
+
+    def _with(self, optimizer: Any) -> dict[str, Any]:
+        own = [table.get(optimizer, {}) for table in (USUAL, self.of_optimizers) if isinstance(optimizer, str)]
+        return {name: value for table in (self.base, *own) for name, value in table.items()}
+
+
+def of_all(words: str) -> dict[str, str]:
+    """The same description with every optimiser."""
+    return dict.fromkeys(OPTIMIZERS, words)
+
+
+def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
+    """The epochs of several landscapes, each without gaps, the last of which end with the training.
+
+    Example:
+        >>> epochs_in_words([[1, 2, 3], [7, 8]])
+        'epochs 1 to 3 and the last 2, or all where there are fewer'
+    """
+    *first, last = intervals
+    spans = " and ".join([*(f"{min(each)} to {max(each)}" for each in first), f"the last {len(last)}"])
+    return f"epochs {spans}, or all where there are fewer"

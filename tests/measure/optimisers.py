@@ -24,8 +24,8 @@ from torch import Tensor
 
 from landscape.model.history import read_history
 from landscape.recipes.cifar10 import read_cifar10, transform
+from landscape.recipes.data import Arrays
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, fit
 from landscape.training.training import Training
 

@@ -27,7 +27,7 @@ from landscape.core.errors import JobError, LandscapeError
 from landscape.core.system import end_with_parent
 from landscape.model.history import read_history
 from landscape.model.parameters import state_digest
-from landscape.recipes.sources import Arrays
+from landscape.recipes.data import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
 from landscape.training import distributed as ranks
 from landscape.training.training import Training

@@ -14,8 +14,7 @@ from cluster.training.function import named_function, parameters_of
 from cluster.training.options import checked_options, described_options, option_lines, read_words
 from cluster.training.train import make_job
 from landscape.core.errors import JobError
-from landscape.recipes.precision import PRECISIONS
-from landscape.recipes.settings import OPTIMIZERS, SCHEDULES
+from landscape.recipes.settings import OPTIMIZERS, PRECISIONS, SCHEDULES
 from landscape.recipes.table import RECIPES
 from landscape.training.thor.inverses import RULES
 

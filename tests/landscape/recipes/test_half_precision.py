@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from landscape.core.errors import JobError
-from landscape.recipes.precision import PRECISIONS, ScaledSteps, outputs_of
-from landscape.recipes.settings import Settings
+from landscape.recipes.settings import PRECISIONS, ScaledSteps, Settings, outputs_of
 from landscape.training.thor.optimizer import THOR
 
 INPUTS = torch.linspace(-1, 1, 24).reshape(8, 3)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from landscape.core.errors import JobError, NotFoundError
-from landscape.recipes.listing import list_images
+from landscape.recipes.images import list_images
 
 
 def write(root, *names):

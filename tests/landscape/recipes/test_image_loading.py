@@ -9,9 +9,7 @@ from PIL import Image
 
 from landscape.core.errors import JobError
 from landscape.recipes.crops import central_crop, draws_of, normalise, random_crop
-from landscape.recipes.decoding import UnreadableImage, read_crop
-from landscape.recipes.images import EvaluatedImages, ImageLoader
-from landscape.recipes.listing import list_images
+from landscape.recipes.images import EvaluatedImages, ImageLoader, UnreadableImage, list_images, read_crop
 
 SIDE = 8
 DAMAGED = (3, 4, 11)

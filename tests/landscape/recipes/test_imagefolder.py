@@ -14,9 +14,8 @@ from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info, read_problem
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes import imagefolder
-from landscape.recipes.decoding import UnreadableImage
+from landscape.recipes.images import EVALUATED, Photographs, UnreadableImage
 from landscape.recipes.settings import schedule_of
-from landscape.recipes.source import EVALUATED, Photographs
 from landscape.training.thor.optimizer import SCHEDULES
 from landscape.training.training import Training
 

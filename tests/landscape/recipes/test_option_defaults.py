@@ -6,9 +6,8 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.recipes import cifar10, digits, imagefolder
-from landscape.recipes.belonging import OF_OPTIMIZER
 from landscape.recipes.options import takes_loop_options
-from landscape.recipes.settings import OPTIMIZERS, Settings
+from landscape.recipes.settings import OF_OPTIMIZER, OPTIMIZERS, Settings
 from landscape.recipes.table import RECIPES, recipe
 
 

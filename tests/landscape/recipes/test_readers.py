@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.recipes import cifar10, digits, mnist
-from landscape.recipes.sources import Draws
+from landscape.recipes.data import Draws
 
 NUMBERS = np.random.default_rng(0)
 

@@ -18,9 +18,10 @@ from landscape.model.history import log_end, read_history, went_on_to
 from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
-from landscape.recipes import digits, former
+from landscape.recipes import digits
+from landscape.recipes import training as former
+from landscape.recipes.data import Arrays
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
-from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import SettingsOf, fit, training_of
 from landscape.training.training import Training
