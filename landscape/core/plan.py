@@ -101,11 +101,11 @@ BASES: dict[str, Base] = {
     ),
     # A CUDA graph per batch, which reads the weights from where they lie.
     "cudagraph": Base(
-        "graphed:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
+        "bases:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
         tried_on=frozenset({"cuda"}),
     ),
     # N points at once, their weights stacked outside the model.
-    "vmap": Base("stacked:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
+    "vmap": Base("bases:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
 }  # fmt: skip
 
 
