@@ -11,8 +11,7 @@ from landscape.core.digests import import_on_use
 
 if TYPE_CHECKING:
     from landscape.compute.extend import extend
-    from landscape.compute.refine import run
-    from landscape.compute.refining import refine
+    from landscape.compute.refine import refine, run
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.protocol import Limits
     from landscape.job.directions.file import EigenDirection, FileDirection
@@ -39,8 +38,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compute.extend": ("extend",),
-    "compute.refine": ("run",),
-    "compute.refining": ("refine",),
+    "compute.refine": ("run", "refine"),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.protocol": ("Limits",),
     "job.directions.file": ("EigenDirection", "FileDirection"),

@@ -1,13 +1,30 @@
 """Curvature of the loss: products with the Hessian, the ends of its spectrum, its trace and its density."""
 
-from landscape.compute.density import Density, density
 from landscape.compute.eigen_stores import bytes_of_bases, refuse_large_bases
-from landscape.compute.eigenpairs import serial_solver, solver_of, spectrum_of
-from landscape.compute.entry import hessian_of
-from landscape.compute.errors import Bracket, SampledCurvature, half_sample_bracket, sampled_curvature
-from landscape.compute.hessian import HessianOperator, Layout, layout_of
-from landscape.compute.lanczos import TOLERANCE, Krylov, Ritz, Step, lanczos
-from landscape.compute.trace import Trace, filter_weighted_trace, projected, rayleigh, trace
+from landscape.compute.eigenpairs import hessian_of, serial_solver, solver_of, spectrum_of
+from landscape.compute.hessian import (
+    HessianOperator,
+    Layout,
+    Trace,
+    filter_weighted_trace,
+    layout_of,
+    projected,
+    rayleigh,
+    trace,
+)
+from landscape.compute.lanczos import (
+    TOLERANCE,
+    Bracket,
+    Density,
+    Krylov,
+    Ritz,
+    SampledCurvature,
+    Step,
+    density,
+    half_sample_bracket,
+    lanczos,
+    sampled_curvature,
+)
 from landscape.job.directions.file import STEPS, half_width
 
 __all__ = [

@@ -12,13 +12,18 @@ import torch
 from cluster.driver.starting import time_in_words, times_of
 from cluster.runtime.console import bytes_text
 from landscape.compute import auto_range
-from landscape.compute.choosing import freedom_of, make_evaluator, tile_shape_for
+from landscape.compute.axes import origin_remedy, target_remedy, without_zero
 from landscape.compute.eigen_stores import bytes_of_bases
 from landscape.compute.hessian import layout_of
-from landscape.compute.kept import bytes_of_losses
-from landscape.compute.layered import layers_cost
-from landscape.compute.origin_point import origin_remedy, target_remedy, without_zero
-from landscape.compute.point_extras import convexity_cost, convexity_text
+from landscape.compute.point_extras import (
+    bytes_of_losses,
+    convexity_cost,
+    convexity_text,
+    freedom_of,
+    layers_cost,
+    make_evaluator,
+    tile_shape_for,
+)
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import recorded, why_not_compared

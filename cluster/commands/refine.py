@@ -44,7 +44,7 @@ def refine(
     """
     who.check()
     from cluster.runtime.status import run_status, status_text
-    from landscape.compute.refining import refine as refine_landscape
+    from landscape.compute.refine import refine as refine_landscape
     from landscape.store.levels import Finer, levels_left
     from landscape.store.results import open_run
 

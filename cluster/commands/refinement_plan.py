@@ -9,7 +9,7 @@ from typing import Any
 from cluster.commands.planning import plan_job
 from cluster.driver.starting import time_in_words
 from cluster.runtime.console import seconds_text
-from landscape.compute.refining import level_job
+from landscape.compute.refine import level_job
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import points_left
 from landscape.store.results import open_run

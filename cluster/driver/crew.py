@@ -30,7 +30,7 @@ from cluster.runtime.session import (
 )
 from landscape.compute.executor import Question, Shared
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.work import Task, Work
+from landscape.compute.reuse import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable, stage
 from landscape.evaluation.tuning.protocol import Request

@@ -18,7 +18,7 @@ from cluster.driver.schedule import Schedule
 from cluster.driver.workers import WorkerManager
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.reproducibility import NotReproduced
-from landscape.compute.work import Task, make_work
+from landscape.compute.reuse import Task, make_work
 from landscape.core.errors import Interrupted, Observer, StoreError, shown
 from landscape.evaluation.tuning.protocol import Limits
 

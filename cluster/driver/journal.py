@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import Witness
-from landscape.compute.work import Task
+from landscape.compute.reuse import Task
 from landscape.core.errors import Failure
 
 if TYPE_CHECKING:

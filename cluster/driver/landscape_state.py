@@ -21,9 +21,8 @@ from landscape.compute.reproducibility import (
     recorded,
     refusal,
 )
-from landscape.compute.tally import ReportingWorker, Tally
-from landscape.compute.tasks import OpenLandscape, start_tally
-from landscape.compute.work import Task
+from landscape.compute.reuse import Task
+from landscape.compute.tasks import OpenLandscape, ReportingWorker, Tally, start_tally
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
 

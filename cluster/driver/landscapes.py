@@ -7,9 +7,8 @@ from typing import Any
 
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.protocol import WorkerHandle
-from landscape.compute.tally import ReportingWorker
-from landscape.compute.tasks import OpenLandscape
-from landscape.compute.work import Task
+from landscape.compute.reuse import Task
+from landscape.compute.tasks import OpenLandscape, ReportingWorker
 from landscape.core.errors import JobError, shown
 from landscape.job.job import Job
 

@@ -12,10 +12,10 @@ from cluster.driver.protocol import Crew, WorkerHandle
 from cluster.driver.receipts import Receipts
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
-from landscape.compute.choosing import freedom_of, tile_shape_for
+from landscape.compute.point_extras import freedom_of, tile_shape_for
 from landscape.compute.prepared import PreparedJob, kept_samples
+from landscape.compute.reuse import Task
 from landscape.compute.tasks import create_landscape
-from landscape.compute.work import Task
 from landscape.core.errors import CHOOSING, stage
 from landscape.evaluation.tuning.protocol import Limits, Measure, Request, follow
 from landscape.evaluation.tuning.search import Search

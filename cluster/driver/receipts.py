@@ -13,8 +13,8 @@ from cluster.driver.schedule import Schedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
 from landscape.compute.reproducibility import Witness
+from landscape.compute.reuse import Task
 from landscape.compute.tasks import Outcome, well_formed
-from landscape.compute.work import Task
 from landscape.core.errors import JobError
 from landscape.evaluation.reference_loss import OwnLosses
 

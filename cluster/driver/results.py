@@ -11,8 +11,8 @@ from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.landscapes import Landscapes
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Schedule
+from landscape.compute.reuse import Task
 from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points
-from landscape.compute.work import Task
 from landscape.core.errors import Failure, Observer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 
 from cluster.driver.starting import is_done_sooner_here
 from cluster.runtime import supervisor_pipe
-from landscape.compute.choosing import make_evaluator
+from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted

@@ -26,8 +26,8 @@ from cluster.driver.transfer import (
 from cluster.runtime.logs import Listener, Said
 from landscape.compute.executor import Question, Station
 from landscape.compute.reproducibility import NotReproduced, Witness, bear_witness, losses_of_own_model
+from landscape.compute.reuse import Work
 from landscape.compute.tasks import Outcome, evaluate
-from landscape.compute.work import Work
 from landscape.core.devices import keep_freed_memory, pick_device
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.grid import Grid

@@ -13,7 +13,7 @@ from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.described import Described
 from cluster.serving.resolver import SOURCES, Found
 from cluster.serving.sources import Version
-from landscape.compute.tasks import Floats
+from landscape.evaluation.values import Floats
 from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
 

@@ -28,8 +28,8 @@ from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
 from cluster.serving.replica import Replica
 from cluster.serving.scale import LANDSCAPES, Scale
 from cluster.serving.sources import Source
-from landscape.compute.tasks import Floats
 from landscape.core.errors import one_line
+from landscape.evaluation.values import Floats
 
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them

@@ -10,16 +10,24 @@ import numpy as np
 import torch
 
 from cluster.serving.timing import Stretch
-from landscape.compute.derivatives import BlockGradient, TotalsOfBlocks
-from landscape.compute.executor import Answer, Calculator, Held, Question, Setting, Shared, Station
+from landscape.compute.executor import (
+    Answer,
+    BlockGradient,
+    Calculator,
+    Held,
+    Question,
+    Setting,
+    Shared,
+    Station,
+    TotalsOfBlocks,
+)
 from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import SampleValues, Values
+from landscape.evaluation.values import Floats, SampleValues, Values
 from landscape.model.parameters import describe_parameters
 
 # Of an axis: at this share of its length a difference of float32 losses is far above their rounding, and still linear.

@@ -39,9 +39,9 @@ from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LATEST
 from cluster.serving.stub import handler_of
 from cluster.serving.timing import HEADER, Stretch, server_timing
-from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError, shown
 from landscape.core.http import Guard
+from landscape.evaluation.values import Floats
 
 CODES = {
     BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,

@@ -12,17 +12,18 @@ from cluster.serving.described import Described, describe
 from cluster.serving.refusals import FAILED, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.timing import Stretch, timed
-from landscape.compute.asked import asked_of
-from landscape.compute.choosing import make_evaluator
+from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.recorded_job import recorded_job
+from landscape.compute.recorded import recorded_job
 from landscape.compute.reproducibility import bear_witness, recorded, refusal
-from landscape.compute.tasks import Floats, GivenUp, try_task
-from landscape.compute.work import work_at
+from landscape.compute.requested import asked_of
+from landscape.compute.reuse import work_at
+from landscape.compute.tasks import GivenUp, try_task
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, shown
 from landscape.core.folders import open_folder
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.values import Floats
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore

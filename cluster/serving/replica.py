@@ -21,8 +21,8 @@ from cluster.serving.gathering import FEWEST_POINTS, Gathering, all_of
 from cluster.serving.loaded import Computed, LoadedLandscape, joined, load
 from cluster.serving.refusals import Refusal, refusal_of
 from cluster.serving.sources import Source
-from landscape.compute.tasks import Floats
 from landscape.core.devices import keep_freed_memory
+from landscape.evaluation.values import Floats
 
 Result = TypeVar("Result")
 Load = Callable[[str], Awaitable[LoadedLandscape]]

@@ -11,10 +11,10 @@ import numpy as np
 
 from cluster.serving.described import Described, ServedAxis
 from cluster.serving.refusals import BAD_REQUEST, TOO_LARGE, Refusal
-from landscape.compute.tasks import Floats
 from landscape.core.errors import message_of, nearest, shown
 from landscape.core.grid import axis_coordinates
 from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
+from landscape.evaluation.values import Floats
 
 BYTES_OF_NUMBER = 32  # of JSON, at most
 BYTES_BESIDE = 1 << 16

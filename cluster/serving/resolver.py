@@ -21,7 +21,7 @@ from cluster.serving.loaded import Computed, joined
 from cluster.serving.refusals import BUSY, FAILED, Refusal
 from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
 from cluster.serving.timing import Stretch
-from landscape.compute.tasks import Floats
+from landscape.evaluation.values import Floats
 from landscape.surface.surface import NOT_FINITE, OK
 
 CHUNK = 64  # points that a replica is asked for at once: rows of a patch stay together, and other requests come between

@@ -17,8 +17,8 @@ from cluster.serving.loaded import Computed, mark_of, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
-from landscape.compute.tasks import Floats
 from landscape.core.errors import JobError, shown
+from landscape.evaluation.values import Floats
 from landscape.store.landscape import LandscapeStore
 
 PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.tasks import Floats
+from landscape.evaluation.values import Floats
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import NOT_FINITE, OK, Surface
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from landscape.compute.executor import Calculators, here, setting_of
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, Calculators, here, setting_of
 from landscape.compute.prepare import prepare
-from landscape.compute.question import LayersAt
-from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.compute.recorded import Callback, recorded_job
+from landscape.compute.tasks import LayersAt
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen

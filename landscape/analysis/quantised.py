@@ -23,12 +23,11 @@ from landscape.analysis.quantised_steps import (
     rows_of_patch,
 )
 from landscape.analysis.sides import Side, refuse_apart
-from landscape.compute.executor import Calculator, Calculators, Setting, here, setting_of
+from landscape.compute.executor import AtPoints, Calculator, Calculators, Setting, here, setting_of
 from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
-from landscape.compute.points import AtPoints
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.compute.recorded import Callback, recorded_job
 from landscape.core.errors import JobError
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of

@@ -18,7 +18,7 @@ from landscape.bench.memory import memory_of
 from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
-from landscape.compute.choosing import make_evaluator
+from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, one_line

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+import torch
+
+from landscape.compute.paths import Weights
 from landscape.compute.prepared import PreparedLandscape
-from landscape.compute.weights import Weights
 from landscape.core.devices import cores
+from landscape.core.errors import JobError, shown
+from landscape.core.plan import Plan, default_plan
+from landscape.evaluation.dry_run import FirstLook, first_look
+from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
-from landscape.model.parameters import State
+from landscape.model.parameters import State, holds_bfloat16, norm
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import ordered_names
+from landscape.problem.terms import Problem
 from landscape.store.examination import has_constant_loss
 from landscape.store.landscape import LandscapeStore
+from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 
 log = logging.getLogger("landscape")
@@ -151,3 +161,108 @@ def data_warnings(samples: Samples) -> list[str]:
         "every point; leave these samples out, or mask what is missing"
         for name, count in samples.not_finite().items()
     ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `observe` of a problem returns, seen on this machine before anything is written.
+
+FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
+
+
+def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
+
+    Raises:
+        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+    """
+    named = ordered_names(problem.observables) if problem.observables else None
+    try:
+        look = first_look(problem.model, problem.observe, samples, job.precision, here)
+    except JobError as error:
+        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
+        if elsewhere and named:
+            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+            return FirstLook(named, bfloat16_weights=rounds), False
+        if elsewhere:
+            raise JobError(
+                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
+                "Problem(..., observables=('loss', ...))"
+            ) from error
+        raise
+    if named and look.names != named:
+        raise JobError(
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
+            "mend one of them"
+        )
+    check_derived(problem.derived, look.names)
+    return look, True
+
+
+def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:
+    """The mean loss of the first few samples at several sets of weights, in float32.
+
+    Raises:
+        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
+    """
+    few = samples.few(FEW)
+    plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)
+    evaluator = Evaluator(problem.model, few, problem.observe, plan, here, states[0], ())
+    return [float(evaluator.evaluate_states([state]).mean["loss"][0]) for state in states]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a grid is coarse enough for weights that are rounded to bfloat16 at every point.
+
+LEAST_REACH = 0.03  # of the weights' norm: 6 % of the weights do not move at all, the cosine of the real move is 0.998
+GOOD_REACH = 0.1  # 2 % do not move, the cosine is 0.9999
+GOOD_STEP = 0.005
+SLACK = 1e-3  # relative: by how much a filter-normalised direction may be shorter than the weights by rounding
+
+
+def rounding_warnings(landscapes: Iterable[PreparedLandscape]) -> list[str]:
+    """Warnings of axes along which the rounding of weights to bfloat16 may show in the surface.
+
+    A step of bfloat16 is up to 2⁻⁸ of a weight, so what counts is how far an axis moves the weights in proportion to
+    them. The move to coordinate c along a direction d is r(c) = |c|·‖d‖/‖θ₀‖ over the moved tensors that are held in
+    bfloat16. With `normalise: filter`, `layer` or `model` ‖d‖ is ‖θ₀‖, and r the coordinate itself; for `towards`,
+    `pca`, a file, or `normalise: none` it is the relative move that the coordinate stands for.
+
+    Raises:
+        JobError: r at the farther end of an axis is below 0.03.
+    """
+    rounded = [each for each in landscapes if each.plan.rounds_weights]
+    return [warning for landscape in rounded for warning in _warnings_of(landscape)]
+
+
+def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
+    axes = zip(landscape.grid.names, landscape.grid.coordinates, landscape.directions, strict=True)
+    for name, coordinates, direction in axes:
+        unit = _unit(direction.tensors, landscape.origin)
+        if unit is None:
+            continue
+        reach, step = unit * float(np.abs(coordinates).max()), unit * float(np.diff(coordinates).min())
+        moves = f"range: {name} of landscape {shown(landscape.name)} moves the weights by {reach:.2g} of their norm"
+        if reach < LEAST_REACH * (1 - SLACK):
+            raise JobError(
+                f"{moves}, and must by {LEAST_REACH} or more where they are held in bfloat16, whose steps are too "
+                "coarse for less; widen the range, or set `precision: float32`, which takes the weights to float32"
+            )
+        if reach < GOOD_REACH * (1 - SLACK):
+            yield (
+                f"{moves}: below {GOOD_REACH} the rounding of weights to bfloat16 may show in the surface; widen the "
+                "range, or set `precision: float32`"
+            )
+        elif step < GOOD_STEP * (1 - SLACK):
+            yield (
+                f"size: neighbouring points on {name} of landscape {shown(landscape.name)} differ by {step:.2g} of the "
+                f"weights' norm: below {GOOD_STEP} the rounding of weights to bfloat16 may show between them; take "
+                "fewer points, or set `precision: float32`"
+            )
+
+
+def _unit(direction: State, origin: State) -> float | None:
+    """‖d‖/‖θ₀‖ over the moved tensors in bfloat16; None where there are none, or all are zero."""
+    names = [name for name in direction if origin[name].dtype is torch.bfloat16 and bool(direction[name].any())]
+    size = norm({name: origin[name] for name in names})
+    return norm({name: direction[name] for name in names}) / size if size else None

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.compute.choosing import within_tile_bytes
-from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
+from landscape.compute.extension import Ranges, parse_ranges, per_axis, wider_sizes
+from landscape.compute.point_extras import within_tile_bytes
+from landscape.compute.recorded import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
-from landscape.compute.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.core.errors import JobError, shown
 from landscape.core.validation import check_whole
 from landscape.job.job import Job

@@ -6,18 +6,25 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.compute.identity import changes
+from landscape.compute.recorded import recorded_plan
 from landscape.core.errors import JobError, LandscapeError, shown
-from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
+from landscape.core.grid import AXIS_NAMES, Floats, Grid, Index, Tile, as_written, axis_coordinates, overlap, tile_at
 from landscape.core.plan import Plan
+from landscape.evaluation.feed import batching_of
 from landscape.evaluation.reduction import PARTS, Before
+from landscape.problem.samples import Samples
 from landscape.store.format import path_moment_rows
 from landscape.store.landscape import LandscapeStore
+from landscape.surface.record_parts import LevelRecord
+from landscape.surface.refinement import as_stretches, of_coarser_level, of_stretches
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, PATH_MOMENTS
 
 
@@ -223,3 +230,246 @@ class Extension:
                 in_tile, in_chunk = overlap(starts, stops, tile_at(index[: len(edges)], self.shape, edges))
                 values[in_tile] = chunk[in_chunk]
         return values.reshape(tile.points, *beside)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a landscape can be extended to what a job asks for, and what is then taken over from it.
+
+EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of an identity an extension may change
+
+
+def extension_of(
+    store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str],
+    begun: str,
+) -> Extension:  # fmt: skip
+    """What a landscape of this identity takes over from `store`.
+
+    Args:
+        plan: of it; where it is on disk already, the one that is recorded there.
+        adds: observables that it is to have besides those of `store`.
+        begun: its name.
+
+    Raises:
+        JobError: it differs in more than what can be extended.
+    """
+    count, name = store.identity.num_samples or 0, shown(store.name)
+    _refuse_another_job(store, identity)
+    if samples.length < count or samples.few(count).digest() != store.identity.samples:
+        raise JobError(
+            f"landscape {name} cannot be extended: its {count} samples are not the first of those that are there now; "
+            "bring back the data of then"
+        )
+    before, now = store.identity.whole["observables"], list(identity["observables"])
+    _refuse_other_observables(name, before, now, adds)
+    if plan != recorded_plan(store):
+        raise JobError(
+            f"extend: landscape {name} was computed anew by another plan since {shown(begun)} was begun; drop that by "
+            f"landscape rm RUN {begun}"
+        )
+    old = store.grid()
+    if old is None:
+        raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
+    offset, more_observables = _offset(name, old, grid), before != now
+    if samples.length == count:
+        return Extension(store, offset, old.shape, plan, None, more_observables)
+    blocks, known = _complete_blocks(samples, count, plan)
+    return Extension(store, offset, old.shape, plan, blocks, more_observables, known)
+
+
+def _refuse_another_job(store: LandscapeStore, identity: Mapping[str, Any]) -> None:
+    other = changes(store.identity.whole, {key: value for key, value in identity.items() if key not in EXTENDED})
+    if other:
+        raise JobError(
+            f"landscape {shown(store.name)} cannot be extended: it was computed with another job; changed: "
+            f"{'; '.join(other)}: change it back"
+        )
+
+
+def _refuse_other_observables(name: str, before: Sequence[str], now: Sequence[str], adds: Sequence[str]) -> None:
+    """Refuse observables that are gone, those to be added that are not there, and those that nobody asked for."""
+    if gone := sorted(set(before) - set(now)):
+        raise JobError(
+            f"landscape {name} cannot be extended: observe returns no {', '.join(gone)} any more; return it again"
+        )
+    if absent := sorted(set(adds) - set(now)):
+        raise JobError(
+            f"observables: observe returns no {', '.join(absent)}, only {', '.join(now)}; have it return them"
+        )
+    if unasked := sorted(set(now) - set(before) - set(adds)):
+        raise JobError(
+            f"landscape {name} cannot be extended: observe returns {', '.join(unasked)} by now, which it does not "
+            f"hold; extend it by --observable {' --observable '.join(unasked)} too"
+        )
+
+
+def _complete_blocks(samples: Samples, count: int, plan: Plan) -> tuple[int, int]:
+    """How many blocks of the first `count` samples stay what they are when more follow, and how many samples they have.
+
+    These are the blocks that such moments were kept of when there were only so many samples.
+    """
+    cuts = samples.cuts and [edge for edge in samples.cuts if edge[1] <= count]
+    batching = batching_of(count, plan, plan.batch_size, cuts)
+    return batching.complete, batching.edges[batching.complete - 1][1] if batching.complete else 0
+
+
+def _offset(name: str, old: Grid, grid: Grid) -> Index:
+    """Where the first point of the old grid lies in the new one.
+
+    Raises:
+        JobError: a coordinate of the old grid is not one of the new, to the bit.
+    """
+    offset = []
+    for axis, before, now in zip(grid.names, old.coordinates, grid.coordinates, strict=True):
+        start = int(np.searchsorted(now, before[0]))
+        if not np.array_equal(now[start : start + len(before)], before):
+            raise JobError(
+                f"ranges: landscape {name} cannot be extended along {axis}: its coordinates would not be those of the "
+                "wider range; compute the wider range under another name"
+            )
+        offset.append(start)
+    return tuple(reversed(offset))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a level of refinement takes over from the landscape that it refines: all but its points and its values.
+
+
+@dataclass(frozen=True)
+class Refinement(Extension):
+    """A landscape that is complete, and a level that refines it: points of coarser levels are not evaluated again.
+
+    A level holds no value of them either: they read as NaN there.
+    """
+
+    @property
+    def gives_values(self) -> bool:
+        """No value is taken over: each lives in one level."""
+        return False
+
+    def known(self, tile: Tile) -> NDArray[np.bool_]:
+        """Which points of a tile live in a coarser level, in C order."""
+        return of_coarser_level(tile).reshape(-1)
+
+    def values(self, tile: Tile) -> dict[str, Floats]:
+        """NaN for every array over a tile."""
+        arrays = self.store.arrays
+        beside = {name: arrays[name].shape[len(self.shape) :] for name in arrays.tile_names}
+        return {name: np.full((tile.points, *width), np.nan) for name, width in beside.items()}
+
+
+def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan) -> Refinement:
+    """What a level takes over from the landscape that it refines.
+
+    Args:
+        identity: of the level: that of the landscape, and the number of the level.
+
+    Raises:
+        JobError: the landscape was computed with another job than that of the level.
+    """
+    name = shown(store.name)
+    if changed := changes(store.identity.whole, {key: value for key, value in identity.items() if key != "level"}):
+        raise JobError(
+            f"landscape {name} cannot be refined: it was computed with another job; changed: {'; '.join(changed)}: "
+            "change it back"
+        )
+    if plan != recorded_plan(store):
+        raise JobError(f"landscape {name} was computed anew by another plan since it was refined; give it another name")
+    return Refinement(store, (0,) * len(store.shape), store.shape, plan, None, more_observables=False)
+
+
+def joined(one: LevelRecord, other: LevelRecord) -> LevelRecord:
+    """A level with the blocks of both; what chose them is that of the first where it holds all of them."""
+    if one.blocks == other.blocks:
+        return one
+    numbers = max(end for level in (one, other) for _, end in (*level.blocks, (0, 0)))
+    mask = of_stretches(one.blocks, (numbers,)) | of_stretches(other.blocks, (numbers,))
+    blocks = as_stretches(mask)
+    if blocks in (one.blocks, other.blocks):
+        return one if blocks == one.blocks else other
+    return LevelRecord(number=one.number, stride=one.stride, blocks=blocks, rule=other.rule, chosen_by=other.chosen_by)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ranges of an extension: checked, and continued by whole steps of the coordinates that are there.
+
+Ranges = Sequence[tuple[float, float]]
+FARTHEST = 64  # how many steps are tried for a range that can be proposed
+
+
+def parse_ranges(ranges: Any) -> list[tuple[float, float]]:
+    """Ranges as pairs of floats.
+
+    Raises:
+        JobError: they are something else than pairs of finite numbers, the lower one first.
+    """
+    try:
+        pairs = [(float(low), float(high)) for low, high in ranges]
+    except (TypeError, ValueError, OverflowError):
+        pairs = []
+    if not pairs or not all(low < high and math.isfinite(low) and math.isfinite(high) for low, high in pairs):
+        raise JobError(f"ranges: must be pairs of finite numbers, low < high, such as [(-2, 2)], not {shown(ranges)}")
+    return pairs
+
+
+def per_axis(ranges: Ranges, axes: int) -> list[tuple[float, float]]:
+    """One range for each axis.
+
+    Raises:
+        JobError: there is neither one nor one for each axis.
+    """
+    if len(ranges) not in (1, axes):
+        raise JobError(f"ranges: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
+    return (list(ranges) * axes)[:axes]
+
+
+def wider_sizes(name: str, grid: Grid, ranges: Ranges) -> list[int]:
+    """How many points each axis has over wider ranges.
+
+    Args:
+        name: of the landscape, for messages.
+        ranges: one for each axis.
+
+    Raises:
+        JobError: a range is not wider by whole steps, or an axis has coordinates that no range continues.
+    """
+    return [
+        _wider_size(name, axis, coordinates, limits)
+        for axis, coordinates, limits in zip(AXIS_NAMES, grid.coordinates, ranges, strict=False)
+    ]
+
+
+def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[float, float]) -> int:
+    first, last = (_exact(end) for end in (coordinates[0], coordinates[-1]))
+    size = len(coordinates)
+    step = (last - first) / (size - 1)
+    low, high = map(_exact, limits)
+    below, above = (first - low) / step, (high - last) / step
+    if low == first and high == last:
+        return size
+    if not np.array_equal(axis_coordinates(size, float(first), float(last)), coordinates):
+        raise JobError(
+            f"ranges: landscape {shown(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
+            f"of no range go on from them; leave [{', '.join(map(as_written, coordinates[[0, -1]]))}], or compute the "
+            "wider range under another name"
+        )
+    if below < 0 or above < 0 or below.denominator != 1 or above.denominator != 1:
+        near = (_near(first, -step, below), _near(last, step, above))
+        has, asked, proposed = (", ".join(map(as_written, ends)) for ends in (coordinates[[0, -1]], limits, near))
+        raise JobError(
+            f"ranges: must be wider than [{has}] along {axis} by whole steps of {float(step):g}, not [{asked}]; such "
+            f"as [{proposed}]"
+        )
+    return size + int(below) + int(above)
+
+
+def _exact(number: float) -> Fraction:
+    """The number as the user wrote it, as `axis_coordinates` takes it."""
+    return Fraction(repr(float(number)))
+
+
+def _near(end: Fraction, step: Fraction, wanted: Fraction) -> float:
+    """The end moved by whole steps, those wanted or a few more, so that it can be written: not by thirds of one."""
+    about = max(0, math.ceil(wanted))  # a narrower range than was asked for would not do
+    tried = sorted(range(max(0, about - FARTHEST), about + FARTHEST), key=lambda steps: abs(steps - about))
+    exact = (float(end + steps * step) for steps in tried if _exact(float(end + steps * step)) == end + steps * step)
+    return next(exact, float(end))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from landscape.compute.axes import axis_ranges
-from landscape.compute.context import LandscapeContext
+from landscape.compute.path import LandscapeContext
 from landscape.core.errors import JobError, shown
 from landscape.core.grid import as_written
 from landscape.core.validation import AUTO, ranges

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from landscape.compute.algebra import Floats, combination, dot, length, without
+from landscape.compute.executor import AtPoints, Calculator, CurvaturesAlong, Question, Setting
+from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, rayleigh, without
+from landscape.core.devices import is_out_of_memory
+from landscape.core.errors import JobError
+from landscape.core.plan import Engine, Precision
+from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.layers import loss_factors
+from landscape.evaluation.values import SampleValues, Values
+from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
-from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative
+from landscape.model.parameters import trainable_matrices
+from landscape.surface.record_entries import (
+    EIGENVALUES,
+    UNDECIDED,
+    YES,
+    ZERO,
+    ZERO_IN_FLOAT32,
+    ConvexityRecord,
+    is_negative,
+    products_in_float32,
+)
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding
@@ -229,3 +252,328 @@ def _has_converged(krylov: Krylov, ranks: Sequence[int], tolerance: float, noise
 
 def _normal(size: int, seed: int, number: int) -> Floats:
     return np.random.default_rng([seed, number]).standard_normal(size)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Both ends of the Hessian's spectrum at the points of a landscape, as observables of its tiles: a convexity map.
+#
+# Li et al. 2018, "Visualizing the loss landscape of neural nets", section 6: where abs(λmin/λmax) is small the loss is
+# nearly convex there. The Hessian is that of the mean loss over the parameters of two dimensions or more, in eval mode.
+
+# Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
+# eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
+FLOOR = 1e-4
+
+
+class _NotFiniteError(Exception):
+    """A product with the Hessian holds NaN or infinity."""
+
+
+def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, convexity: ConvexityRecord) -> Values:
+    """The values of points, and with them λmax, λmin, their residuals ‖Hv − λv‖, and whether λmin is negative at each.
+
+    They are NaN where the loss or a product is not finite. Standard errors over the samples are not computed: NaN.
+
+    Args:
+        points: coordinates [points, axes].
+        values: the observables there.
+    """
+    start, nothing, names = time.perf_counter(), np.full(len(points), np.nan), convexity.observables
+    table = np.full((len(points), len(names)), np.nan)
+    for row, point, loss in zip(table, points.tolist(), values.mean["loss"], strict=True):
+        if np.isfinite(loss):
+            row[:] = _ends_at(evaluator, point, convexity)[: len(names)]
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    seconds = values.seconds + time.perf_counter() - start
+    errors = {name: nothing.copy() for name in names}
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+
+
+def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
+    """λmax, its residual, λmin, its residual, what no eigenvalue is below, and whether there is a negative one."""
+    names = [info.name for info in trainable_matrices(evaluator.model)]
+    with torch.no_grad():
+        weights = evaluator.weights.state_at(point)
+    how: Products = "autograd" if convexity.second_derivatives == "autograd" else "differences"
+    product = _Product(partial(Differentiation.beside, evaluator, weights, among=names), evaluator, how)
+    try:
+        krylov = lanczos(
+            product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
+            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most or 0,
+        )  # fmt: skip
+    except _NotFiniteError:
+        return (np.nan,) * len(EIGENVALUES)
+    values, residuals, _ = krylov.ritz_values()
+    ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
+    return (*ends, krylov.lower_bound(), float(_sign(krylov, product)))
+
+
+def _sign(krylov: Krylov, product: _Product) -> int:
+    """Whether there is a negative eigenvalue, an answer in float32 only where xᵀHx in float64 agrees with it.
+
+    The rounding of a product has a part that does not shrink with the eigenvalues: where the loss is nearly zero, its
+    derivatives are differences of numbers that are not. So no share of λmax bounds it, and it is measured at x, the
+    Ritz vector of θmin, at each point. "Yes" holds where xᵀHx, which no λmin is above, is itself below zero; "no" where
+    the rounding has not moved it by more than what counts as zero in float32.
+    """
+    answer = krylov.negative(product.in_float32)
+    if answer == UNDECIDED or not product.in_float32:
+        return answer
+    values, _, _ = krylov.ritz_values()
+    scale, exact = np.abs(values).max(), product.curvature_in_float64(krylov.pair(-1).vector)
+    agrees = exact < -ZERO * scale if answer == YES else abs(exact - values[0]) <= ZERO_IN_FLOAT32 * scale
+    return answer if agrees else UNDECIDED
+
+
+def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
+    """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
+    if convexity.most is None:
+        return False
+    values, residuals, _ = krylov.ritz_values()
+    unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
+    return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)
+
+
+class _Product:
+    """H·v at one point, block by block of the samples; by differences of gradients once autograd has refused."""
+
+    def __init__(
+        self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products,
+        precision: Precision | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            make: the derivatives at the point, in the precision that it is given.
+            precision: default: that of the evaluator's plan.
+        """
+        self._make, self._evaluator = make, evaluator
+        self._precision = precision or evaluator.plan.precision
+        self._use(how)
+
+    def _use(self, how: Products) -> None:
+        self._how = how
+        self._derivatives = self._make(precision="float64" if how == "differences" else self._precision)
+        totals = [self._derivatives.totals(block) for block in range(self._derivatives.blocks)]
+        self._factors: Mapping[str, float] = loss_factors(totals, self._evaluator.observe)
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether products are computed in float32."""
+        return products_in_float32(self._how, self._precision)
+
+    def curvature_in_float64(self, vector: Floats) -> float:
+        """xᵀHx with a product in float64; NaN where the model or the device does not compute in it."""
+        self._derivatives.forget_graphs()  # what is made here needs the room
+        try:
+            return dot(vector, _Product(self._make, self._evaluator, self._how, "float64")(vector))
+        except _NotFiniteError:
+            return math.nan
+        except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            return math.nan
+
+    def __call__(self, vector: Floats) -> Floats:
+        self._evaluator.on_point()
+        try:
+            total = self._sum(vector)
+        except NoSecondDerivative:
+            if self._how == "differences":
+                raise
+            # Decided at each point anew: what is computed there must not depend on which points came before.
+            self._use("differences")
+            total = self._sum(vector)
+        if not np.isfinite(total).all():
+            raise _NotFiniteError
+        return total
+
+    def _sum(self, vector: Floats) -> Floats:
+        total, sent = np.zeros(len(vector)), torch.from_numpy(np.array(vector))
+        for block in range(self._derivatives.blocks):
+            (part,) = self._derivatives.products(block, self._factors, [sent], self._how)
+            total += part.numpy()
+        return total
+
+
+# ----------------------------------------------------------------------------------------------------
+# The density of the spectrum by stochastic Lanczos quadrature.
+
+RUNS = 10
+
+
+@dataclass(frozen=True)
+class Density:
+    """Nodes θ and weights of several quadratures: φ(t) ≈ mean over runs of Σₖ wₖ·δ(t − θₖ), with Σₖ wₖ = 1.
+
+    Attributes:
+        nodes, weights: float64 [runs, steps].
+    """
+
+    nodes: Floats
+    weights: Floats
+
+    def moment(self, power: int) -> Floats:
+        """Σ wₖ·θₖ^power of each run, [runs]: each is an unbiased estimate of tr(H^power)/P."""
+        return np.asarray((self.weights * self.nodes**power).sum(1), np.float64)
+
+    def smooth(self, places: Floats, width: float) -> Floats:
+        """φ at some places, each node a normal density of that standard deviation: a matter of the drawing."""
+        distance = (places[:, None] - self.nodes.reshape(1, -1)) / width
+        height = np.exp(-0.5 * distance**2) / (width * np.sqrt(2 * np.pi))
+        return np.asarray((height * self.weights.reshape(1, -1)).sum(1) / len(self.nodes), np.float64)
+
+    def share(self, low: float, high: float) -> float:
+        """The share of the eigenvalues between two values."""
+        inside = (self.nodes >= low) & (self.nodes <= high)
+        return float((self.weights * inside).sum() / len(self.nodes))
+
+
+def density(
+    product: Callable[[Floats], Floats], size: int, runs: int = RUNS, steps: int = STEPS, seed: int = 0
+) -> Density:
+    """Nodes and weights of `runs` Lanczos quadratures of `steps` steps from random unit vectors.
+
+    T = YΘYᵀ of each run; θₖ are the nodes, y₁ₖ² the weights (Ubaru, Chen, Saad 2017; Ghorbani et al. 2019).
+    """
+    steps = min(steps, size)
+    nodes, weights = np.zeros((runs, steps)), np.zeros((runs, steps))
+    for k in range(runs):
+        # Signs instead of Gaussians: unbiased for the trace of every power of H, of unit length after one division.
+        start: Floats = np.random.default_rng([seed, k, 2]).integers(0, 2, size).astype(np.float64) * 2 - 1
+        krylov = lanczos(product, size, (), seed=seed, start=start, steps=steps)
+        values, _, vectors = krylov.ritz_values()
+        nodes[k], weights[k] = values, vectors[0] ** 2
+    return Density(nodes, weights)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How far an eigenvalue depends on the samples: its standard error, and a bracket from two halves of them.
+
+# The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
+# rounding, and the fourth derivative is not yet seen.
+STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
+SAME_ERROR = 0.1  # of an error: what two steps of differences may be apart by
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+@dataclass(frozen=True)
+class SampledCurvature:
+    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and all of them [N].
+
+    Of a loss of several terms mean and error are those of the sum, and `by_sample` is empty.
+    """
+
+    mean: float
+    stderr: float
+    samples: int
+    by_sample: Floats = field(repr=False, compare=False)
+
+
+def sampled_curvature(
+    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    terms: Mapping[str, float] | None = None,
+) -> SampledCurvature | None:  # fmt: skip
+    """vᵀHᵢv of every sample by derivatives of its loss, in float64 where they can be.
+
+    To first order the standard error of an eigenvalue is that of the mean of these, sd/√n, at its eigenvector v.
+
+    Where the model cannot be differentiated so often they are (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h², and known only
+    where half of h says the same: no h is right for samples whose curvatures are far from λ in size.
+
+    Args:
+        value: λ, which sets h.
+        loss: L(θ), likewise.
+        terms: what the loss is the sum of, each with its factor, see `reduction.terms_of`.
+
+    Returns:
+        None where λ is 0, where there is one sample, or where h and half of it disagree.
+    """
+    if not value or not math.isfinite(value):
+        return None
+    asked = [CurvaturesAlong(calculator.share(dict(direction)))]
+    (answer,) = _in_float64(calculator, setting, asked)
+    if answer.found is None:
+        return _by_differences(calculator, setting, direction, value, loss, terms)
+    return _summed(answer.found, terms)
+
+
+def _in_float64(calculator: Calculator, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+    try:
+        return calculator.ask(_in(setting, "float64"), questions)
+    except JobError:  # the model names float32 in its own code, as many do
+        return calculator.ask(_in(setting, "float32"), questions)
+
+
+def _by_differences(
+    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    terms: Mapping[str, float] | None,
+) -> SampledCurvature | None:  # fmt: skip
+    h = STEP_SHARE * math.sqrt(2 * max(abs(loss), float(np.finfo(np.float32).tiny)) / abs(value))
+    line = Setting(setting.origin, (DirectionTensors(direction),), setting.plan)
+    around = AtPoints(h * np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]]), keep=True)
+    (values,) = _in_float64(calculator, line, [around])
+    kept = {"loss": values.samples} if terms is None else values.of_terms
+    found = {name: each for name, each in kept.items() if each is not None}
+    far = _summed({name: _second_difference(each, (0, 2, 4), h) for name, each in found.items()}, terms)
+    near = _summed({name: _second_difference(each, (1, 2, 3), h / 2) for name, each in found.items()}, terms)
+    if far is None or near is None or not math.isfinite(far.stderr):
+        return far
+    return far if math.isclose(far.stderr, near.stderr, rel_tol=SAME_ERROR) else None
+
+
+def _second_difference(found: SampleValues, places: tuple[int, int, int], h: float) -> tuple[Floats, Floats]:
+    before, at, after = found.losses.astype(np.float64)[list(places)]
+    return (after - 2 * at + before) / h**2, found.weights
+
+
+def _summed(found: Mapping[str, tuple[Floats, Floats]], terms: Mapping[str, float] | None) -> SampledCurvature | None:
+    """Σλ·mean and √Σλ²·SE² over the terms, whose samples are drawn independently; one of one sample is a condition."""
+    if terms is None:
+        return _over_samples(*found["loss"]) if "loss" in found else None
+    parts = [(factor, _over_samples(*found[name])) for name, factor in terms.items() if name in found]
+    known = [(factor, part) for factor, part in parts if part is not None]
+    if not known:
+        return None
+    mean = sum(factor * part.mean for factor, part in known)
+    stderr = math.hypot(*(factor * part.stderr for factor, part in known))
+    return SampledCurvature(mean, stderr, sum(part.samples for _, part in known), np.empty(0))
+
+
+def _over_samples(curvatures: Floats, weights: Floats) -> SampledCurvature | None:
+    if len(curvatures) < 2:
+        return None
+    mean = float((weights * curvatures).sum() / weights.sum())
+    count = len(curvatures)
+    if not math.isfinite(mean):  # as where the loss is infinite beside the weights
+        return SampledCurvature(math.nan, math.nan, count, curvatures)
+    spread = math.sqrt(float((weights**2 * (curvatures - mean) ** 2).sum())) / float(weights.sum())
+    return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
+
+
+def _in(setting: Setting, precision: Precision) -> Setting:
+    return replace(setting, plan=replace(setting.plan, precision=precision, engine=Engine(), bfloat16_weights=False))
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Ends between which λmax of all data lies in the mean over draws of samples.
+
+    Attributes:
+        low: vᵀHv over the samples that v was not computed from: no vector does better than the true one.
+        high: λmax of the samples that v was computed from, which v fits, noise included.
+    """
+
+    low: float
+    high: float
+
+
+def half_sample_bracket(
+    operator: HessianOperator, steps: int = STEPS, tolerance: float = TOLERANCE, seed: int = 0
+) -> Bracket | None:
+    """λmax of every other block, and the Rayleigh quotient of its eigenvector on the rest; None of one block."""
+    if len(operator.blocks) < 2:
+        return None
+    one, other = operator.on(operator.blocks[::2]), operator.on(operator.blocks[1::2])
+    found = lanczos(one, one.size, [1], seed=seed, steps=steps, tolerance=tolerance, noise=lambda: one.noise).pair(1)
+    return Bracket(rayleigh(other, found.vector), found.value)

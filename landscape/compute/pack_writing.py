@@ -7,17 +7,23 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from landscape.core.errors import LandscapeError, message_of, shown
+from landscape.core.errors import JobError, LandscapeError, message_of, shown
 from landscape.core.files import PARTIAL
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
+from landscape.model.packed_graph import PATH, options_of
 from landscape.model.packed_model import DTYPES
+from landscape.model.parameters import describe_parameters
+from landscape.problem.collated import Collated
+from landscape.problem.language import Padding
+from landscape.problem.samples import Samples
 
 ALIGNED = 64  # bytes, as torch's own memory is
 ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before
@@ -121,3 +127,102 @@ def _pieces(header: bytes, tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
         at_once = max(1, PIECE // max(1, flat.itemsize))
         for start in range(0, flat.numel(), at_once):
             yield flat[start : start + at_once].view(torch.uint8).numpy().tobytes()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sequences of tokens of different lengths, joined to one tensor per field; batches of them are padded when read.
+
+
+def are_sequences(samples: Samples) -> bool:
+    """Whether samples are sequences of a language model, as tensors or dicts of tensors with the same fields."""
+    if not isinstance(samples, Collated) or type(samples.collate) is not Padding:
+        return False
+    fields = _fields_of(samples.items[0])
+    return all(fields is not None and _fields_of(item) == fields for item in samples.items)
+
+
+def _fields_of(item: Any) -> tuple[str, ...] | None:
+    """The names of an item's fields, `('',)` of a tensor by itself; None of anything else."""
+    named = item if isinstance(item, Mapping) else {"": item}
+    usable = all(isinstance(each, Tensor) and each.dim() == 1 for each in named.values())
+    return tuple(map(str, named)) if usable else None
+
+
+def described_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the manifest says of them, and their tensors: the fields by number, each item behind the one before."""
+    assert isinstance(samples, Collated)
+    assert isinstance(samples.collate, Padding)
+    fields = _fields_of(samples.items[0]) or ()
+    items = [item if isinstance(item, Mapping) else {"": item} for item in samples.items]
+    tensors = {str(place): torch.cat([item[name] for item in items]) for place, name in enumerate(fields)}
+    tensors["lengths"] = torch.tensor([len(next(iter(item.values()))) for item in items])
+    reader = samples.collate.reader
+    return {"fields": list(fields), "vocabulary": reader.vocabulary, "takes_mask": reader.takes_mask}, tensors
+
+
+def example_of_sequences(samples: Samples, count: int = 5) -> Any:
+    """A batch of a few of them, repeated where there are fewer."""
+    assert isinstance(samples, Collated)
+    return samples.collate([samples.items[place % samples.length] for place in range(count)])
+
+
+# ----------------------------------------------------------------------------------------------------
+# A model's modules, parameters and buffers as plain values, in their order, tied ones by one name.
+
+
+def described_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """What `landscape.model.packed_graph.build_tree` makes the model's tree from: entries, and tensors by name.
+
+    Raises:
+        JobError: a module or parameter has a name that cannot be kept.
+    """
+    tensors = _Tensors()
+    first: dict[int, str] = {}
+    entries: list[dict[str, Any]] = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        if path and not PATH.fullmatch(path):
+            raise JobError(f"model: {shown(path)} cannot be packed under this name; rename the module in ASCII")
+        if id(module) in first:
+            entries.append({"path": path, "same": first[id(module)]})
+            continue
+        first[id(module)] = path
+        entries.append({"path": path, **_described_module(path, module, tensors)})
+    return entries, tensors.by_name
+
+
+@dataclass
+class _Tensors:
+    """The tensors of a model by the first name of each, under which it is kept once."""
+
+    by_name: dict[str, Tensor] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def name_of(self, path: str, name: str, tensor: Tensor) -> str:
+        whole = f"{path}.{name}" if path else name
+        if not PATH.fullmatch(whole):
+            raise JobError(f"model: {shown(whole)} cannot be packed under this name; rename the parameter in ASCII")
+        if id(tensor) not in self._names:
+            self._names[id(tensor)], self.by_name[whole] = whole, tensor
+        return self._names[id(tensor)]
+
+
+def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[str, Any]:
+    """The entry of a module, which is not that of another path."""
+    unsaved = module._non_persistent_buffers_set
+    entry: dict[str, Any] = {
+        "parameters": {
+            name: None if each is None else [tensors.name_of(path, name, each), bool(each.requires_grad)]
+            for name, each in module._parameters.items()
+        },
+        "buffers": {
+            name: None if each is None else [tensors.name_of(path, name, each), name not in unsaved]
+            for name, each in module._buffers.items()
+        },
+    }
+    options = options_of(module)
+    return entry if options is None else {**entry, "layer": type(module).__name__, "options": options}
+
+
+def described_parameters(model: nn.Module) -> list[Mapping[str, Any]]:
+    """What directions must know of each parameter, which the types of the packed modules no longer tell."""
+    return [asdict(info) for info in describe_parameters(model)]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.executor import Calculator, Setting
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, Calculator, Setting
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.problem.supervised import Observe

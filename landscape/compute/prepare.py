@@ -8,44 +8,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from landscape.compute.asked import asked_of
-from landscape.compute.axes import check_tile, make_axes, make_grid
-from landscape.compute.common import Common
-from landscape.compute.context import LandscapeContext
-from landscape.compute.described import begun_record, described
-from landscape.compute.dry_run import data_warnings, end_warnings, origin_warnings, thread_warnings
+from landscape.compute.auto_range import RangeFinder, not_found, with_found_range, with_range
+from landscape.compute.axes import check_tile, cosines_of, make_axes, make_grid
+from landscape.compute.dry_run import (
+    data_warnings,
+    end_warnings,
+    look_at,
+    losses_of_few,
+    origin_warnings,
+    rounding_warnings,
+    thread_warnings,
+)
 from landscape.compute.eigen_stores import Solver, foreseen, solving_for
-from landscape.compute.extendable import extension_of
-from landscape.compute.extension import Extension
+from landscape.compute.extension import Extension, extension_of, refinement_of
 from landscape.compute.identity import coordinates_asked, identity_of, refuse_another
-from landscape.compute.kept import keeps_samples
-from landscape.compute.layered import layers_of
-from landscape.compute.looking import look_at, losses_of_few
-from landscape.compute.path import path_of, states_on
-from landscape.compute.paths import check_paths, network_of
-from landscape.compute.point_extras import convexity_of, eigenvalues_of
-from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.quantised import engine_warnings, quantisation_of
-from landscape.compute.ranging import RangeFinder, not_found, with_found_range, with_range
+from landscape.compute.path import LandscapeContext, path_of, states_on
+from landscape.compute.paths import Weights, check_paths, network_of
+from landscape.compute.point_extras import (
+    convexity_of,
+    eigenvalues_of,
+    engine_warnings,
+    keeps_samples,
+    layers_of,
+    quantisation_of,
+)
+from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
 from landscape.compute.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
-from landscape.compute.refinement import refinement_of
-from landscape.compute.requested import statistics_warnings, with_batch_norm
-from landscape.compute.rounding import rounding_warnings
-from landscape.compute.weights import Weights
+from landscape.compute.requested import asked_of, statistics_warnings, with_batch_norm
 from landscape.core.devices import device_here
+from landscape.core.digests import digest
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, Reduction
 from landscape.core.validation import refuse_too_far
-from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.dry_run import FirstLook
+from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.evaluation.weights import rounded_weights
-from landscape.job.directions.base import Workers, in_this_process
+from landscape.job.directions.base import DirectionTensors, Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.job.recorded import DEFAULTS, with_defaults_of
@@ -55,14 +60,119 @@ from landscape.model.run_files import read_problem
 from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
+from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
-from landscape.problem.supervised import guessing_of
+from landscape.problem.supervised import Observe, guessing_of
+from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
-from landscape.surface.record_parts import RandomData
+from landscape.surface.record_parts import RandomData, TermRecord
+
+# ----------------------------------------------------------------------------------------------------
+# What all landscapes of a job are prepared from.
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all landscapes of a job share."""
+
+    job: Job
+    problem: Problem
+    weights: Weights
+    samples: Samples
+    samples_digest: str
+    look: FirstLook
+    device: str
+    randomness: RandomData
+    workers: Workers
+    reduction: Reduction
+    extended: LandscapeStore | None
+    bare: PreparedJob
+    solver: Solver
+    finder: RangeFinder
+
+    @property
+    def moment_rows(self) -> tuple[str, ...]:
+        """What moments are kept of; nothing in landscapes of earlier versions."""
+        if self.reduction == "whole":
+            return ()
+        return moment_rows(self.observables, terms_of(self.problem.observe))
+
+    @property
+    def observables(self) -> tuple[str, ...]:
+        """The names of what is observed."""
+        return self.look.names
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples were taken: the data may have fewer than the job asks for."""
+        return self.samples.length
+
+
+# ----------------------------------------------------------------------------------------------------
+# The record of a landscape that is prepared: which job began it, what decides its values, what it was made from.
+
+
+def begun_record(common: Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:
+    """The record with the entries that say which job began the landscape, and what decides its values."""
+    job, extended = common.job.model_dump(mode="json"), common.extended
+    if extended is not None:
+        # What was asked for when an extended landscape was made is no change, also where its plan is another.
+        job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
+    return Record().changed(
+        job=job | {"landscapes": [spec.model_dump(mode="json")]},
+        defaults=defaults,
+        position=position if extended is None else extended.record.position,
+        identity=identity,
+        digest=digest(identity),
+    )
+
+
+def described(
+    record: Record, common: Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan,
+    observables: tuple[str, ...],
+) -> Record:  # fmt: skip
+    """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
+    job, origin = common.job, context.reference
+    return record.changed(
+        num_samples=common.num_samples,
+        precision=job.precision,
+        batch_norm=job.batch_norm,
+        seed=job.seed,
+        observables=list(observables),
+        moment_rows=list(common.moment_rows),
+        cosine=cosines_of(directions, context).tolist(),
+        origin=context.name(origin),
+        origin_step=origin if isinstance(origin, int) else None,
+        plan=plan.record(),
+        provenance=provenance(common.problem.model, context.infos, job.folder),
+        failures=[],
+        random_data=common.randomness,
+        **({"went_on_to": later} if (later := common.weights.went_on_to(origin)) else {}),
+        **({"snapshots": meant} if (meant := context.meant) else {}),
+        **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
+        **({"guessing": guess} if (guess := guessing_of(common.problem.observe, common.samples)) is not None else {}),
+        **({"weighted": True} if common.look.weighted else {}),
+        **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
+    )
+
+
+def terms_recorded(observe: Observe, samples: Samples) -> dict[str, TermRecord]:
+    """The terms of a loss that is a sum, by name; empty where `observe` returns the loss.
+
+    Args:
+        samples: those of the job, which know how many points each term has where they are sets of points.
+    """
+    sizes = samples.sizes if isinstance(samples, PointSets) else {}
+    factors = terms_of(observe) or {}
+    return {name: TermRecord(weight=float(factor), samples=sizes.get(name)) for name, factor in factors.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.compute.extension import Extension
 from landscape.core.grid import Grid
@@ -18,12 +25,12 @@ from landscape.evaluation.tuning.protocol import Tuned
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
-from landscape.model.parameters import State
+from landscape.model.parameters import ParameterInfo, State
 from landscape.problem.samples import Samples
 from landscape.problem.terms import Problem
 from landscape.store.format import PathPlan
 from landscape.surface.record import Record
-from landscape.surface.record_parts import LevelRecord
+from landscape.surface.record_parts import LevelRecord, Provenance
 from landscape.surface.refinement import new_points_per_tile, of_stretches
 
 log = logging.getLogger("landscape")
@@ -144,3 +151,43 @@ class PreparedJob:
 def kept_samples(prepared: PreparedJob, landscape: PreparedLandscape) -> int:
     """Of how many samples the landscape stores the losses; 0 where it stores none."""
     return prepared.samples.length if landscape.record.keep_samples else 0
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where a landscape was computed, of what, and with which versions.
+
+
+def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: Path) -> Provenance:
+    """This machine, now, the model with its parameters, and the folder in which its callback is looked up."""
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        versions={"python": platform.python_version(), **versions()},
+        model=type(model).__name__,
+        parameters=sum(int(np.prod(info.shape)) for info in infos),
+        folder=str(folder),
+        batch_norm_layers=batch_norm_layers(model),
+    )
+
+
+def batch_norm_layers(model: torch.nn.Module) -> int:
+    """How many layers of the model the job's `batch_norm` changes."""
+    return sum(map(_is_batch_norm, model.modules()))
+
+
+def _is_batch_norm(module: torch.nn.Module) -> bool:
+    """Whether the job's `batch_norm` changes what the layer does; layers of other libraries are known by their name."""
+    return isinstance(module, _NormBase) or "BatchNorm" in type(module).__name__
+
+
+@cache  # a process computes with what it has imported, whatever is installed meanwhile
+def versions() -> Mapping[str, str]:
+    """The versions of the packages that compute and store the values."""
+    versions = {"torch": torch.__version__, "numpy": np.__version__}
+    for package in ("zarr", "ray", "loss-landscape-cluster"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

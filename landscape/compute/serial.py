@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from landscape.compute.auto_range import serial_finder
-from landscape.compute.choosing import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
 from landscape.compute.dry_run import warn_of_constant
 from landscape.compute.eigenpairs import serial_solver
+from landscape.compute.point_extras import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import NotReproduced, check_reproduction
-from landscape.compute.tally import Tally
+from landscape.compute.reuse import Task, make_work
 from landscape.compute.tasks import (
     GivenUp,
     OpenLandscape,
+    Tally,
     commit,
     create_landscape,
     open_landscape,
@@ -29,7 +30,6 @@ from landscape.compute.tasks import (
     task_points,
     try_task,
 )
-from landscape.compute.work import Task, make_work
 from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, shown, stage
 from landscape.core.lock import run_lock
 from landscape.evaluation.evaluator import Evaluator

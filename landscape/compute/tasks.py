@@ -4,32 +4,214 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.curvature_points import with_eigenvalues
+from landscape.compute.eigen_stores import create_store, reopen_store
+from landscape.compute.executor import Question, Station
 from landscape.compute.extension import Extension
-from landscape.compute.inspection_points import with_layers
+from landscape.compute.lanczos import with_eigenvalues
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.reuse import completed, take_over
-from landscape.compute.stores import create_store, reopen_store
-from landscape.compute.tally import Tally
-from landscape.compute.work import Task, Work
-from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule, shown
+from landscape.compute.reuse import Task, Work, completed, take_over
+from landscape.core.errors import Failure, Interrupted, JobError, NotRetried, Progress, RetryRule, shown
 from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.values import Values
+from landscape.evaluation.layers import LayersSeen, layers_at
+from landscape.evaluation.values import Floats, Values
+from landscape.model.layer_statistics import Statistics
 from landscape.problem.user_code import cause_of
 from landscape.store.landscape import LandscapeStore
+from landscape.surface.record_entries import LayersRecord
+from landscape.surface.record_parts import ProgressRecord, WorkerRecord
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, OVER_SAMPLES, PATH_MOMENTS
 
+# ----------------------------------------------------------------------------------------------------
+# Which layer breaks first at the points of a tile, as observables of it: a map of where the network breaks.
+
+
+def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
+    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
+
+    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
+    no standard error over the samples: NaN.
+
+    Args:
+        points: coordinates [points, axes].
+        values: the observables there.
+    """
+    start, names = time.perf_counter(), record.observables
+    table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
+    table = table.reshape(len(points), len(names))
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    errors = {name: np.full(len(points), np.nan) for name in names}
+    seconds = values.seconds + time.perf_counter() - start
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+
+
+def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
+    known = {layer.name: layer.statistics for layer in seen.layers}
+    nothing = Statistics()
+    of_layers = [known.get(name, nothing) for name in record.layers]
+    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
+    findings = seen.findings(record.rules)
+    if not findings:
+        return [0.0, 0.0, *numbers]
+    first, names, rules = findings[0], record.names, list(record.rules)
+    place = names.index(first.layer) if first.layer in names else len(names)
+    return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
+
+
+def _number(known: Statistics, statistic: str) -> float:
+    """A statistic by its name; of what is not finite and of zeros the share."""
+    shares = {"zeros": known.zeros, "not_finite": known.not_finite}
+    if statistic in shares:
+        return known.share(shares[statistic])
+    values = {"min": known.low, "max": known.high, "mean": known.mean, "spread": known.spread}
+    return values.get(statistic, known.magnitude)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How far a landscape is: counted while it is computed, and written to its record.
+
+SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
+SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long
+
+
+class ReportingWorker(Protocol):
+    """A worker that reports what it has done for the landscape."""
+
+    def record(self) -> WorkerRecord:
+        """What is recorded of the worker: its place, its device and its work so far."""
+
+
+class Tally:
+    """Counts the tasks of one landscape and keeps `progress` and `failures` in its record up to date.
+
+    Points include the evaluations of the path. What earlier sessions did counts as done, and does not count in the
+    rate. A driver may set `workers`, by name, and `retries`; both are read whenever the record is written.
+    """
+
+    def __init__(
+        self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            store: the landscape, which is written to.
+            points: the evaluations of the whole landscape.
+            missing_points: those of them that are left to this session.
+            tasks: the tasks of the whole landscape.
+            missing_tasks: those of them that are left to this session.
+            clock: seconds from any zero; the rate is counted from the call of this constructor on.
+        """
+        self._store, self._clock, self._start = store, clock, clock()
+        self._next_update = float("-inf")
+        self._points, self._before = points, points - missing_points
+        self._tasks, self._tasks_before = tasks, tasks - missing_tasks
+        self._points_done = self._tasks_done = self._given_up = self._points_given_up = self.retries = 0
+        earlier = store.record.progress
+        self._seconds_before = earlier.seconds or 0.0
+        self._reduced = dict(earlier.reduced_batches)
+        # A failure of an earlier session stands until its task is done.
+        self._failures = {failure.task: failure for failure in store.record.failures}
+        self.workers: Mapping[str, ReportingWorker] = {}
+
+    def done(self, task: str, points: int, batch_size: int | None = None) -> None:
+        """Count a task that is committed.
+
+        Args:
+            task: its label.
+            points: its evaluations.
+            batch_size: with which it was evaluated, where the planned one did not fit the memory.
+        """
+        self._points_done += points
+        self._tasks_done += 1
+        self._failures.pop(task, None)
+        if batch_size is not None:
+            self._reduced[task] = batch_size
+        self._update()
+
+    def fail(self, failure: Failure, points: int) -> None:
+        """Count a task of so many evaluations that was given up, and write the record at once."""
+        self._given_up += 1
+        self._points_given_up += points
+        self._failures.pop(failure.task, None)  # so that the latest failure stands last
+        self._failures[failure.task] = failure
+        self._write("running")
+
+    @property
+    def idle(self) -> bool:
+        """Whether this session has neither committed nor given up a task."""
+        return not self._tasks_done and not self._given_up
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The tasks that were given up and have not been done since, the latest last."""
+        return list(self._failures.values())
+
+    def _update(self) -> None:
+        begun = self._clock()
+        if begun >= self._next_update:
+            self._write("running")
+            took = self._clock() - begun
+            self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
+
+    def progress(self) -> Progress:
+        """How far the landscape is now, as the value that observers get."""
+        elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
+        return Progress(
+            self._store.name,
+            self._tasks_before + self._tasks_done,
+            self._tasks,
+            self._before + self._points_done,
+            self._points,
+            self._seconds_before + elapsed,
+            self._points_done / elapsed if elapsed > 0 else 0.0,
+            len(self._failures),
+            max(1, len(self.workers)),
+            self.retries,
+            self._points_given_up,
+        )
+
+    def close(self) -> None:
+        """Record that the landscape is complete, where a driver that was killed after its last tile could not."""
+        if self._store.record.progress.state != "complete":
+            self.finish()
+
+    def finish(self, state: str | None = None) -> None:
+        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
+        self._write(state or ("partial" if self._failures else "complete"))
+        self._store.consolidate()
+
+    def _write(self, state: str) -> None:
+        now = self.progress()
+        progress = ProgressRecord(
+            state=state,
+            tiles_done=now.tasks_done,
+            tiles=now.tasks,
+            points_done=now.points_done,
+            points=now.points,
+            seconds=round(now.seconds, 3),
+            rate=round(now.rate, 3),
+            workers=now.workers,
+            by_worker=tuple(worker.record() for worker in self.workers.values()),
+            retries=now.retries,
+            reduced_batches=dict(self._reduced),
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._store.update_attributes(progress=progress, failures=self.failures)
+
+
+# ----------------------------------------------------------------------------------------------------
+
 log = logging.getLogger("landscape")
-Floats = NDArray[np.float64]
 
 
 class TaskList(Sequence[Task]):
@@ -271,3 +453,28 @@ def quarantine(store: LandscapeStore, task: Task) -> None:
     else:
         assert task.path is not None
         store.quarantine_path(slice(*task.path))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The question for what every layer gives at a point of the setting's axes.
+
+
+@dataclass(frozen=True, eq=False)
+class LayersAt(Question[LayersSeen]):
+    """What every layer gives at a point, its weights, and gradients where they are asked for.
+
+    Attributes:
+        point: coordinates on the setting's axes.
+    """
+
+    point: tuple[float, ...]
+    gradients: bool = False
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
+
+    def answer(self, station: Station) -> LayersSeen:
+        """Go through the network there."""
+        return layers_at(station.evaluator, self.point, gradients=self.gradients)

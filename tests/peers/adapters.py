@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
-from landscape.compute.choosing import freedom_of, make_evaluator, tune_landscape
+from landscape.compute.point_extras import freedom_of, make_evaluator, tune_landscape
 from landscape.compute.prepare import prepare
 
 

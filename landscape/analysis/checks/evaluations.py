@@ -12,13 +12,22 @@ import torch
 from torch import Tensor
 
 from landscape.analysis.checks.curvature import AlongAxis, Differences
-from landscape.compute.derivatives import BlockGradient, TotalsOfBlocks, UnusedParameters
 from landscape.compute.eigen_stores import bytes_of_bases
-from landscape.compute.executor import Calculator, LocalCalculator, Question, Setting, Shared, Station
+from landscape.compute.executor import (
+    AtPoints,
+    BlockGradient,
+    Calculator,
+    LocalCalculator,
+    Question,
+    Setting,
+    Shared,
+    Station,
+    TotalsOfBlocks,
+    UnusedParameters,
+)
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.lanczos import lanczos
 from landscape.compute.paired import Pairs, evaluated
-from landscape.compute.points import AtPoints
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import host_limit
 from landscape.core.errors import JobError

@@ -27,10 +27,10 @@ from landscape.analysis.connect.weight_files import (
     write_progress,
 )
 from landscape.compute.executor import Calculators, Setting, here
+from landscape.compute.paths import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
-from landscape.compute.weights import Weights
 from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
 from landscape.core.plan import Engine
 from landscape.job.job import Job

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.executor import Calculators, setting_of
-from landscape.compute.points import AtPoints, AtWeights
+from landscape.compute.executor import AtPoints, AtWeights, Calculators, setting_of
 from landscape.compute.prepared import PreparedJob
 from landscape.evaluation.values import Values
 from landscape.model.parameters import State

@@ -10,12 +10,10 @@ import numpy as np
 from landscape.analysis.measures.lines import Floats
 from landscape.analysis.measures.rows import Row, row_of
 from landscape.analysis.measures.slope import Slope
-from landscape.compute.curvature_kept import KeptSteps, kept_lanczos
 from landscape.compute.eigen_stores import most_steps, refuse_large_bases
-from landscape.compute.errors import sampled_curvature
-from landscape.compute.hessian import HessianOperator
-from landscape.compute.lanczos import Krylov, lanczos
-from landscape.compute.trace import PROBES, trace
+from landscape.compute.eigenpairs import KeptSteps, kept_lanczos
+from landscape.compute.hessian import PROBES, HessianOperator, trace
+from landscape.compute.lanczos import Krylov, lanczos, sampled_curvature
 from landscape.core.errors import JobError
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.file import STEPS

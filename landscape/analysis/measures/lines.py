@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.compute.executor import Calculator, Setting
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, Calculator, Setting
 from landscape.core.plan import Plan
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import Values

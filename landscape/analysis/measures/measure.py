@@ -14,9 +14,9 @@ from landscape.analysis.measures.document import Entry
 from landscape.analysis.measures.measuring import ERROR_NOISE, Asked
 from landscape.analysis.measures.rises import DISTANCES, FIRST_SEED, LINES
 from landscape.analysis.measures.worst import ASAM_RHO, SAM_RHO, STEPS
+from landscape.compute.paths import Weights
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
-from landscape.compute.weights import Weights
+from landscape.compute.recorded import Callback, recorded_fields, recorded_folder
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import locate

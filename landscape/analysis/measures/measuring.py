@@ -16,7 +16,7 @@ from landscape.analysis.measures.rises import COORDINATES, DISTANCES, Ends, draw
 from landscape.analysis.measures.rows import Row, row_of
 from landscape.analysis.measures.slope import Slope
 from landscape.analysis.measures.worst import keskar, sharpness
-from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.eigenpairs import KeptSteps
 from landscape.compute.executor import Calculator, Setting
 from landscape.compute.prepared import PreparedJob
 from landscape.core.errors import JobError, stage

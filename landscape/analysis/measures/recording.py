@@ -15,7 +15,7 @@ from landscape.analysis.measures.measure import Origin, at_origin, first_state, 
 from landscape.analysis.measures.measuring import Asked, Measured, measure, refuse_few_samples
 from landscape.analysis.measures.rises import COORDINATES, LINES, known_radius
 from landscape.analysis.measures.rows import finite
-from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.eigenpairs import KeptSteps
 from landscape.compute.executor import Calculator, Calculators
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob

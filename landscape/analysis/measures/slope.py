@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from landscape.analysis.measures.lines import Floats
-from landscape.compute.derivatives import TotalsOfBlocks
-from landscape.compute.executor import Calculator, Question, Setting, Shared, Station
+from landscape.compute.executor import Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
 from landscape.compute.hessian import Layout, block_count, layout_of, stretches_of
 from landscape.core.errors import JobError
 from landscape.evaluation.layers import loss_factors

@@ -13,8 +13,7 @@ import numpy as np
 from landscape.analysis.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
 from landscape.analysis.measures.rows import Row, row_of
 from landscape.analysis.measures.slope import Slope
-from landscape.compute.algebra import length
-from landscape.compute.hessian import Layout
+from landscape.compute.hessian import Layout, length
 
 # The radii at which SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021) are trained with on CIFAR.
 SAM_RHO, ASAM_RHO = 0.05, 0.5

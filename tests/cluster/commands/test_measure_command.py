@@ -9,7 +9,7 @@ import torch
 
 from landscape import run
 from landscape.analysis.measures import measuring
-from landscape.compute.curvature_kept import KeptSteps
+from landscape.compute.eigenpairs import KeptSteps
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
 

@@ -19,12 +19,19 @@ from cluster.driver.policy import Policy
 from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
 from landscape.analysis.connect.curve import Reached, StepsOfBend, Training
-from landscape.compute.derivatives import BlockGradient, ProductOfBlocks, TotalsOfBlocks
-from landscape.compute.executor import LocalCalculator, Setting, setting_of
-from landscape.compute.points import AtPoints, AtWeights
+from landscape.compute.executor import (
+    AtPoints,
+    AtWeights,
+    BlockGradient,
+    LocalCalculator,
+    ProductOfBlocks,
+    Setting,
+    TotalsOfBlocks,
+    setting_of,
+)
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.question import LayersAt
+from landscape.compute.tasks import LayersAt
 from landscape.core.errors import Interrupted, JobError
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -8,8 +8,7 @@ import pytest
 from cluster.driver import calculators
 from cluster.driver.calculators import calculator_of
 from cluster.driver.executor import RayCalculator
-from landscape.compute.executor import Calculator, LocalCalculator, setting_of
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, Calculator, LocalCalculator, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
 

@@ -25,7 +25,7 @@ from cluster.driver.crew import RayCrew
 from cluster.driver.driver import Driver
 from cluster.driver.policy import Policy
 from cluster.runtime.status import run_status
-from landscape.compute.tally import Tally
+from landscape.compute.tasks import Tally
 from landscape.core.errors import LandscapeError, Progress
 from landscape.job.job import Job
 from landscape.store.results import open_run

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.driver.task_queue import TaskQueue
+from landscape.compute.reuse import Task
 from landscape.compute.tasks import TaskList
-from landscape.compute.work import Task
 from landscape.core.grid import coarse_to_fine_order
 
 

@@ -19,7 +19,7 @@ from cluster.runtime import logs, supervisor_pipe
 from cluster.runtime.child import Child, ChildPipes, Pipe
 from cluster.runtime.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
 from cluster.runtime.relaying import relay_output
-from landscape.compute.work import Task
+from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, JobError
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")

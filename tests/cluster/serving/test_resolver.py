@@ -18,7 +18,7 @@ from cluster.serving.scale import scale_of
 from cluster.serving.served import refuse_other_kept
 from cluster.serving.sources import catalog_of
 from cluster.serving.stored import StoredPoints
-from landscape.compute.refining import refine
+from landscape.compute.refine import refine
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, NotFoundError
 from landscape.job.reading import read_job

@@ -19,7 +19,7 @@ from cluster.serving.bodies import READ_ON
 from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import even_steps
-from landscape.compute.choosing import make_evaluator
+from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import NotFoundError
 from landscape.job.reading import read_job

@@ -19,10 +19,9 @@ from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes
 from landscape.analysis.quantised_report import document, line_of_steps, lines_of, tables_of
 from landscape.analysis.quantised_steps import Steps, fine_enough, length_with_changes
 from landscape.analysis.sides import sides_of
-from landscape.compute.executor import LocalCalculator, setting_of
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, LocalCalculator, setting_of
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded_job import recorded_job
+from landscape.compute.recorded import recorded_job
 from landscape.core.quantisation import Quantisation
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord

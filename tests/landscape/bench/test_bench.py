@@ -21,7 +21,7 @@ from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_
 from landscape.bench.table import bench_text
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
-from landscape.compute.choosing import make_evaluator
+from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan

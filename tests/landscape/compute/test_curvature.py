@@ -13,11 +13,15 @@ from small_models import Quadratic, observe_quadratic, quadratic_samples
 from torch import nn
 
 from landscape import JobError, Problem
-from landscape.compute.density import density
-from landscape.compute.errors import half_sample_bracket, sampled_curvature
-from landscape.compute.hessian import MOST_STRETCHES, HessianOperator, stretches_of
-from landscape.compute.lanczos import lanczos
-from landscape.compute.trace import filter_weighted_trace, projected, trace
+from landscape.compute.hessian import (
+    MOST_STRETCHES,
+    HessianOperator,
+    filter_weighted_trace,
+    projected,
+    stretches_of,
+    trace,
+)
+from landscape.compute.lanczos import density, half_sample_bracket, lanczos, sampled_curvature
 from landscape.core.statistics import interval_of, t_quantile
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, filter_view, state_of

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from landscape import Job, Problem, extend, import_surface, open_run, run
 from landscape.compute.extend import More
-from landscape.compute.widening import wider_sizes
+from landscape.compute.extension import wider_sizes
 from landscape.core.errors import JobError, NotFoundError
 from landscape.core.grid import Grid
 from landscape.store.landscape import LandscapeStore

@@ -96,7 +96,7 @@ def test_a_packed_job_is_packed_again(tmp_path):
 
 
 def test_a_file_whose_values_are_others_is_not_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("landscape.compute.compared.TOLERANCE", -1.0)
+    monkeypatch.setattr("landscape.compute.pack.TOLERANCE", -1.0)
     with pytest.raises(JobError, match="model: computes otherwise when it is exported"):
         pack(source_job(tmp_path, {}), tmp_path / "other.landscape")
     assert list(tmp_path.iterdir()) == []

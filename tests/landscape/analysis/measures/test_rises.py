@@ -26,7 +26,7 @@ from landscape.analysis.measures.rises import (
     rises_of,
 )
 from landscape.analysis.measures.rows import Row
-from landscape.compute.trace import filter_weighted_trace
+from landscape.compute.hessian import filter_weighted_trace
 from landscape.core.statistics import interval_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.model.parameters import State

@@ -14,8 +14,7 @@ from torch import nn
 
 from cluster.commands.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
-from landscape.compute.curvature_kept import KeptSteps
-from landscape.compute.eigenpairs import serial_solver
+from landscape.compute.eigenpairs import KeptSteps, serial_solver
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder

@@ -12,9 +12,9 @@ import pytest
 import torch
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
-from landscape.compute.context import LandscapeContext
+from landscape.compute.path import LandscapeContext
+from landscape.compute.paths import Weights
 from landscape.compute.prepare import prepare
-from landscape.compute.weights import Weights
 from landscape.core.grid import AXIS_NAMES
 from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.file import FileDirection

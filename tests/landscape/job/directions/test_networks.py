@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
 from landscape.compute import path as path_on_axes
-from landscape.compute.executor import LocalCalculator, setting_of
-from landscape.compute.points import AtPoints
+from landscape.compute.executor import AtPoints, LocalCalculator, setting_of
 from landscape.compute.prepare import prepare
 from landscape.job.directions.plane import plane_through
 from landscape.model.parameters import combine
