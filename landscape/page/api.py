@@ -12,22 +12,23 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
-from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
+from landscape.page.answers import THREADS, Answer, Keeper, Stream, in_thread, pack_json
 from landscape.page.comparison import Readable, compare_answer, compare_query, differences_answer, readable
-from landscape.page.description import run_description
-from landscape.page.exact import exact_answer, point_query, slopes_answer
-from landscape.page.figures import figure_answer
+from landscape.page.description import csv_answer, run_description
+from landscape.page.figures import (
+    figure_answer,
+    history_answer,
+    history_query,
+    history_stamp,
+    looks,
+    no_thumbnail,
+    thumbnail_answer,
+)
 from landscape.page.jobs import box_job, box_query
-from landscape.page.listing import SEARCH_SECONDS, Listing
-from landscape.page.looks import looks
-from landscape.page.patches import Patch, PatchResponse, patch_query
 from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
-from landscape.page.tables import csv_answer
-from landscape.page.thumbnails import no_thumbnail, thumbnail_answer
-from landscape.page.training import history_answer, history_query, history_stamp
-from landscape.page.viewers import Stream
-from landscape.page.watching import Interest, RunWatch
+from landscape.page.service import Patch, PatchResponse, exact_answer, patch_query, point_query, slopes_answer
+from landscape.page.watching import SEARCH_SECONDS, Interest, Listing, RunWatch
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, GoneError, Place
 from landscape.surface.surface import check_observable

@@ -2,31 +2,187 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.digests import digest
 from landscape.core.files import Folder
-from landscape.core.grid import Index
-from landscape.page.levels import LevelContent, Levels, lowest_of
-from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes
+from landscape.core.grid import Floats, Index
+from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes, file_stamp
 from landscape.store.landscape import LandscapeStore, read_axes, read_path
 from landscape.store.picked import PickedValues
 from landscape.store.state import state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
+from landscape.views.draw.layout import pointer_columns
+from landscape.views.draw.style import typed
 from landscape.views.prepare.figure import levels_picked, picked, picked_of
+from landscape.views.prepare.scale import drawn_values, point_states
+
+# ----------------------------------------------------------------------------------------------------
+# The levels of a refined landscape in memory, read once and brought up to date as its own values are.
+
+# Points of the finest level that is drawn, by the number of axes: of a grid of 17, 33 or 65 points a side, all four
+# levels, four, or three. A level is read whole, as the merged view has no place for parts of one.
+DRAWN = {1: 65_537, 2: 520 * 520, 3: 49**3}
+
+
+class LevelContent:
+    """One level: its points and their values; of one that has too many points to be drawn, their number alone."""
+
+    def __init__(self, folder: Folder, store: LandscapeStore) -> None:
+        self.store = store
+        self.is_drawn = int(np.prod(store.shape)) <= DRAWN[len(store.shape)]
+        self.axes = read_axes(store.arrays)
+        self.values = PickedValues(store.arrays, [np.arange(size if self.is_drawn else 0) for size in store.shape])
+        self.noted = NotedChunks()
+        self._chunks = chunk_changes(folder, store.path, "status", store.arrays.reader("status").counts)
+        self._unread: set[Index] = set()
+
+    def goes_on_as(self, store: LandscapeStore) -> bool:
+        """Whether a level that was opened again is the same one, with another progress, or with more blocks."""
+        old, new = self.store, store
+        same = old.record.digest == new.record.digest and old.record.provenance == new.record.provenance
+        return same and (old.path, old.shape) == (new.path, new.shape)
+
+    def update(self) -> bool:
+        """Read what has changed on disk since the last call that succeeded; whether anything has."""
+        self._unread |= self._chunks.look()
+        self.values.update(self._unread)
+        self.noted.note("", self._unread, self._chunks)
+        changed, self._unread = bool(self._unread), set()
+        return changed
+
+    def load(self, names: Sequence[str]) -> None:
+        """Read these arrays too, as far as it has them."""
+        self.values.load([name for name in names if name in self.store.arrays.value_names])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many of the points that it is to hold have each status, 0 to 3."""
+        counts = self.values.counts
+        counts[NOT_COMPUTED] = self.store.arrays.points - int(counts[1:].sum())
+        return counts
+
+    def lowest(self) -> dict[str, float]:
+        """The lowest loss and its coordinates; empty where it is not known."""
+        return lowest_of(self.values, self.axes)
+
+    @property
+    def sizes(self) -> Index:
+        """Points along each axis."""
+        return tuple(len(axis.coordinates) for axis in self.axes)
+
+    def surface(self, names: Sequence[str]) -> Surface:
+        """What is read of it so far, of these arrays."""
+        states, values = self.values.status.copy(), self.values.values
+        observables: dict[str, Floats] = {
+            name: np.where(states == NOT_COMPUTED, np.nan, values[name]) for name in names if name in values
+        }
+        observables |= derive(self.store.record.derived, observables)
+        return Surface(self.store.name, self.axes, observables, states, attributes=dict(self.store.record.attributes))
+
+
+class Levels:
+    """The levels that a landscape has now, the coarsest first; `drawn` are those that its figures show."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._stamp: object = None
+        self._names: list[str] = []  # of the arrays that were asked for
+        self.every: tuple[LevelContent, ...] = ()
+
+    @property
+    def drawn(self) -> tuple[LevelContent, ...]:
+        """Those whose values are in memory."""
+        return tuple(level for level in self.every if level.is_drawn)
+
+    @property
+    def unfinished(self) -> LevelContent | None:
+        """The first one that is still to get points."""
+        return next((level for level in self.every if level.counts[NOT_COMPUTED]), None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the values take."""
+        return sum(level.values.size for level in self.every)
+
+    def update(self, landscape: LandscapeStore) -> bool:
+        """Look which levels there are, and read what has changed; whether anything has.
+
+        Raises:
+            StoreError: the object store does not answer. What was not read is read by the next call.
+            LandscapeError: a level's documents cannot be read.
+        """
+        changed = [self._open(landscape), *[level.update() for level in self.every]]
+        return any(changed)
+
+    def load(self, names: Sequence[str]) -> None:
+        """Read these arrays of all levels too."""
+        for level in self.every:
+            level.load(names)
+        self._names = list(dict.fromkeys([*self._names, *names]))
+
+    def forget(self) -> None:
+        """Free the memory of the values."""
+        self._names = []
+        for level in self.every:
+            level.values.forget()
+
+    def told(self) -> list[object]:
+        """What differs between two contents of the levels."""
+        return [(each.noted.total, each.store.record.level, each.store.record.progress.state) for each in self.every]
+
+    def _open(self, landscape: LandscapeStore) -> bool:
+        """Look which levels there are, where that may have changed; whether it has."""
+        stamp = self._stamp_now(landscape.path)
+        if stamp is not None and stamp == self._stamp:
+            return False
+        before, levels, changed = self.every, list[LevelContent](), False
+        for number, store in enumerate(landscape.levels()):
+            known = before[number] if number < len(before) else None
+            if known is not None and known.goes_on_as(store):
+                changed = changed or known.store.attributes != store.attributes
+                known.store = store
+                levels.append(known)
+            else:
+                levels.append(LevelContent(self._folder, store))
+                levels[-1].load(self._names)
+                changed = True
+        self.every, self._stamp = tuple(levels), stamp
+        return changed or len(levels) != len(before)
+
+    def _stamp_now(self, path: str) -> object:
+        """What changes where there is another level, or another document of one; None in an object store."""
+        if "://" in self._folder.name:
+            return None
+        place = f"landscapes.zarr/{path}/levels"
+        documents = [f"{place}/{number}/zarr.json" for number in range(1, len(self.every) + 2)]
+        return (path, file_stamp(self._folder, place), *(file_stamp(self._folder, each) for each in documents))
+
+
+def lowest_of(values: PickedValues, axes: Sequence[Axis]) -> dict[str, float]:
+    """The lowest loss of a grid and its coordinates; empty where it is not known."""
+    if values.lowest is None:
+        return {}
+    value, index = values.lowest
+    places = zip(axes, reversed(index), strict=True)
+    return {"loss": value, **{axis.name: float(axis.coordinates[i]) for axis, i in places}}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
 # sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.
 WHOLE = {1: 65_536, 2: 512 * 512, 3: 48**3}
 REDUCED = {1: 65_536, 2: 376 * 376, 3: 48**3}
 
-Floats = NDArray[np.float64]
 Picks = tuple[NDArray[np.intp], ...]
 
 
@@ -274,3 +430,35 @@ def thinned_view(view: View, most: int) -> View:
     )  # fmt: skip
     picks = inner if view.picks is None else tuple(base[pick] for base, pick in zip(view.picks, inner, strict=True))
     return replace(view, surface=thin, picks=picks)
+
+
+# ----------------------------------------------------------------------------------------------------
+# New tiles as the events carry them: arrays in plotly's typed form, which a script puts into its figure.
+
+
+def tile_facts(block: Block, log: bool) -> dict[str, Any]:
+    """One tile: where it lies among the drawn points, what is drawn of it, and what the pointer shows.
+
+    Args:
+        log: draw log10 of the values.
+    """
+    states = point_states(block.values, block.states, log)
+    columns = pointer_columns(block.values, block.error, block.rise, block.rise_error)
+    return {
+        "start": list(block.start),
+        "shape": list(states.shape),
+        "drawn": encoded(typed(drawn_values(block.values, states, log))),
+        "customdata": encoded(typed(columns)),
+        "states": encoded(states),
+    }
+
+
+def encoded(array: NDArray[Any]) -> dict[str, str]:
+    """An array as plotly's JSON has it: its type, its bytes in base64, and its shape where it has several dimensions.
+
+    >>> encoded(np.zeros((1, 2), np.uint8))
+    {'dtype': 'u1', 'bdata': 'AAA=', 'shape': '1, 2'}
+    """
+    plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    text = {"dtype": plain.dtype.str[1:], "bdata": base64.b64encode(plain.tobytes()).decode()}
+    return text if plain.ndim == 1 else text | {"shape": ", ".join(map(str, plain.shape))}

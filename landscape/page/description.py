@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
-from landscape.core.errors import LandscapeError, StoreError
+from landscape.core.errors import LandscapeError, StoreError, capped, printable
+from landscape.page.answers import Answer, pack, utf8
 from landscape.page.content import View
-from landscape.page.figures import state_in_words, whole_size
-from landscape.page.logs import LogTails
-from landscape.page.looks import kinds_in_order
+from landscape.page.figures import kinds_in_order, prepared, state_in_words, whole_size
+from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
-from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
+from landscape.views.draw.figure import figure_name
 from landscape.views.prepare.comparable import count_statuses
-from landscape.views.prepare.figure import means
+from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
 from landscape.views.prepare.measures import measure_numbers
 from landscape.views.prepare.scale import number
@@ -29,6 +36,78 @@ from landscape.views.prepare.tables import Row, landscape_rows, observable_rows,
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import axis_title, observable_title
 from landscape.views.report import info_rows
+
+# ----------------------------------------------------------------------------------------------------
+# The last lines of a run's logs, one file per rank. Links are not followed, since a log may come from anywhere.
+
+FOLDER = "logs"
+MOST_LOGS = 64
+LINES = 50
+TAIL_BYTES = 64 << 10
+LONGEST_LINE = 2000  # characters
+
+
+class LogTails:
+    """The ends of a run's logs, and which of them are new. A run in an object store has none that grow."""
+
+    def __init__(self, run: str) -> None:
+        self._folder = None if "://" in run else Path(run, FOLDER)
+        self._told: dict[str, tuple[int, int]] = {}
+        self._first = True
+
+    def all(self) -> list[dict[str, Any]]:
+        """The last lines of every log, by name."""
+        return [{"name": name, "lines": lines} for name in self._names() if (lines := self._tail(name)) is not None]
+
+    def news(self) -> list[dict[str, Any]]:
+        """The last lines of the logs that have grown since the last call; at the first call none."""
+        first, self._first = self._first, False
+        found: list[dict[str, Any]] = []
+        for name in self._names():
+            stamp = self._stamp(name)
+            if stamp is not None and self._told.get(name) != stamp:
+                self._told[name] = stamp
+                lines = None if first else self._tail(name)
+                found += [{"name": name, "lines": lines}] if lines is not None else []
+        return found
+
+    def _names(self) -> list[str]:
+        if self._folder is None or self._folder.is_symlink():
+            return []
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if name.endswith((".log", ".txt")))
+        except OSError:
+            return []
+        return names[:MOST_LOGS]
+
+    def _stamp(self, name: str) -> tuple[int, int] | None:
+        assert self._folder is not None
+        try:
+            status = os.lstat(self._folder / name)
+        except OSError:
+            return None
+        return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+
+    def _tail(self, name: str) -> list[str] | None:
+        """The last lines; None where it is no plain file, or cannot be read."""
+        assert self._folder is not None
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            file.seek(max(0, status.st_size - TAIL_BYTES))
+            data = file.read(TAIL_BYTES)
+        lines = data.decode("utf-8", "replace").splitlines()
+        if status.st_size > TAIL_BYTES:
+            lines = lines[1:]  # its beginning is cut off
+        return [printable(capped(line, LONGEST_LINE)) for line in lines[-LINES:]]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 MOST_MEASURES, DEEPEST = 200, 6
 BOUND = re.compile(r"[<>] \S{1,20}|\S{1,20} to \S{1,20}")  # of a measure whose value is not known
@@ -252,3 +331,39 @@ def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
         "projected_loss": path.projected_loss.tolist(),
         "distance": path.distance.tolist(),
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The points that a figure shows, as a table in CSV.
+
+
+def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
+    """The answer of `api/csv`: a row per drawn point, alpha fastest.
+
+    Raises:
+        As `figures.prepared`.
+    """
+    shown = prepared(run, query)
+    name = figure_name(shown.view.surface, shown.kind, query.observable, query.log)
+    body = utf8(table(shown.data, shown.view.surface.status))
+    return pack(body, "text/csv; charset=utf-8", file=f"{name}.csv")
+
+
+def table(data: FigureData, status: np.ndarray) -> str:
+    """The coordinates, the values with their standard errors, the rise over the origin with its own, and the status."""
+    grids = np.meshgrid(*(axis.coordinates for axis in reversed(data.axes)), indexing="ij")
+    columns: dict[str, np.ndarray] = {axis.name: grid for axis, grid in zip(data.axes, reversed(grids), strict=True)}
+    for each in (data, *data.beside):
+        columns[each.observable] = each.values
+        if each.error is not None:
+            columns[f"{each.observable}_stderr"] = each.error
+        if each.rise is not None and each.rise_error is not None:
+            columns |= {"loss_rise": each.rise, RISE_STDERR: each.rise_error}
+    columns["status"] = status
+    if data.interpolated is not None:
+        columns["interpolated"] = data.interpolated
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.ravel().tolist() for values in columns.values()), strict=True))
+    return text.getvalue()

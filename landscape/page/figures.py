@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from landscape.page.answers import Answer, pack, utf8
-from landscape.page.content import View
-from landscape.page.queries import FigureQuery
+import landscape
+from landscape.core.errors import JobError, LandscapeError, NotFoundError
+from landscape.page.answers import Answer, pack, pack_json, utf8
+from landscape.page.content import View, encoded
+from landscape.page.queries import FigureQuery, Query
 from landscape.page.runs import RunReader
-from landscape.page.tiles import encoded
+from landscape.store.results import Run
 from landscape.store.state import finite, state_of_counts
-from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
-from landscape.views.draw.figure import KIND_TABLE, choose_kind, figure_name
+from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, ProjectedPath, Surface, check_observable
+from landscape.views.draw.figure import KIND_TABLE, choose_kind, figure_name, kinds_of
+from landscape.views.draw.history import draw_history
 from landscape.views.draw.layout import Style
-from landscape.views.draw.style import PATH_COLOUR
+from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, PATH_COLOUR, TEMPLATES, colour_scale, config
 from landscape.views.prepare.comparable import count_statuses
-from landscape.views.prepare.figure import FigureData, prepare_figure
-from landscape.views.prepare.words import resolution, state_text, state_words
+from landscape.views.prepare.figure import FigureData, prepare_figure, suggests_log
+from landscape.views.prepare.history import UNITS, TrainingRecord, prepare_histories
+from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepare.words import file_name, resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before
 
@@ -147,3 +154,182 @@ def figure_json(figure: Any) -> str:
     figure.layout.template = None
     text: str = figure.to_json(validate=False)
     return text
+
+
+# ----------------------------------------------------------------------------------------------------
+# What all figures of the page have in common: templates, colour scales, kinds of drawings, plotly's settings.
+
+
+def looks() -> dict[str, Any]:
+    """The answer of `api/looks`."""
+    return {
+        "version": landscape.__version__,
+        "templates": {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()},
+        "scales": {name: colour_scale(name) for name in COLOUR_TABLE},
+        "default_scale": DEFAULT_SCALE,
+        "scale_names": [
+            {"name": name, "title": look.title, "perceptual": look.perceptual} for name, look in COLOUR_TABLE.items()
+        ],
+        "kinds": {
+            axes: [{"name": name, "title": KIND_TABLE[name].title} for name in kinds_in_order(axes)]
+            for axes in (1, 2, 3)
+        },
+        "config": config(),
+    }
+
+
+def kinds_in_order(axes: int) -> list[str]:
+    """The kinds of drawings for a landscape of that many axes, in the order of the buttons."""
+    return sorted(kinds_of(axes), key=lambda kind: KIND_TABLE[kind].tab)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Small pictures of landscapes for the list: one number per pixel, which the page colours.
+
+MOST_PIXELS = 65  # along each side; odd, as the grids of refined landscapes
+HIGHEST = 250
+GIVEN_UP, NOT_FINITE_PIXEL, MISSING = 253, 254, 255
+
+
+def thumbnail_answer(run: RunReader, landscape: str, observable: str) -> Answer:
+    """The answer of `api/thumbnail`.
+
+    Raises:
+        JobError: there is no such observable.
+        NotFoundError: there is no such landscape.
+        LandscapeError: it cannot be read.
+    """
+    check_observable(landscape, observable, run.reader(landscape).store().record.surfaces)
+    return pack_json(thumbnail(run.view(landscape, (observable,), MOST_PIXELS).surface, observable))
+
+
+def no_thumbnail(reason: str) -> Answer:
+    """The answer of `api/thumbnail` for a landscape that cannot be read: one point that is missing, and why."""
+    levels = base64.b64encode(bytes([MISSING])).decode()
+    nothing = {"width": 1, "height": 1, "levels": levels, "low": None, "high": None, "log": False}
+    return pack_json(nothing | {"problem": reason})
+
+
+def thumbnail(surface: Surface, observable: str) -> dict[str, Any]:
+    """The picture of an observable: rows from the lowest coordinate on; of three axes the middle plane of the third.
+
+    Returns:
+        `levels`, one byte per pixel, 0 to 250 for the drawn scale, or a code of a point that is missing.
+    """
+    log, values, status = suggests_log(surface, observable), surface[observable], surface.status
+    if values.ndim == 3:
+        values, status = values[len(values) // 2], status[len(status) // 2]
+    values, status = np.atleast_2d(values), np.atleast_2d(status)
+    states = point_states(values, status, log)
+    drawn = drawn_values(values, states, log)
+    scale = choose_scale(drawn, log)
+    span = (scale.high - scale.low) or 1.0
+    with np.errstate(invalid="ignore"):
+        share = np.clip((drawn - scale.low) / span, 0.0, 1.0)
+    levels = np.where(states == OK, np.round(HIGHEST * np.nan_to_num(share)), NOT_FINITE_PIXEL).astype(np.uint8)
+    levels[states == NOT_COMPUTED] = MISSING
+    levels[states == QUARANTINED] = GIVEN_UP
+    known = values[np.isfinite(values)]
+    return {
+        "width": levels.shape[1],
+        "height": levels.shape[0],
+        "levels": base64.b64encode(levels.tobytes()).decode(),
+        "low": float(known.min()) if known.size else None,
+        "high": float(known.max()) if known.size else None,
+        "log": log,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The history of the training of one or several runs, as a figure.
+
+
+@dataclass(frozen=True)
+class HistoryQuery:
+    """A figure of the history as it is asked for; `unit` is '' where the runs decide."""
+
+    runs: tuple[str, ...]
+    unit: str
+    log: bool
+    theme: str
+
+
+def history_query(query: Query) -> HistoryQuery:
+    """The parameters of `api/history`.
+
+    Raises:
+        JobError: one of them is wrong; the message names it.
+    """
+    runs = tuple(dict.fromkeys(filter(None, query.all("run"))))
+    if not runs:
+        raise JobError("run: must name a run by its identifier, once or more often")
+    query.text("landscape")  # the page marks it by itself
+    asked = HistoryQuery(
+        runs,
+        query.choice("unit", ("", *UNITS), ""),
+        query.flag("log"),
+        query.choice("theme", ("light", "dark"), "light"),
+    )
+    query.refuse_others()
+    return asked
+
+
+def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
+    """The answer of `api/history`.
+
+    Raises:
+        NotFoundError: nothing was recorded.
+        LandscapeError: a history cannot be read.
+    """
+    records = [training_record(run, len(runs) > 1) for run in runs]
+    history = prepare_histories(records, unit=asked.unit or None, log=asked.log)
+    if history is None:
+        raise NotFoundError("no history was recorded in training")
+    name = file_name(runs[0].found.name.rpartition("/")[2], "history")
+    told = {"columns": list(history.columns), "notes": list(history.notes), "unit": history.unit}
+    head = json.dumps({"file": name, **told})
+    return pack(utf8(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'))
+
+
+def history_stamp(runs: Sequence[RunReader]) -> object:
+    """What differs between two histories of these runs and the paths beside them; None where one is in an object store.
+
+    Raises:
+        GoneError: a run is not there any more.
+    """
+    stamps = []
+    for run in runs:
+        run.refuse_gone()
+        stamp = run.stamp("run.json", "history.jsonl")
+        if stamp is None:
+            return None
+        paths = {name: (path.unit, path.step.tobytes()) for name, path in paths_of(run).items()}
+        stamps.append((stamp, tuple(paths.items())))
+    return tuple(stamps)
+
+
+def training_record(run: RunReader, named: bool) -> TrainingRecord:
+    """What a run recorded while it was trained, and the paths of its landscapes.
+
+    Args:
+        named: give its name to its curves, as there are several runs.
+    """
+    run.refuse_gone()
+    opened = Run(run.found.path)
+    return TrainingRecord(
+        run.found.name if named else "", opened.history, paths_of(run), opened.info.get("steps_per_epoch")
+    )
+
+
+def paths_of(run: RunReader) -> dict[str, ProjectedPath]:
+    """The paths of the run itself on its landscapes, by their names; a landscape that cannot be read has none."""
+    paths: dict[str, ProjectedPath] = {}
+    for name in run.names():
+        try:
+            path = run.view(name).surface.path
+        except (LandscapeError, OSError):
+            continue  # which `api/run` tells
+        own = None if path is None else path.of_own_run
+        if own is not None and len(own.step):
+            paths[name] = own
+    return paths

@@ -8,17 +8,33 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import shlex
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from landscape.core.errors import LandscapeError, few_lines
+import numpy as np
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from landscape.core.errors import JobError, LandscapeError, few_lines, shown
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats, axis_coordinates
 from landscape.core.http import Service, services_of
+from landscape.page.answers import utf8
+from landscape.page.queries import Query, as_number
+from landscape.page.runs import RunReader
+from landscape.store.landscape import LandscapeStore, read_axes
+from landscape.store.state import cause_of, finite
+from landscape.surface.derived import derive
+from landscape.surface.surface import RISE_STDERR
+from landscape.views.prepare.words import observable_title
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 60.0  # for an answer, or for the next row of a patch
@@ -208,3 +224,290 @@ def _document(content: bytes, most: int) -> Mapping[str, Any]:
 
 def _sentence(document: Mapping[str, Any]) -> str:
     return few_lines(str(document.get("error", "the service gives no reason"))[:LONGEST_SENTENCE])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The exact values of a point, and the slopes of the loss there, as the page shows them; a service computes them.
+
+ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own
+
+
+@dataclass(frozen=True)
+class PointQuery:
+    """A point of a landscape, a coordinate for each axis."""
+
+    run: str
+    landscape: str
+    at: tuple[float, ...]
+
+
+def point_query(query: Query) -> PointQuery:
+    """The parameters of `api/exact` and `api/slopes`.
+
+    Raises:
+        JobError: one of them is wrong; the message names it.
+    """
+    run, landscape = landscape_of(query)
+    at = numbers_of(query, "at")
+    query.refuse_others()
+    return PointQuery(run, landscape, at)
+
+
+def landscape_of(query: Query) -> tuple[str, str]:
+    """The run and the landscape that an address names."""
+    return query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
+
+
+def numbers_of(query: Query, name: str) -> tuple[float, ...]:
+    """A coordinate for each axis.
+
+    Raises:
+        JobError: one of them is no finite number, or there are too many.
+    """
+    texts = query.needed(name, "a coordinate for each axis, such as 0.5,-1").split(",")
+    if len(texts) > 3:
+        raise JobError(f"{name}: must be a coordinate for each axis, not {len(texts)}")
+    return tuple(as_number(name, text.strip()) for text in texts)
+
+
+def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
+    """The answer of `api/exact`: every value of a point with its error, and whether it was stored or computed.
+
+    Raises:
+        JobError: the point does not fit the axes.
+        ServiceError: no service answers.
+    """
+    store = run.reader(asked.landscape).store()
+    point = placed(store, asked.at)
+    found = answer_of(run.found.path, asked.landscape, "points", {"points": [point], "rise": True})
+    with understood():
+        values = {name: column[0] for name, column in values_of(store, found).items()}
+        source, status = str(found["source"][0]), int(found["status"][0])
+    origin, rise_error = store.record.origin_loss, values.pop(RISE_STDERR, math.nan)
+    names = [name for name in store.record.surfaces if name in values]
+    named = [
+        {"name": name, "title": observable_title(name), "value": values[name], "stderr": values.get(f"{name}_stderr")}
+        for name in names
+    ]
+    rise = None if origin is None else {"value": values["loss"] - origin, "stderr": rise_error}
+    return dict(finite({"at": point, "source": source, "status": status, "values": named, "rise": rise}))
+
+
+def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
+    """The answer of `api/slopes`: the gradient of the loss along the axes with its errors, and the curvature there.
+
+    Raises:
+        JobError: the point does not fit the axes.
+        ServiceError: no service answers, or the loss has no derivatives.
+    """
+    point = placed(run.reader(asked.landscape).store(), asked.at)
+    gradient, curvature = (
+        answer_of(run.found.path, asked.landscape, kind, {"point": point}) for kind in ("gradient", "curvature")
+    )
+    with understood():
+        return dict(finite({
+            "at": point,
+            "gradient": [_number(each) for each in gradient["gradient"]],
+            "stderr": [_number(each) for each in gradient["stderr"]],
+            "curvature": [[_number(each) for each in row] for row in curvature["curvature"]],
+            "eigenvalues": [_number(each) for each in curvature["eigenvalues"]],
+        }))  # fmt: skip
+
+
+def placed(store: LandscapeStore, at: Sequence[float]) -> list[float]:
+    """A point whose coordinates are exactly those of the grid where they differ from them by rounding alone.
+
+    Raises:
+        JobError: the landscape has more or fewer axes.
+    """
+    axes = read_axes(store.arrays)
+    if len(axes) != len(at):
+        raise JobError(
+            f"at: must be a coordinate for each axis, {', '.join(axis.name for axis in axes)}, not {len(at)}"
+        )
+    point = []
+    for axis, given in zip(axes, at, strict=True):
+        nearest = float(axis.coordinates[np.abs(axis.coordinates - given).argmin()])
+        step = float(axis.coordinates[-1] - axis.coordinates[0]) / (len(axis.coordinates) - 1)
+        point.append(nearest if abs(nearest - given) <= ROUNDING * abs(step) else given)
+    return point
+
+
+def values_of(store: LandscapeStore, found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The values that a service answers, [P] each, with those that are derived from them; NaN where there is none."""
+    columns = {str(name): np.array([_number(each) for each in column]) for name, column in found["values"].items()}
+    columns |= derive(store.record.derived, columns)
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def _number(value: Any) -> float:
+    """A number of an answer; NaN for null."""
+    return math.nan if value is None else float(value)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Within the block an answer is read; one that has not the form of this version is refused.
+
+    Raises:
+        ServiceError: it has another form.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ServiceError("the service answers what this version does not understand; start it again") from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# A patch of a landscape at a fine resolution, which a service computes row by row while the page draws it.
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+MOST_ACROSS, MOST_ALONG = 128, 2048  # points of a patch along each axis: of several, and of one
+WIDEST_PASS = 8  # rows between two of the first pass
+
+
+@dataclass(frozen=True)
+class PatchQuery:
+    """A patch of a landscape: where it begins and ends along each axis, and how many points it has there."""
+
+    run: str
+    landscape: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+
+
+def patch_query(query: Query) -> PatchQuery:
+    """The parameters of `api/patch`.
+
+    Raises:
+        JobError: one of them is wrong; the message names it.
+    """
+    run, landscape = landscape_of(query)
+    low, high = numbers_of(query, "low"), numbers_of(query, "high")
+    texts = query.needed("shape", "points along each axis").split(",")
+    query.refuse_others()
+    sizes = [int(text) if text.isdecimal() and len(text) < 6 else 0 for text in texts]
+    most = MOST_ALONG if sum(size > 1 for size in sizes) < 2 else MOST_ACROSS
+    if not all(1 <= size <= most for size in sizes):
+        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {shown(','.join(texts))}")
+    if not len(low) == len(high) == len(sizes):
+        raise JobError(f"shape: must be as many as low and high have, {len(low)}, not {len(sizes)}")
+    for size, first, last in zip(sizes, low, high, strict=True):
+        if (size == 1) != (first == last) or first > last:
+            raise JobError("high: must be above low where there are several points, and equal to it where there is one")
+    return PatchQuery(run, landscape, low, high, tuple(sizes))
+
+
+def passes(count: int) -> Iterator[range]:
+    """The rows of a patch in the order in which they are asked for: evenly spread ones first, then those between.
+
+    >>> [list(rows) for rows in passes(9)]
+    [[0, 4, 8], [2, 6], [1, 3, 5, 7]]
+    """
+    stride = 1
+    while stride < WIDEST_PASS and stride * 4 < count:
+        stride *= 2
+    yield range(0, count, stride)
+    while stride > 1:
+        yield range(stride // 2, count, stride)
+        stride //= 2
+
+
+class Patch:
+    """A patch that is computed row by row while it is sent; of one axis the rows are parts of the line.
+
+    Args:
+        in_thread: where the service is waited for.
+    """
+
+    def __init__(self, run: RunReader, asked: PatchQuery, in_thread: InThread[Any]) -> None:
+        self._run, self._asked, self._in_thread = run, asked, in_thread
+        self._store = run.reader(asked.landscape).store()
+        if len(asked.shape) != len(self._store.shape):
+            raise JobError(f"shape: must be points along each of the {len(self._store.shape)} axes")
+        ends = zip(asked.shape, asked.low, asked.high, strict=True)
+        self.coordinates = [
+            np.array([low]) if size == 1 else axis_coordinates(size, low, high) + 0.0 for size, low, high in ends
+        ]
+        self._across = min(1, len(asked.shape) - 1)  # the axis along which rows follow one another
+        self._passes = list(passes(asked.shape[self._across]))
+        along = self.coordinates[self._across]
+        for rows in self._passes:
+            if len(rows) > 1:  # the service divides each pass evenly: the last bits are its own
+                along[rows] = axis_coordinates(len(rows), along[rows[0]], along[rows[-1]]) + 0.0
+        self._request: Request | None = None
+        self._closed = False
+
+    async def begin(self) -> None:
+        """Ask for the first rows.
+
+        Raises:
+            ServiceError: no service answers.
+        """
+        await self._in_thread(partial(self._ask, self._passes[0]))
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines of the answer: the coordinates, then the rows as they come; where it breaks off the last says why.
+
+        A row has its `index` along the rows, for one axis those of its points; its `values` by name; the `status` of
+        each point; and how many of them were `computed` for it.
+        """
+        yield _line({"coordinates": [each.tolist() for each in self.coordinates]})
+        try:
+            for number, rows in enumerate(self._passes):
+                if number:
+                    await self._in_thread(partial(self._ask, rows))
+                for _ in rows if len(self.coordinates) > 1 else rows[:1]:
+                    yield _line(await self._in_thread(partial(self._next, rows)))
+        except (LandscapeError, OSError) as error:
+            yield _line({"error": cause_of(error)})
+
+    def close(self) -> None:
+        """Ask for no more."""
+        self._closed = True
+        if self._request is not None:
+            self._request.close()
+
+    def _ask(self, rows: range) -> None:
+        if self._request is not None:
+            self._request.close()
+        low, high, shape = list(self._asked.low), list(self._asked.high), list(self._asked.shape)
+        along: Floats = self.coordinates[self._across]
+        low[self._across], high[self._across] = float(along[rows[0]]), float(along[rows[-1]])
+        shape[self._across] = len(rows)
+        self._request = rows_of(
+            self._run.found.path, self._asked.landscape, {"low": low, "high": high, "shape": shape, "rise": True}
+        )
+        if self._closed:  # meanwhile, by whom the patch was for
+            self._request.close()
+
+    def _next(self, rows: range) -> dict[str, Any]:
+        assert self._request is not None
+        found = self._request.next()
+        with understood():
+            index = rows[found["row"][-1]] if found["row"] else list(rows)
+            source = list(found["source"])
+            values, status = values_of(self._store, found), [int(each) for each in found["status"]]
+        return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
+
+
+class PatchResponse(StreamingResponse):
+    """The answer that is a stream of rows. When it ends, whoever ends it, no more are computed."""
+
+    def __init__(self, patch: Patch) -> None:
+        super().__init__(patch.lines(), media_type="application/x-ndjson", headers={"x-accel-buffering": "no"})
+        self._patch = patch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the rows, as ASGI has it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._patch.close()
+
+
+def _line(value: Any) -> bytes:
+    return utf8(json.dumps(finite(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)) + b"\n"

@@ -73,7 +73,7 @@ def ask(addresses: Sequence[str], folder: Path) -> Ended:
     from page_client import asking
 
     from landscape.core.http import Guard
-    from landscape.page.app import make_app
+    from landscape.page.server import make_app
     from landscape.store.status import identifier, open_place
 
     started, guard, said, code = time.monotonic(), Guard("t"), [], 0

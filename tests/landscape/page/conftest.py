@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 
 GUARD = Guard("the-token")

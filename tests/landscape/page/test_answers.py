@@ -8,7 +8,7 @@ from page_client import asking
 
 from landscape.analysis.checks.checking import keep_checks
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 from landscape.surface.record_entries import Check, Checks
 

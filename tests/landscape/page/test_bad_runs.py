@@ -16,7 +16,7 @@ from damages import damaged_copy, damages_of, kinds_of
 from page_client import Client, asking
 
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 
 GUARD = Guard("t")

@@ -16,10 +16,10 @@ from page_client import asking
 
 from landscape import Job, open_run
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.figures import thumbnail
 from landscape.page.jobs import free_name
 from landscape.page.queries import Query
-from landscape.page.thumbnails import thumbnail
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 from landscape.surface.surface import Axis, Surface
 

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, PlainTextResponse
 
 from landscape.core.http import Guard
 from landscape.page import service as forwarding
-from landscape.page.app import make_app
-from landscape.page.patches import passes
+from landscape.page.server import make_app
+from landscape.page.service import passes
 from landscape.store.status import open_place
 
 GUARD = Guard("the-token")

@@ -19,11 +19,11 @@ from landscape import Job, Problem, extend, run
 from landscape.core.errors import StoreError
 from landscape.core.http import Guard
 from landscape.page import watching
+from landscape.page.answers import Viewer, event
 from landscape.page.api import Api
-from landscape.page.app import make_app
-from landscape.page.logs import LogTails
+from landscape.page.description import LogTails
 from landscape.page.runs import RunReader
-from landscape.page.viewers import Viewer, event
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 
 GUARD = Guard("t")

@@ -13,7 +13,7 @@ from page_client import Client, asking
 
 from landscape.core.errors import StoreError
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 
 GUARD = Guard("t")

@@ -18,8 +18,8 @@ from landscape import Job, Problem, run
 from landscape.core.errors import StoreError
 from landscape.core.http import Guard
 from landscape.page import runs as open_runs
-from landscape.page.app import make_app
-from landscape.page.reading import LandscapeReader
+from landscape.page.runs import LandscapeReader
+from landscape.page.server import make_app
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.results import open_run
 from landscape.store.status import open_place

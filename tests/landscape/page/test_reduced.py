@@ -17,8 +17,8 @@ from small_models import Quadratic
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.http import Guard
 from landscape.model.parameters import layout, state_of
-from landscape.page.app import make_app
 from landscape.page.content import picks_of
+from landscape.page.server import make_app
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
 from landscape.store.status import open_place

@@ -21,10 +21,10 @@ from landscape import Job, Problem, open_run, refine, run
 from landscape.core.errors import Interrupted
 from landscape.core.folders import open_folder
 from landscape.core.http import Guard
-from landscape.page import levels
+from landscape.page import content
 from landscape.page.api import Api
-from landscape.page.app import make_app
-from landscape.page.reading import LandscapeReader
+from landscape.page.runs import LandscapeReader
+from landscape.page.server import make_app
 from landscape.store.results import Run
 from landscape.store.status import FoundRun, open_place, read_row, stamp_of
 
@@ -169,7 +169,7 @@ def test_fewer_points_are_those_of_a_coarser_level(whole):
 
 
 def test_a_level_with_too_many_points_is_counted_and_not_drawn(half, monkeypatch):
-    monkeypatch.setitem(levels.DRAWN, 2, 300)
+    monkeypatch.setitem(content.DRAWN, 2, 300)
     view = LandscapeReader(str(half / "net"), "a").view(("loss",))
     assert view.surface.loss.shape == (9, 17)
     assert view.hidden_levels == 1

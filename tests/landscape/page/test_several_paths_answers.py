@@ -12,7 +12,7 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from landscape import read_job, run
 from landscape.core.http import Guard
-from landscape.page.app import make_app
+from landscape.page.server import make_app
 from landscape.store.status import open_place
 
 

@@ -12,8 +12,8 @@ from page_client import Client, asking
 from waiting import wait_for
 
 from landscape.core.http import Guard
-from landscape.page.app import make_app
-from landscape.page.viewers import event
+from landscape.page.answers import event
+from landscape.page.server import make_app
 from landscape.store.results import Run
 from landscape.store.status import open_place
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from landscape.page import listing
+from landscape.page import watching
 from landscape.store import status
 from landscape.store.state import unreadable_status
 from landscape.store.status import Directory, FoundRun, Summaries, open_place, progress_of
@@ -54,7 +54,7 @@ def test_a_run_of_unknown_speed_has_no_time_left():
 def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
     """A run is replaced, and one is moved away, while nobody looks."""
     monkeypatch.setattr(status, "REST", 0)
-    monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "WANTED_SECONDS", 0.2)
     shutil.copytree(runs / "net", runs / "away")
 
     async def scene() -> None:
@@ -65,7 +65,7 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
             await gate.wait()
             return await asyncio.to_thread(work)
 
-        rows = listing.Listing(Directory([open_place(str(runs))]), in_thread, 0.01)
+        rows = watching.Listing(Directory([open_place(str(runs))]), in_thread, 0.01)
         searching = asyncio.create_task(rows.run())
 
         async def until(ready) -> dict:
@@ -83,7 +83,7 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
                 await asyncio.sleep(0.01)
         if slow:
             gate.clear()
-            monkeypatch.setattr(listing, "FIRST_SECONDS", 0.01)
+            monkeypatch.setattr(watching, "FIRST_SECONDS", 0.01)
         shutil.rmtree(runs / "net" / "landscapes.zarr" / "cube")
         shutil.rmtree(runs / "away")
         first = await rows.rows()
@@ -103,7 +103,7 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
 def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
     """Nothing changes while nobody looks; each round looks at the files of each run once."""
     monkeypatch.setattr(status, "REST", 0)
-    monkeypatch.setattr(listing, "WANTED_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "WANTED_SECONDS", 0.2)
     read, looks = [], []
     read_row, is_due = status.read_row, Summaries.is_due
     monkeypatch.setattr(status, "read_row", lambda run: read.append(run.name) or read_row(run))
@@ -120,7 +120,7 @@ def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: 
         directory, searches = Directory([open_place(str(runs))]), []
         search = directory.search
         monkeypatch.setattr(directory, "search", lambda: searches.append(1) or search())
-        rows = listing.Listing(directory, in_thread, 0.01)
+        rows = watching.Listing(directory, in_thread, 0.01)
         searching = asyncio.create_task(rows.run())
 
         async def until(ready) -> dict:
@@ -139,7 +139,7 @@ def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: 
         known = sorted(read)
         if slow:
             gate.clear()
-            monkeypatch.setattr(listing, "FIRST_SECONDS", 0.01)
+            monkeypatch.setattr(watching, "FIRST_SECONDS", 0.01)
         first = await rows.rows()
         assert first["scanning"] == slow
         assert all(each.get("pending", False) == slow for each in first["runs"])

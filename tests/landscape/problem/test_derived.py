@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from landscape import Job, JobError, Problem, open_run, run
-from landscape.page.reading import LandscapeReader
+from landscape.page.runs import LandscapeReader
 from landscape.surface.derived import FORMULAS, check_derived, derive
 
 

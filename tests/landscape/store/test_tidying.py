@@ -21,8 +21,7 @@ from landscape import (
 )
 from landscape.core.errors import Interrupted
 from landscape.core.lock import run_lock
-from landscape.page.reading import LandscapeReader
-from landscape.page.runs import RunReader
+from landscape.page.runs import LandscapeReader, RunReader
 from landscape.store.results import remove_landscapes
 from landscape.store.status import FoundRun, GoneError
 
