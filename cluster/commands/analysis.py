@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Workers
 from cluster.commands.output import Json, show
+from cluster.runtime.console import diverted
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeWhole
-from cluster.runtime.streams import diverted
 from landscape.core.errors import JobError, shown
 
 MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice

@@ -43,8 +43,7 @@ from cluster.commands.submit import submit
 from cluster.commands.train import train
 from cluster.commands.validate import validate
 from cluster.commands.view import view
-from cluster.runtime.logs import chosen, common_options, configure, tell_unraisable
-from cluster.runtime.supervisor_pipe import supervised
+from cluster.runtime.logs import chosen, common_options, configure, supervised, tell_unraisable
 from landscape import __version__
 
 COMMANDS: dict[str, Callable[..., Any]] = {

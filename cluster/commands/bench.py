@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from cluster.commands.output import read_told_job
+from cluster.runtime.console import diverted, put
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
-from cluster.runtime.streams import diverted, put
 from landscape.core.errors import JobError
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, CallbackOptions, WorkerOptions, Workers
 from cluster.commands.output import Json, show
+from cluster.runtime.console import diverted
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag
-from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, FAILED, PARTIAL, LandscapeError, NotFoundError, shown
 
 if TYPE_CHECKING:

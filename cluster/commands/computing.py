@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.runtime.console import ProgressDisplay
+from cluster.runtime.console import ProgressDisplay, diverted, put
 from cluster.runtime.status import run_status, status_text
-from cluster.runtime.streams import diverted, put
 from landscape.core.errors import DONE, PARTIAL, printable
 from landscape.job.job import Job
 

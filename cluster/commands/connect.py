@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cluster.commands.computing_options import ANYONE, JobRunner, Workers
 from cluster.commands.output import Json, read_bound_job, show
+from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
-from cluster.runtime.streams import diverted
 from landscape.core.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:

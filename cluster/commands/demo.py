@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from cluster.runtime.console import diverted, put
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Whole, checked_workers
-from cluster.runtime.streams import diverted, put
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
 
 NUM_SAMPLES = 512

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.commands.output import Json, show
-from cluster.runtime.streams import diverted
+from cluster.runtime.console import diverted
 
 
 def doctor(*, address: str | None = None, run: str | None = None, json: Json = False) -> int:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from cyclopts import CycloptsError, UnknownOptionError
 
-from cluster.runtime import supervisor_pipe
-from cluster.runtime.logs import as_json, masked, write_remark
-from cluster.runtime.streams import drop_output
-from cluster.runtime.supervisor_pipe import supervised
+from cluster.runtime import logs
+from cluster.runtime.console import drop_output
+from cluster.runtime.logs import as_json, masked, supervised, write_remark
 from landscape.core.errors import (
     BAD_USAGE,
     DONE,
@@ -45,7 +44,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
     except CycloptsError as error:
         return _failed(_usage(error), BAD_USAGE, debug)
     except LandscapeError as error:
-        if supervised() and supervisor_pipe.ray_lost and not debug:
+        if supervised() and logs.ray_lost and not debug:
             return error.exit_code  # the supervisor says why, and starts the work anew
         return _failed(str(error), error.exit_code, debug)
     except KeyboardInterrupt:

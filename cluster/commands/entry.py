@@ -15,7 +15,7 @@ def main() -> NoReturn:
     # Until the supervisor is there nothing has begun, and there is nothing to say.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
-    from cluster.runtime.streams import open_standard, own
+    from cluster.runtime.console import open_standard, own
 
     open_standard()
     from cluster.runtime.logs import begin

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
+from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeWhole, Words
-from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, JobError, shown
 
 TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}

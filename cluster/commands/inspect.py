@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Workers
 from cluster.commands.output import Json, show
+from cluster.runtime.console import diverted
 from cluster.runtime.logs import bind
 from cluster.runtime.options import Flag
-from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, JobError, shown
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, CallbackOptions, Workers
 from cluster.commands.output import Json, read_told_job, show
+from cluster.runtime.console import diverted
 from cluster.runtime.logs import bind
 from cluster.runtime.options import Flag
-from cluster.runtime.streams import diverted
 from landscape.core.errors import JobError
 
 if TYPE_CHECKING:

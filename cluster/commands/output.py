@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cluster.runtime import supervisor_pipe
+from cluster.runtime import logs
+from cluster.runtime.console import put
 from cluster.runtime.logs import bind
-from cluster.runtime.streams import put
 from landscape.core.errors import printable
 
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
 
     found = read_job(path, **overrides)
     if names_a_file(found.problem):
-        supervisor_pipe.tell(supervisor_pipe.PACKED)
+        logs.tell(logs.PACKED)
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster.commands.output import Json, read_bound_job, show
+from cluster.runtime.console import diverted
 from cluster.runtime.options import MaybeWhole, checked_workers
-from cluster.runtime.streams import diverted
 
 
 def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json: Json = False) -> None:

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
+from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeWhole
-from cluster.runtime.streams import diverted
 from landscape.core.errors import DONE, JobError, shown
 
 

@@ -82,7 +82,7 @@ def serve(
     token = os.environ.get(TOKEN) if token is None else token
     refuse_token(token or "")
     refuse_open_service(host, token)
-    from cluster.runtime.streams import stdout_as_it_is
+    from cluster.runtime.console import stdout_as_it_is
     from cluster.serving.requests import Limits
     from cluster.serving.serve import Serving
     from cluster.serving.serve import serve as serve_landscapes

@@ -224,8 +224,7 @@ def _words(given: dict[str, str]) -> list[str]:
 
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay
-    from cluster.runtime.streams import diverted
+    from cluster.runtime.console import ProgressDisplay, diverted
     from cluster.training.launching import next_line
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
@@ -244,8 +243,7 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
 
 
 def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay
-    from cluster.runtime.streams import diverted
+    from cluster.runtime.console import ProgressDisplay, diverted
     from cluster.training.scaling import measure_scaling, scaling_text
 
     with diverted(), ProgressDisplay():

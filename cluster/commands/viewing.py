@@ -8,8 +8,8 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 
+from cluster.runtime.console import put
 from cluster.runtime.logs import write_remark
-from cluster.runtime.streams import put
 from landscape.core.errors import DONE, JobError
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from cluster.driver.policy import Policy
 from cluster.driver.short_jobs import is_quicker_here
+from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
-from cluster.runtime.signals import graceful_stop
 from landscape.compute.executor import Calculator, LocalCalculator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import stage

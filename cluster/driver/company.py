@@ -9,8 +9,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
-from cluster.runtime.signals import graceful_stop
 from landscape.compute.prepared import PreparedJob
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewL
 from cluster.driver.policy import Policy
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.runtime.console import shown_progress
+from cluster.runtime.logs import HERE, graceful_stop, supervised, tell
 from cluster.runtime.mapping import ray_workers
-from cluster.runtime.signals import graceful_stop
-from cluster.runtime.supervisor_pipe import HERE, supervised, tell
 from landscape.compute.auto_range import finder_of
 from landscape.compute.eigenpairs import solver_of
 from landscape.compute.executor import Calculators

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from cluster.driver.starting import is_done_sooner_here
-from cluster.runtime import supervisor_pipe
+from cluster.runtime import logs
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
@@ -59,7 +59,7 @@ def may_run_here(workers: int | None, address: str | None, num_gpus: float | Non
     """Whether this process may compute: no workers, cluster or GPUs are asked for, and no Ray is running in it."""
     asked = workers or address or os.environ.get("RAY_ADDRESS") or (num_gpus or 0) > 1
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    return not asked and not running and not supervisor_pipe.avoid_here and gpus <= 1
+    return not asked and not running and not logs.avoid_here and gpus <= 1
 
 
 def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches: bool = True) -> bool:
@@ -88,7 +88,7 @@ def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | No
 
 
 def _measured_within(prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]) -> float | None:
-    supervisor_pipe.tell(supervisor_pipe.HERE)
+    logs.tell(logs.HERE)
     evaluator = make_evaluator(prepared, landscape, on_point)
     with in_folder(prepared.folder):
         point = [float(axis[len(axis) // 2]) for axis in landscape.grid.coordinates]

@@ -6,21 +6,70 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 from urllib.parse import unquote
 
-from cluster.runtime import supervisor_pipe
+from cluster.runtime import logs
+from cluster.runtime.console import forgiving, leave_stderr_to
 from cluster.runtime.logs import bind, log_to
-from cluster.runtime.signal_pipe import STOPS, note_signal
-from cluster.runtime.streams import forgiving, leave_stderr_to
 from landscape.core.errors import FAILED, INTERRUPTED
 from landscape.core.system import end_with_parent
+
+# ----------------------------------------------------------------------------------------------------
+# Signals of the supervising processes, read as numbers from a descriptor that `select` waits for.
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def read_signals() -> Iterator[int]:
+    """Within the block, the numbers of signals, SIGCHLD included, can be read from the yielded descriptor."""
+    reader, wakeup = os.pipe()
+    for descriptor in (reader, wakeup):
+        os.set_blocking(descriptor, False)
+    before = {number: signal.signal(number, note_signal) for number in (*STOPS, signal.SIGCHLD)}
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    own = os.getpid()
+    try:
+        yield reader
+    finally:
+        if os.getpid() == own:  # a process forked within the block has installed handlers of its own
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        os.close(reader)
+        os.close(wakeup)
+
+
+def note_signal(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing: Python has written the number to the wakeup descriptor."""
+
+
+def signals_in(descriptor: int) -> bytes:
+    """The numbers of the signals that have come in; empty where there are none, and at the end of the pipe."""
+    try:
+        return os.read(descriptor, 512)
+    except BlockingIOError:
+        return b""
+
+
+def is_closed(pipe: int) -> bool:
+    """Whether nobody can write to a pipe any more, so that `select` would return at once, again and again."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return any(event & select.POLLHUP and not event & select.POLLIN for _, event in poll.poll(0))
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -56,25 +105,25 @@ class ChildReport:
 
     def _take(self, words: list[str]) -> None:
         match words:
-            case [supervisor_pipe.ORDERLY]:
+            case [logs.ORDERLY]:
                 self.orderly = True
-            case [supervisor_pipe.ABRUPT]:
+            case [logs.ABRUPT]:
                 self.orderly = False
-            case [supervisor_pipe.HERE]:
+            case [logs.HERE]:
                 self.here = True
-            case [supervisor_pipe.PACKED]:
+            case [logs.PACKED]:
                 self.packed = True
-            case [supervisor_pipe.RAY]:
+            case [logs.RAY]:
                 self.ray, self.here = True, False  # what was measured here is done
-            case [supervisor_pipe.ATTACHED]:
+            case [logs.ATTACHED]:
                 self.attached = True
-            case [supervisor_pipe.NO_RAY]:
+            case [logs.NO_RAY]:
                 self.ray = self.attached = False
-            case [supervisor_pipe.LOST, *why]:
+            case [logs.LOST, *why]:
                 self.lost = " ".join(why)
-            case [supervisor_pipe.CONTEXT, fields]:
+            case [logs.CONTEXT, fields]:
                 bind(**json.loads(unquote(fields)))
-            case [supervisor_pipe.END, code]:
+            case [logs.END, code]:
                 self.code = int(code)
 
 
@@ -155,7 +204,7 @@ def _be_child(
     end_with_parent()
     if os.getppid() != parent:
         os._exit(FAILED)  # it died before it could be watched
-    supervisor_pipe.attach(writer, here_failed)
+    logs.attach(writer, here_failed)
     if pipes is not None:
         for one in (pipes.logged, pipes.printed):
             os.close(one.reader)
@@ -167,7 +216,7 @@ def _be_child(
         code = INTERRUPTED
     for number in STOPS:
         signal.signal(number, note_signal)  # an interruption while Python itself ends would show as a traceback
-    supervisor_pipe.tell(supervisor_pipe.END, code)
+    logs.tell(logs.END, code)
     gc.freeze()  # Python's end would walk all that torch has made, to free what goes with the process anyway
     raise SystemExit(code)
 
@@ -180,3 +229,58 @@ def interrupt_once(number: int, frame: FrameType | None) -> None:
     for each in STOPS:
         signal.signal(each, note_signal)
     raise KeyboardInterrupt
+
+
+# ----------------------------------------------------------------------------------------------------
+# The processes that this one has started, and those that they have started: which live, and how they are ended.
+
+LEAVE_SECONDS = 5.0  # in which what the child has started may end by itself, after an orderly end
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def reap(pid: int) -> int | None:
+    """Collect every child that has ended, adopted orphans too; the wait status of this one if it is among them."""
+    wait_status = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                break
+            if ended == pid:
+                wait_status = status
+    return wait_status
+
+
+def end_descendants(patience: float) -> None:
+    """End what the child has left running.
+
+    Args:
+        patience: seconds in which it may end by itself.
+    """
+    end = time.monotonic() + patience
+    while (left := descendants(os.getpid())) and time.monotonic() < end + LEAVE_SECONDS:
+        if time.monotonic() >= end:
+            for pid in left:
+                send_signal(pid, signal.SIGKILL)
+        time.sleep(0.02)
+        reap(0)
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below this one, where the system shows them under /proc."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name, _, fields = place.read_text().rpartition(")")
+            state, parent = fields.split()[:2]
+            if state not in "ZX":
+                parents[int(name.split()[0])] = int(parent)
+    below, generation = list[int](), {pid}
+    while generation := {child for child, parent in parents.items() if parent in generation}:
+        below += sorted(generation)
+    return below

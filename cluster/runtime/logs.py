@@ -5,21 +5,69 @@ A log call gives the event and its fields with `event_fields`. As text, only the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any, Literal, TextIO, cast
 from urllib.parse import quote
 
-from cluster.runtime import supervisor_pipe
-from landscape.core.errors import JobError, one_line, printable, shown
+from landscape.core.errors import INTERRUPTED, JobError, one_line, printable, shown
 from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
+
+# ----------------------------------------------------------------------------------------------------
+# The pipe over which a child reports to its supervisor. In a process without a supervisor nothing is reported.
+
+# The reports, one a line. From ORDERLY on a signal is answered by an orderly end, from ABRUPT on no more.
+ORDERLY, ABRUPT = "orderly", "abrupt"
+HERE = "here"  # user code computes in this process
+PACKED = "packed"  # the job is a packed problem, and no user code runs
+RAY = "ray"  # a private Ray is about to start; if it dies, the job can go on from the store with a new one
+ATTACHED = "attached"  # a cluster is attached to
+NO_RAY = "no-ray"  # there is neither a private Ray nor a cluster any more
+LOST = "lost"  # followed by why the private Ray is gone
+CONTEXT = "context"  # followed by the fields that every event has from now on, as quoted JSON
+END = "end"  # followed by the exit code
+
+_pipe: int | None = None
+ray_lost = False  # LOST has been reported: the supervisor says so to the user, and goes on
+avoid_here = False  # an earlier process died while it computed this job by itself
+
+
+def attach(pipe: int, here_failed: bool) -> None:
+    """Report over this pipe from now on.
+
+    Args:
+        here_failed: an earlier process died while user code computed in it.
+    """
+    global _pipe, avoid_here
+    _pipe, avoid_here = pipe, here_failed
+
+
+def supervised() -> bool:
+    """Whether this process has a supervisor."""
+    return _pipe is not None
+
+
+def tell(*words: object) -> None:
+    """Report to the supervisor: one of the words above, and what follows it."""
+    global ray_lost
+    ray_lost = ray_lost or words[0] == LOST
+    if _pipe is not None:
+        with contextlib.suppress(OSError):
+            os.write(_pipe, (" ".join(map(str, words)) + "\n").encode())
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
@@ -186,7 +234,7 @@ def bind(**fields: Any) -> None:
     for each in _json_lines():
         each.context.update(fields)
     if as_json():
-        supervisor_pipe.tell(supervisor_pipe.CONTEXT, quote(json.dumps(fields, default=str)))
+        tell(CONTEXT, quote(json.dumps(fields, default=str)))
 
 
 def write_remark_lines(text: str, event: str) -> None:
@@ -278,3 +326,56 @@ def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
             "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback
         )
         logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Variables of the environment, changed for a while.
+
+
+@contextlib.contextmanager
+def in_environment(name: str, value: str) -> Iterator[None]:
+    """Within the block a variable of the environment has this value, and afterwards its own."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+# ----------------------------------------------------------------------------------------------------
+# SIGINT and SIGTERM as a flag: the first asks for an orderly end, the second ends at once.
+
+
+@contextlib.contextmanager
+def graceful_stop() -> Iterator[Callable[[], bool]]:
+    """Within the block, the yielded function says whether a signal has come; afterwards signals act as before.
+
+    Enter it after `ray.init`, which installs a SIGTERM handler of its own. Outside the main thread, where Python
+    allows no handlers, nothing is installed.
+    """
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            if supervised():
+                return  # the supervisor counts signals, and this one may have come twice
+            os._exit(INTERRUPTED)
+        received.append(number)
+        with contextlib.suppress(RuntimeError):  # raised where the signal came while a line was being written
+            write_remark("stopping; again to stop at once", "stopping")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    tell(ORDERLY)
+    try:
+        yield lambda: bool(received)
+    finally:
+        tell(ABRUPT)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 
 from cluster.runtime.address import check_address, unreachable
-from cluster.runtime.asking import Asking
-from cluster.runtime.logs import in_detail
-from cluster.runtime.placement import Placement, Supply, placement
-from cluster.runtime.streams import without_native_text
-from cluster.runtime.supervisor_pipe import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
-from cluster.runtime.upload import upload
+from cluster.runtime.console import without_native_text
+from cluster.runtime.logs import ATTACHED, LOST, NO_RAY, RAY, in_detail, supervised, tell
+from cluster.runtime.placement import Asking, Placement, Supply, placement
+from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
 from landscape.core.errors import ClusterUnreachableError, JobError, one_line, stage
 

@@ -3,35 +3,216 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import ntpath
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
-from cluster.runtime.gitignore import FILES, Rule, ignored_by, read_rules
-from cluster.runtime.listing import (
-    BROKEN,
-    CACHES,
-    CIRCLE,
-    DEEP,
-    DEEPEST,
-    LARGEST_UPLOAD,
-    LEAVES,
-    SECRET,
-    SPECIAL,
-    THE_RUN,
-    UNNAMED,
-    UNREADABLE,
-    USUAL,
-    ListedFile,
-    Listing,
-    in_singular,
-    size_text,
-)
+from cluster.runtime.address import IN_A_RAY_JOB
+from cluster.runtime.logs import write_remark
+from cluster.runtime.placement import Shipped
 from landscape.core.errors import JobError, shown
+from landscape.model.packed_file import names_a_file, onnx_files
+
+# ----------------------------------------------------------------------------------------------------
+# Which files `.gitignore` and `.rayignore` exclude, by git's rules of matching.
+
+FILES = (".gitignore", ".rayignore")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One pattern of an ignore file.
+
+    Attributes:
+        folder: the ignore file's folder, relative to the job's folder; '' for the job's folder itself.
+        source: the ignore file's name.
+    """
+
+    folder: str
+    pattern: re.Pattern[str]
+    negated: bool
+    only_folders: bool
+    source: str
+
+    def matches(self, name: str, is_folder: bool) -> bool:
+        """Whether the pattern matches a name, which is relative to the job's folder."""
+        if self.only_folders and not is_folder:
+            return False
+        below = f"{self.folder}/" if self.folder else ""
+        return name.startswith(below) and self.pattern.fullmatch(name[len(below) :]) is not None
+
+
+def read_rules(text: str, folder: str, source: str) -> list[Rule]:
+    """The patterns of an ignore file, in their order."""
+    return [rule for line in text.splitlines() if (rule := _rule(line, folder, source)) is not None]
+
+
+def ignored_by(rules: Iterable[Rule], name: str, is_folder: bool) -> str:
+    """The ignore file whose pattern excludes `name`, '' where none does; the last pattern that matches decides."""
+    excluded_by = ""
+    for rule in rules:
+        if rule.matches(name, is_folder):
+            excluded_by = "" if rule.negated else rule.source
+    return excluded_by
+
+
+def _rule(line: str, folder: str, source: str) -> Rule | None:
+    text = re.sub(r"(?<!\\)[ \t]+$", "", line)
+    if not text or text.startswith("#"):
+        return None
+    negated = text.startswith("!")
+    text = text[1:] if negated else text
+    only_folders = text.endswith("/")
+    text = text.rstrip("/")
+    if not text:
+        return None
+    anywhere = "" if "/" in text else "(?:.*/)?"
+    try:
+        pattern = re.compile(anywhere + _expression(text.removeprefix("/")), re.DOTALL)
+    except re.error:
+        return None  # git takes a bracket without an end for a pattern that matches nothing
+    return Rule(folder, pattern, negated, only_folders, source)
+
+
+def _expression(glob: str) -> str:
+    """A git glob as a regular expression: `*` and `?` stay within a name, `**` spans folders."""
+    expression, at = "", 0
+    while at < len(glob):
+        rest = glob[at:]
+        if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
+            expression, at = f"{expression}(?:.*/)?", at + 3
+        elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
+            expression, at = f"{expression}.+", at + 2
+        elif bracket := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest):
+            within = bracket[2].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
+            expression, at = f"{expression}(?!/)[{'^' if bracket[1] else ''}{within}]", at + len(bracket[0])
+        elif rest[0] == "\\" and len(rest) > 1:
+            expression, at = expression + re.escape(rest[1]), at + 2
+        else:
+            word = {"*": "[^/]*", "?": "[^/]", "[": "(?!)"}.get(rest[0], re.escape(rest[0]))
+            expression, at = expression + word, at + 1
+    return expression
+
+
+# ----------------------------------------------------------------------------------------------------
+# The list of a job's folder: which files are sent to a cluster, and why the others are not.
+#
+# Ray's own packing follows links out of the folder and includes keys, so the archive is made here, from this list: what
+# a person is shown is what is sent.
+
+LARGEST_UPLOAD = 200 << 20  # bytes of all files
+DEEPEST = 60  # folders below one another
+CACHES = ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints")
+
+# The reasons for which a file or folder is not sent.
+SECRET = "may hold secrets"
+LEAVES = "links that leave the folder"
+CIRCLE = "links that run in a circle"
+BROKEN = "links to nothing"
+SPECIAL = "neither files nor folders"
+UNREADABLE = "unreadable"
+UNNAMED = "names that an archive cannot hold"
+DEEP = f"below more than {DEEPEST} folders"
+USUAL = "environments, caches and runs, which stay"
+THE_RUN = "the run itself"
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file that is sent: its name in the folder, its path with links resolved, its size and mode when listed."""
+
+    name: str
+    source: Path
+    size: int
+    mode: int
+
+
+@dataclass
+class Listing:
+    """The files of a folder that are sent, and what is not.
+
+    Attributes:
+        files: by their names in the folder.
+        omitted: name → reason; a name that ends in / is a folder.
+        empty: names of empty folders, which are sent too.
+    """
+
+    folder: Path
+    files: dict[str, ListedFile] = field(default_factory=dict)
+    omitted: dict[str, str] = field(default_factory=dict)
+    empty: set[str] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that are sent."""
+        return sum(file.size for file in self.files.values())
+
+    def only(self, names: Collection[str], why: str) -> Listing:
+        """The same listing with only these of its files; the others are omitted, all for the reason `why`."""
+        dropped = {name: why for name in self.files if name not in names}
+        kept = {name: self.files[name] for name in self.files if name in names}
+        return Listing(self.folder, kept, self.omitted | dropped)
+
+    def why_omitted(self, name: str) -> str:
+        """The reason why a file is omitted: its own, or that of a folder above it; '' where there is none."""
+        parts = name.split("/")
+        above = ["/".join(parts[:k]) + "/" for k in range(1, len(parts))]
+        return next((self.omitted[place] for place in (name, f"{name}/", *above) if place in self.omitted), "")
+
+
+def in_singular(reason: str) -> str:
+    """A reason as it is said of one file."""
+    return {LEAVES: "a link that leaves the job file's folder", CIRCLE: "a link that runs in a circle"}.get(
+        reason, reason
+    )
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for people: 1.5 MB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def listing_lines(listing: Listing) -> list[str]:
+    """A line for every file that is sent, with its size, then one for everything that is not, with the reason."""
+    lines = [f"travels: {file.name}, {file.size} bytes" for _, file in sorted(listing.files.items())]
+    lines += [f"travels: {name}, an empty folder" for name in sorted(listing.empty)]
+    lines += [f"stays: {shown(name)[1:-1]} ({in_singular(why)})" for name, why in sorted(listing.omitted.items())]
+    return [*lines, f"{len(listing.files)} files travel, {size_text(listing.size)}"]
+
+
+def omitted_line(listing: Listing, most: int = 6) -> str:
+    """What is not sent, grouped by reason, in one line; '' where that is only the run and caches.
+
+    Args:
+        most: how many names are given for each reason.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name, why in sorted(listing.omitted.items()):
+        if why != THE_RUN and name.rstrip("/").rpartition("/")[2] not in CACHES:
+            by_reason.setdefault(why, []).append(shown(name)[1:-1])
+    if not by_reason:
+        return ""
+    parts = []
+    for why, names in by_reason.items():
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        parts.append(f"{', '.join(names[:most])}{more} ({why})")
+    return f"not sent with the job: {'; '.join(parts)}"
+
+
+# ----------------------------------------------------------------------------------------------------
 
 MOST_ENTRIES = 100_000
 IGNORED_UPLOADS = (".venv", "venv", "runs", "node_modules", *CACHES)
@@ -248,3 +429,140 @@ def _refuse_large(listing: Listing) -> None:
         f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own (largest: "
         f"{', '.join(f'{shown(each.name)} {size_text(each.size)}' for each in largest)})"
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The archive that a cluster is sent: the listed files as a zip.
+
+
+def read_file(listed: ListedFile, root: Path) -> bytes:
+    """The content of a file that was listed.
+
+    Args:
+        root: the job's folder, with links resolved; a file that no longer lies in it is refused.
+
+    Raises:
+        JobError: the file cannot be read, was replaced since it was listed, or is being written.
+    """
+    for _ in range(2):
+        content = _read_once(listed, root)
+        if content is not None:
+            return content
+    raise JobError(
+        f"job: {shown(listed.name)} changes while it is packed; send the job when it is written, or move it elsewhere"
+    )
+
+
+def _read_once(listed: ListedFile, root: Path) -> bytes | None:
+    """The content; None where the file changed while it was read."""
+    refused = f"job: {shown(listed.name)} cannot be packed: "
+    # Links were resolved when it was listed: a link that is here now may lead out of the folder.
+    if listed.source.resolve() != listed.source or not listed.source.is_relative_to(root):
+        raise JobError(f"{refused}it has become a link; give the command again")
+    try:
+        handle = os.open(listed.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise JobError(f"{refused}{error.strerror}; mend its rights or move it elsewhere") from None
+    with open(handle, "rb") as file:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            raise JobError(f"{refused}it is no file any more; give the command again")
+        if before.st_size > LARGEST_UPLOAD:
+            raise JobError(f"{refused}it has grown to more than {LARGEST_UPLOAD >> 20} MiB; move it elsewhere")
+        content = file.read(before.st_size + 1)
+        after = os.fstat(handle)
+    same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    return content if same and len(content) == before.st_size else None
+
+
+def archive(listing: Listing) -> bytes:
+    """The listed files as a zip; the same files give the same bytes, so that a cluster keeps one copy of them."""
+    root, held = listing.folder.resolve(), io.BytesIO()
+    with zipfile.ZipFile(held, "w") as packed:
+        for name in sorted(listing.empty):
+            packed.writestr(_entry(name, 0o755), b"")
+        for name, listed in sorted(listing.files.items()):
+            packed.writestr(_entry(name, listed.mode), read_file(listed, root))
+    return held.getvalue()
+
+
+def _entry(name: str, mode: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.external_attr = mode << 16
+    return entry
+
+
+@contextlib.contextmanager
+def archived(listing: Listing) -> Iterator[Path]:
+    """The archive as a file that exists while the block runs; only its owner may read it.
+
+    Raises:
+        JobError: a listed file cannot be packed.
+    """
+    with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
+        path = Path(folder) / "job.zip"
+        path.write_bytes(archive(listing))
+        yield path
+
+
+# ----------------------------------------------------------------------------------------------------
+# A portable problem on its way to a cluster: the file travels, and nothing else.
+
+
+def travelling_folder(folder: Path) -> Path:
+    """The folder that a job's files travel from: its own, or the one that holds the file of a packed job."""
+    return folder.parent if is_packed(folder) else folder
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether what a job's paths are relative to is a portable problem, which holds all that the job names."""
+    return names_a_file(str(folder))
+
+
+def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+    """The listing of a packed job: its file, and what is asked for.
+
+    Raises:
+        JobError: one of these cannot be sent, or is too large.
+    """
+    return list_files(file.parent, run, [file.name, *include])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The job's folder, sent to a cluster that is attached.
+
+
+@contextlib.contextmanager
+def upload(job: Shipped) -> Iterator[dict[str, Any]]:
+    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there.
+
+    Empty where the callback is installed, and inside a Ray job, which has a working directory already.
+
+    Raises:
+        JobError: the folder holds more than can be shipped.
+    """
+    required = callback_files(job)
+    if not required or IN_A_RAY_JOB in os.environ:
+        yield {}
+        return
+    if is_packed(job.folder):
+        listing = packed_listing(job.folder, job.run_path)
+    else:
+        listing = list_folder(job.folder, job.run_path, required=required)
+    if line := omitted_line(listing):
+        write_remark(line, "files")
+    with archived(listing) as path:
+        yield {"working_dir": str(path)}
+
+
+def callback_files(job: Shipped) -> list[str]:
+    """The callback's module or package, or the portable problem, in the job's folder; empty where it is installed."""
+    if not isinstance(job.problem, str):
+        return []
+    if names_a_file(job.problem):
+        inside = not Path(job.problem).is_absolute() or is_packed(job.folder)
+        return [Path(job.problem).name if is_packed(job.folder) else job.problem] if inside else []
+    if files := onnx_files(job.problem):
+        return [name for name in files if not Path(name).is_absolute()]
+    top = job.problem.partition(":")[0].partition(".")[0]
+    return [name for name in (f"{top}.py", top) if (job.folder / name).is_file() or (job.folder / name).is_dir()]

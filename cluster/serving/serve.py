@@ -14,10 +14,9 @@ from typing import Any
 
 import uvicorn
 
-from cluster.runtime.environment import in_environment
+from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
-from cluster.runtime.signals import graceful_stop
 from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
 from cluster.serving.landscapes import KeptFiles, keeping

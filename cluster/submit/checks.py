@@ -6,10 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cluster.runtime.listing import Listing
-from cluster.runtime.packed import is_packed, packed_listing
-from cluster.runtime.shipping import list_folder
-from cluster.runtime.upload import callback_files
+from cluster.runtime.shipping import Listing, callback_files, is_packed, list_folder, packed_listing
 from cluster.submit.work import SentTraining, Work, has_files
 from landscape.core.errors import JobError, shown
 from landscape.core.folders import locate

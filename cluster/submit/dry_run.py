@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.runtime.listing import SECRET, THE_RUN, Listing
-from cluster.runtime.packed import travelling_folder
+from cluster.runtime.shipping import SECRET, THE_RUN, Listing, travelling_folder
 from landscape.core.errors import JobError, flat, shown
 from landscape.job.job import Job
 

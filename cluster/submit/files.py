@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.runtime.archive import read_file
-from cluster.runtime.listing import LEAVES, Listing
+from cluster.runtime.shipping import LEAVES, Listing, read_file
 from cluster.submit.checks import folder_listing, named_files
 from cluster.submit.work import Work
 from landscape.core.errors import JobError, shown

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cluster.runtime.archive import archived
-from cluster.runtime.listing import Listing
+from cluster.runtime.shipping import Listing, archived
 from cluster.submit.attempts import ENDED
 from cluster.submit.ray_jobs import translated_errors
 from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, first_line, quoted

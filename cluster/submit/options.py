@@ -13,7 +13,7 @@ from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Words
 from landscape.core.errors import Interrupted
 
 if TYPE_CHECKING:
-    from cluster.runtime.listing import Listing
+    from cluster.runtime.shipping import Listing
     from cluster.submit.submission import Submission
     from cluster.submit.work import Work
     from landscape.job.job import Job
@@ -88,7 +88,7 @@ class SubmitOptions:
 
 def tell_files(listing: Listing, everything: bool) -> None:
     """Say which files are sent and which are not: file by file, or in one line what somebody might miss."""
-    from cluster.runtime.listing import listing_lines, omitted_line
+    from cluster.runtime.shipping import listing_lines, omitted_line
 
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):

@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
-from cluster.runtime.environment import in_environment
-from cluster.runtime.logs import take_over
+from cluster.runtime.logs import in_environment, take_over
 from cluster.submit.submission import first_line
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Whole
-from cluster.runtime.packed import travelling_folder
+from cluster.runtime.shipping import travelling_folder
 from cluster.submit.options import SubmitOptions
 from landscape.core.errors import JobError, shown
 

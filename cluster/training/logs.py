@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from cluster.runtime.streams import forgiving
+from cluster.runtime.console import forgiving
 from cluster.training.reading import log_path
 from landscape.core.files import Folder, Log
 from landscape.core.folders import open_folder

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from cluster.runtime.logs import graceful_stop
 from cluster.runtime.options import checked_workers
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, supply
-from cluster.runtime.signals import graceful_stop
 from cluster.training.job import TrainingJob, plan_of
 from cluster.training.report import Report
 from cluster.training.settings import ray_train_settings

@@ -14,9 +14,9 @@ import torch
 
 from cluster.driver.short_jobs import may_run_here
 from cluster.runtime.console import is_watched
+from cluster.runtime.logs import graceful_stop
 from cluster.runtime.placement import Placement, refuse_too_few_places
 from cluster.runtime.session import ray_session, supply
-from cluster.runtime.signals import graceful_stop
 from cluster.training.function import TrainFunction, named_function, parameters_of
 from cluster.training.job import TrainingJob, plan_of
 from cluster.training.launching import command_of, former_function, launched

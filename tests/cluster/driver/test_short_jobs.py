@@ -14,7 +14,7 @@ import cluster
 from cluster.driver import run as driver
 from cluster.driver.short_jobs import is_worth_it, may_run_here
 from cluster.driver.starting import LONGEST_HERE
-from cluster.runtime import supervisor_pipe
+from cluster.runtime import logs
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted
 from landscape.store.landscape import LandscapeStore
@@ -53,9 +53,9 @@ def test_whoever_asks_for_ray_gets_it(monkeypatch):
     assert not may_run_here(None, "auto", None, 0)
     assert not may_run_here(None, None, 2, 0)
     assert not may_run_here(None, None, None, 2)
-    monkeypatch.setattr(supervisor_pipe, "avoid_here", True)
+    monkeypatch.setattr(logs, "avoid_here", True)
     assert not may_run_here(None, None, None, 0)
-    monkeypatch.setattr(supervisor_pipe, "avoid_here", False)
+    monkeypatch.setattr(logs, "avoid_here", False)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert not may_run_here(None, None, None, 0)
 

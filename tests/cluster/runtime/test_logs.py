@@ -15,10 +15,11 @@ import pytest
 from cluster.driver import journal
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.worker import Receipt
-from cluster.runtime import logs, supervisor_pipe
+from cluster.runtime import logs
+from cluster.runtime import logs as supervisor_pipe
 from cluster.runtime.child import Child, ChildPipes, Pipe
 from cluster.runtime.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
-from cluster.runtime.relaying import relay_output
+from cluster.runtime.supervision import relay_output
 from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, JobError
 

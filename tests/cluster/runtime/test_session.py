@@ -14,7 +14,7 @@ import pytest
 import warm_workers
 
 from cluster.runtime.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
-from cluster.runtime.upload import upload
+from cluster.runtime.shipping import upload
 from landscape.core.errors import JobError
 from landscape.job.job import Job
 from landscape.store.results import open_run

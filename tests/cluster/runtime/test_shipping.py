@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime.archive import archive
-from cluster.runtime.gitignore import ignored_by, read_rules
-from cluster.runtime.listing import LEAVES, SECRET, listing_lines, omitted_line
-from cluster.runtime.shipping import is_secret, list_folder
+from cluster.runtime.shipping import (
+    LEAVES,
+    SECRET,
+    archive,
+    ignored_by,
+    is_secret,
+    list_folder,
+    listing_lines,
+    omitted_line,
+    read_rules,
+)
 from landscape.core.errors import JobError
 
 SECRETS = [

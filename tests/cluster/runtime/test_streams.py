@@ -123,7 +123,7 @@ def test_the_last_words_of_a_process_that_dies_are_events_of_its_run_as_well(she
 
 MANY_LINES = """
 import os, threading
-from cluster.runtime import logs, streams, supervision
+from cluster.runtime import logs, console as streams, supervision
 
 logs.begin(["--log-format=json"])
 streams.own()

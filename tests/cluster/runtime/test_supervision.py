@@ -17,13 +17,9 @@ import pytest
 from faults import assert_undisturbed
 
 import landscape
-from cluster.runtime import supervisor_pipe, watching
-from cluster.runtime.child import Child, ChildPipes, ChildReport, Pipe
-from cluster.runtime.descendants import descendants
-from cluster.runtime.judging import RESTARTS, Ended, judge
-from cluster.runtime.relaying import relay_output
-from cluster.runtime.signal_pipe import read_signals
-from cluster.runtime.watching import ChildStop, watch
+from cluster.runtime import logs, supervision
+from cluster.runtime.child import Child, ChildPipes, ChildReport, Pipe, descendants, read_signals
+from cluster.runtime.supervision import RESTARTS, ChildStop, Ended, judge, relay_output, watch
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.job.job import Job
 from landscape.store.results import open_run
@@ -128,7 +124,7 @@ def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, e
 
 
 def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatch):
-    monkeypatch.setattr(watching, "LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 0.0)
     (told_of, tells), orders, pipes = os.pipe(), Pipe.new(), ChildPipes(Pipe.new(), Pipe.new())
     for each in (told_of, orders.reader):
         os.set_blocking(each, False)
@@ -152,8 +148,8 @@ def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatc
 
 
 def test_nothing_is_told_where_nobody_listens():
-    assert not supervisor_pipe.supervised()
-    supervisor_pipe.tell(supervisor_pipe.RAY)
+    assert not logs.supervised()
+    logs.tell(logs.RAY)
 
 
 # -- real commands -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import yaml
 from kuberay_schemas import check_manifest
 
 from cluster.runtime import address as attach
-from cluster.runtime.listing import ListedFile, Listing
+from cluster.runtime.shipping import ListedFile, Listing
 from cluster.submit import jobs, kuberay
 from cluster.submit import slurm as script
 from cluster.submit.attempts import next_attempt
