@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.analysis.connect.bending import Bend, train_bend
 from landscape.analysis.connect.connect import Connection, connect
-from landscape.analysis.connect.curve import Training
+from landscape.analysis.connect.curve import Bend, Training, train_bend
 from landscape.analysis.connect.matching import Matched, match_weights
 
 __all__ = ["Bend", "Connection", "Matched", "Training", "connect", "match_weights", "train_bend"]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.analysis.checks.checking import check_landscape
+from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import MARKS
 from landscape.studies import pictures
 from landscape.studies.data import handwriting

@@ -67,18 +67,16 @@ def compare(
         Keep the loss per bit width and the steps with the quantised landscape; its report and the page show them.
     """
     who.check()
-    from landscape.analysis.sides import sides_of
+    from landscape.analysis.quantised import sides_of
 
     sides = sides_of(first, second)
     given = {"bits": bits, "points": points, "steps": steps, "patch": patch, "out": out, "to": to, "keep": keep or None}
     if sides is None:
         _compare_measures(first, second, given, json)
         return
-    from landscape.analysis.keeping import check_keepable
-    from landscape.analysis.keeping import keep as keep_found
-    from landscape.analysis.pictures import FORMATS, write_pictures
-    from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes
-    from landscape.analysis.quantised_report import document, lines_of
+    from landscape.analysis.quantised import Compare, asked_bits, check_keepable, compare_landscapes
+    from landscape.analysis.quantised import keep as keep_found
+    from landscape.analysis.quantised_report import FORMATS, document, lines_of, write_pictures
     from landscape.views.exporting import check_formats
 
     if to is not None and out is None:
@@ -123,7 +121,7 @@ def _whole(name: str, value: int | None, usual: int, most: int | None = None) ->
 
 def _compare_measures(first: str, second: str, given: Mapping[str, object], json: bool) -> None:
     from landscape.analysis.measures.comparison import compare as compare_targets
-    from landscape.analysis.measures.targets import targets_of
+    from landscape.analysis.measures.comparison import targets_of
     from landscape.views.prepare.measures import comparison_lines
 
     odd = next((name for name, value in given.items() if value is not None), None)

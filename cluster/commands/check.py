@@ -64,7 +64,7 @@ def check_all(
     who: WorkerOptions = ANYONE,
 ) -> dict[str, Checks]:  # fmt: skip
     """Check landscapes of a run one after another, and keep what is found where the run can be written."""
-    from landscape.analysis.checks.checking import check_landscape, keep_checks
+    from landscape.analysis.checks.table import check_landscape, keep_checks
 
     found = {}
     with diverted():
@@ -81,6 +81,6 @@ def check_all(
 
 def texts_of(found: dict[str, Checks]) -> str:
     """What was found of several landscapes, as text."""
-    from landscape.analysis.checks.telling import checks_text
+    from landscape.analysis.checks.check import checks_text
 
     return "\n\n".join(checks_text(name, checks) for name, checks in found.items())

@@ -13,8 +13,7 @@ from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
-    from landscape.analysis.connect.connect import Connection
-    from landscape.analysis.connect.ways import Values1D
+    from landscape.analysis.connect.connect import Connection, Values1D
     from landscape.surface.barriers import Barrier, Curve
 
 
@@ -91,9 +90,9 @@ def connect(
     if table is not None and not match:
         raise JobError("table: goes with --match only; give both, or neither")
     given = read_bound_job(job, run=run)
+    from landscape.analysis.connect.connect import POINTS
     from landscape.analysis.connect.connect import connect as connect_networks
     from landscape.analysis.connect.curve import Training
-    from landscape.analysis.connect.ways import POINTS
 
     settings: dict[str, Any] = {
         "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,

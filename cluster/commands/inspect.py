@@ -45,8 +45,7 @@ def inspect(
         Which to ask, of docs/howto/inspect.md: names, or NAME=THRESHOLD, separated by commas; default: all.
     """
     who.check()
-    from landscape.analysis.inspection import inspect_point
-    from landscape.analysis.telling import inspection_text, plain_inspection
+    from landscape.analysis.inspection import inspect_point, inspection_text, plain_inspection
 
     bind(run=run)
     point = None if at is None else _coordinates(at)

@@ -49,9 +49,7 @@ def measure(
         Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
     """
     who.check()
-    from landscape.analysis.measures.measure import origins_of
-    from landscape.analysis.measures.measuring import Asked
-    from landscape.analysis.measures.recording import record
+    from landscape.analysis.measures.measure import Asked, origins_of, record
     from landscape.model.snapshots import read_trajectory
     from landscape.views.prepare.measures import lines_of
 

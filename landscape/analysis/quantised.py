@@ -6,11 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape import __version__
 from landscape.analysis.quantised_steps import (
     PATCH_CHANGES,
     Patch,
@@ -22,17 +25,142 @@ from landscape.analysis.quantised_steps import (
     points_of_line,
     rows_of_patch,
 )
-from landscape.analysis.sides import Side, refuse_apart
 from landscape.compute.executor import AtPoints, Calculator, Calculators, Setting, here, setting_of
 from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_job
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.core.lock import driver_alive
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
-from landscape.surface.surface import NOT_COMPUTED, stored_stderr
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import keep_with_landscape, writing
+from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
+from landscape.surface.surface import NOT_COMPUTED, Surface, stored_stderr
 from landscape.views.prepare.tables import duration
+
+# ----------------------------------------------------------------------------------------------------
+# The two landscapes that are compared, found by `RUN:NAME`, and what keeps them apart.
+
+
+@dataclass(frozen=True)
+class Side:
+    """One landscape of a run, `run` as it was written and `path` where it lies."""
+
+    run: str
+    path: str
+    store: LandscapeStore
+
+    @property
+    def name(self) -> str:
+        """The name of the landscape."""
+        return self.store.name
+
+    @property
+    def label(self) -> str:
+        """What texts call it: RUN:NAME."""
+        return f"{self.run}:{self.name}"
+
+    @cached_property
+    def surface(self) -> Surface:
+        """Its values, without its levels."""
+        return self.store.read_surface()
+
+    @property
+    def rounding(self) -> str:
+        """What is rounded there, in words."""
+        return self.store.record.rounding_in_words or "nothing rounded"
+
+
+def sides_of(first: str, second: str) -> tuple[Side, Side] | None:
+    """Both landscapes; None where neither text names one, as it may name the measures of weights.
+
+    Raises:
+        JobError, NotFoundError: one of them names a landscape, and the other one does not.
+    """
+    found = [_side_of(text) for text in (first, second)]
+    if found[0] is None and found[1] is None:
+        return None
+    for text, side in zip((first, second), found, strict=True):
+        if side is None:
+            raise _missing(text)
+    assert found[0] is not None
+    assert found[1] is not None
+    return found[0], found[1]
+
+
+def _side_of(text: str) -> Side | None:
+    run, colon, name = text.rpartition(":")
+    if not colon or not run or not open_folder(run).exists() or name not in landscape_names(open_folder(run).name):
+        return None
+    path = open_folder(run).name
+    return Side(run, path, LandscapeStore.open(path, name))
+
+
+def _missing(text: str) -> LandscapeError:
+    """What a text that names no landscape is told, beside one that does."""
+    run, colon, name = text.rpartition(":")
+    known = landscape_names(open_folder(run).name) if colon and run and open_folder(run).exists() else []
+    if known:
+        return NotFoundError(f"landscape {shown(name)} is not in run {shown(run)}; {nearest(name, known)}")
+    return JobError(f"compare: must be two landscapes or two sets of weights, RUN:NAME each, not {shown(text)}")
+
+
+def refuse_apart(first: Side, second: Side) -> None:
+    """Refuse landscapes that are not of one plane and the same samples.
+
+    Raises:
+        JobError: says everything in which they differ.
+        LandscapeError: the coordinates of one are damaged.
+    """
+    records = [side.store.record for side in (first, second)]
+    for side, record in zip((first, second), records, strict=True):
+        if record.is_imported or record.identity is None:
+            raise JobError(f"landscape {shown(side.name)} was computed by no job, and what it is of is not known")
+    one, two = (record.identity for record in records if record.identity is not None)
+    like = f"compute the second one with `like: {first.name}`"
+    like += "" if first.path == second.path else f", in the run {first.run}"
+    both = "" if first.path == second.path else ", a report of both runs"
+    shows = f"`landscape.views.compare`{both} or the comparison on the page of `landscape view` shows them as they are"
+    samples = "take the same data, num_samples and seed in both jobs"
+    differ = [
+        (f"{name} ({other})", remedy)
+        for name, other, remedy, same in (
+            ("origin", "other weights", "", one.origin == two.origin),
+            ("samples", "other data", samples, one.samples == two.samples),
+            ("num_samples", f"{one.num_samples} and {two.num_samples}", samples, one.num_samples == two.num_samples),
+            ("seed", f"{one.seed} and {two.seed}", samples, one.seed == two.seed),
+            ("batch_norm", f"{one.batch_norm} and {two.batch_norm}", "give both jobs the same batch_norm",
+             one.batch_norm == two.batch_norm),
+            ("directions", "other axes", like, first.store.direction_digests() == second.store.direction_digests()),
+            ("coordinates", "other points", like, _same_points(first, second)),
+        )
+        if not same
+    ]  # fmt: skip
+    if differ:
+        fields, remedies = ", ".join(field for field, _ in differ), dict.fromkeys(remedy for _, remedy in differ)
+        # No job makes two networks one; they can be shown, and not subtracted sample by sample.
+        way = "these are two networks, and" if one.origin != two.origin else f"{' and '.join(remedies)}; or"
+        raise JobError(
+            f"compare: {first.label} and {second.label} must have one plane and the same samples; they differ in "
+            f"{fields}; {way} {shows}"
+        )
+
+
+def _same_points(first: Side, second: Side) -> bool:
+    grids = []
+    for side in (first, second):
+        grid = side.store.grid()
+        if grid is None:
+            raise LandscapeError(f"landscape {shown(side.name)}: its coordinates are damaged; its job mends them")
+        grids.append(grid.coordinates)
+    return len(grids[0]) == len(grids[1]) and all(map(np.array_equal, *grids))
+
+
+# ----------------------------------------------------------------------------------------------------
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
 HERE = here()
@@ -290,3 +418,69 @@ def asked_bits(text: str) -> tuple[int, ...]:
             raise JobError(f"bits: must be from 1 to {MOST_BITS}, the smaller first, not {part.strip()!r}")
         found.update(range(low, high + 1))
     return tuple(sorted(found))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Keeps what was found of rounding with the quantised landscape, whose report and page show it.
+
+MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened
+
+
+def check_keepable(first: Side, second: Side, steps: int) -> None:
+    """Refuse what could not be kept, before anything is computed.
+
+    Raises:
+        JobError: neither landscape is quantised, or the line has too many points.
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
+    side = _rounded_one(first, second)
+    if steps > MOST_KEPT:
+        raise JobError(f"steps: must be at most {MOST_KEPT} with --keep, not {steps}")
+    refuse_unwritable(side.path)
+    if driver_alive(side.path):
+        with writing(side.path):  # refused now, and not after the work
+            pass
+
+
+def keep(found: Comparison) -> None:
+    """Put the curve over the bits and the steps into the document of the quantised landscape.
+
+    What was kept before, over the same samples, and was not asked for now stays.
+
+    Raises:
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
+    side = _rounded_one(found.first, found.second)
+    samples = side.store.record.num_samples
+    known = LandscapeStore.open(side.path, side.name).record.compared
+    if known is None or known.samples != samples:
+        known = ComparedRecord(samples=samples)
+    now = replace(known, when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__)
+    if found.bits:
+        unrounded = {name: finite_or_none(value) for name, value in found.plain.items()}
+        now = replace(now, unrounded=unrounded, bits=tuple(map(_of_bits, found.bits)))
+    if (line := found.steps) is not None:
+        steps = StepsRecord(
+            axis=line.axis, at=_plain(line.at), unrounded=_plain(line.plain), rounded=_plain(line.rounded)
+        )
+        now = replace(now, steps=steps)
+    keep_with_landscape(side.path, side.name, compared=now)
+
+
+def _rounded_one(first: Side, second: Side) -> Side:
+    """The quantised landscape, the second one where both are."""
+    for side in (second, first):
+        if side.store.record.quantisation is not None:
+            return side
+    raise JobError("keep: must be of landscapes one of which is quantised, and neither is; leave keep out")
+
+
+def _of_bits(each: AtBits) -> BitsRecord:
+    return BitsRecord(
+        bits=each.bits, values={name: finite_or_none(value) for name, value in each.values.items()},
+        difference=finite_or_none(each.difference), stderr=finite_or_none(each.stderr),
+    )  # fmt: skip
+
+
+def _plain(values: Floats) -> tuple[float | None, ...]:
+    return tuple(map(finite_or_none, values.tolist()))

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, refine, run
-from landscape.analysis.checks.checking import keep_checks
+from landscape.analysis.checks.table import keep_checks
 from landscape.surface.record_entries import Check, Checks
 
 CHECKS = Checks(

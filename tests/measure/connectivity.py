@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.analysis.connect.bending import point_on, train_bend
-from landscape.analysis.connect.curve import Training
+from landscape.analysis.connect.curve import Training, point_on, train_bend
 from landscape.analysis.connect.matching import match_weights
 from landscape.model.parameters import state_of
 from landscape.problem.samples import Rows

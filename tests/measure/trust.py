@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.analysis.checks.checking import check_landscape, keep_checks
-from landscape.analysis.checks.telling import checks_text
+from landscape.analysis.checks.check import checks_text
+from landscape.analysis.checks.table import check_landscape, keep_checks
 from landscape.recipes.cifar10 import normalise, read_cifar10
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-train-10000.npz"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscape import Problem
 from landscape.analysis.measures.lines import Base
-from landscape.analysis.measures.slope import Slope
+from landscape.analysis.measures.worst import Slope
 from landscape.compute.executor import LocalCalculator, Setting
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob

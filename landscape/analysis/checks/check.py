@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
 
-from landscape.analysis.checks.curvature import AlongAxis
 from landscape.analysis.checks.evaluations import Asker
 from landscape.analysis.checks.evidence import Evidence
+from landscape.analysis.checks.geometry import AlongAxis
 from landscape.analysis.checks.statistics import OnPath
-from landscape.analysis.checks.words import NotJudged
+from landscape.analysis.checks.values import NotJudged
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats, Index
 from landscape.core.quantisation import Quantisation
 from landscape.problem.supervised import guessing_of
+from landscape.surface.record_entries import MARKS, Checks
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
@@ -203,3 +205,20 @@ class Scene:
     def hessian_of_axes(self) -> Floats:
         """dᵢᵀHdⱼ over all samples [axes, axes]."""
         return self.differentiable.hessian_of_axes()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the checks of a landscape found, as text.
+
+WIDTH = 92
+
+_wrapped = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+
+
+def checks_text(name: str, checks: Checks) -> str:
+    """The verdict, and what each check found."""
+    lines = [_wrapped(f"{name}: can this picture be trusted? {checks.verdict}")]
+    for check in checks.told:
+        said = f"{check.text}; {check.remedy}" if check.remedy else check.text
+        lines.append(_wrapped(said, initial_indent=f" {MARKS[check.state]} "))
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.analysis.checks.curvature import AlongAxis, Differences
+from landscape.analysis.checks.geometry import AlongAxis, Differences
 from landscape.compute.eigen_stores import bytes_of_bases
 from landscape.compute.executor import (
     AtPoints,

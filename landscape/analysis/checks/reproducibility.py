@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from landscape.analysis.checks.words import check, number, percent
+from landscape.analysis.checks.values import check, number, percent
 from landscape.core.grid import Floats
 from landscape.surface.record_entries import Check
 

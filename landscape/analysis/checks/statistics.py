@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from landscape.analysis.checks.centre import CLOSE
 from landscape.analysis.checks.geometry import ORDER, SMALL_GAP, beside
-from landscape.analysis.checks.words import NotJudged, check, number, percent
+from landscape.analysis.checks.values import CLOSE, NotJudged, check, number, percent
 from landscape.core.plan import RECALIBRATE
 from landscape.surface.record import SEEN
 from landscape.surface.record_entries import Check, CheckState

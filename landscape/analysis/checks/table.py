@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
-from landscape.analysis.checks import (
-    centre,
-    curvature,
-    geometry,
-    lines,
-    reproducibility,
-    resolution,
-    statistics,
-    values,
-)
+from landscape import __version__
+from landscape.analysis.checks import geometry, reproducibility, statistics, values
+from landscape.analysis.checks import geometry as curvature
+from landscape.analysis.checks import geometry as lines
+from landscape.analysis.checks import values as centre
+from landscape.analysis.checks import values as resolution
 from landscape.analysis.checks.check import Scene
 from landscape.analysis.checks.evaluations import Asker
-from landscape.analysis.checks.grids import at_centre, held_by, highest_share, resolution_of, ways_between
-from landscape.analysis.checks.words import NotJudged
-from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError
+from landscape.analysis.checks.evidence import Evidence, at_centre, held_by, highest_share, resolution_of, ways_between
+from landscape.analysis.checks.values import NotJudged, check
+from landscape.compute.executor import Calculators, here
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded import Callback, recorded_job
+from landscape.core.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, message_of
 from landscape.core.grid import Floats, Index
 from landscape.job.directions.random import RandomDirection
 from landscape.job.recorded import with_defaults_of
 from landscape.model.layer_rules import inspect_command
-from landscape.surface.record_entries import Check
+from landscape.store.results import keep_with_landscape, open_run
+from landscape.surface.record_entries import Check, Checks
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, ProjectedPath, Surface
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
@@ -466,3 +469,91 @@ CHECKS: Mapping[str, tuple[str, Callable[[Scene], Check]]] = {
     "15": ("holes", _holes),
 }
 """Each by its number: its name and what carries it out."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# A landscape that is checked from its beginning to its end: its job made anew, the checks, and their record.
+
+EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
+CHECK_AGAIN = "mend that and check again; --problem and --folder name the callback where it is another one now"
+IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
+
+HERE = here()
+
+
+def check_landscape(
+    run: str | Path,
+    name: str,
+    *,
+    deep: bool = False,
+    problem: Callback | None = None,
+    folder: Path | None = None,
+    calculator: Calculators = HERE,
+) -> Checks:
+    """Check a landscape of a run; `keep_checks` then keeps what was found with it.
+
+    Where its job cannot be made anew, the checks that evaluate are not judged and say why, and neither is the landscape
+    (`Checks.not_judged`). Of an imported one the values are all that is judged.
+
+    Args:
+        deep: look for the steepest direction too, by Lanczos: about 60 Hessian products.
+        problem: the callback; default: the one that the landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+        calculator: gives who answers questions about the landscape; default: this process.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        LandscapeError: the landscape cannot be read.
+        JobError: the callback that was named does not give this landscape.
+        ClusterUnreachableError, Interrupted: as computing does.
+    """
+    path, begin = open_run(run).path, time.monotonic()
+    evidence = Evidence.of(path, name)
+    try:
+        prepared = prepare(recorded_job(path, evidence.store, problem, folder))
+    except LandscapeError as error:
+        if problem is not None or folder is not None:
+            raise
+        why_not = IMPORTED if evidence.record.is_imported else message_of(error)
+        scene = Scene(evidence, None, why_not, deep)
+        results = _carried_out(scene)
+    else:
+        landscape = prepared.landscapes[0]
+        with calculator(prepared, landscape, EVALUATIONS * (5 if deep else 1)) as answers:
+            scene = Scene(evidence, Asker(prepared, landscape, answers, evidence.store.directions()), "", deep)
+            results = _carried_out(scene)
+    return Checks(
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        points=evidence.points_done,
+        evaluations=0 if scene.asker is None else scene.asker.evaluations,
+        seconds=round(time.monotonic() - begin, 3),
+        deep=deep,
+        imported=evidence.record.is_imported,
+        eigenvalues=evidence.record.convexity is not None,
+        results=tuple(results),
+    )
+
+
+def _carried_out(scene: Scene) -> list[Check]:
+    results = []
+    for number, (name, carry_out) in CHECKS.items():
+        try:
+            results.append(carry_out(scene))
+        except NotJudged as reason:
+            remedy = CHECK_AGAIN if str(reason) == scene.why_not and not scene.evidence.record.is_imported else ""
+            results.append(check(number, name, "unjudged", f"{name}: {reason}", remedy))
+        except (Interrupted, ClusterUnreachableError):
+            raise
+        except LandscapeError as error:
+            results.append(check(number, name, "unjudged", f"{name}: {message_of(error)}"))
+    return results
+
+
+def keep_checks(run: str | Path, name: str, checks: Checks) -> None:
+    """Keep what the checks of a landscape found with it, where figures, report and page show it; no part of its values.
+
+    Raises:
+        LandscapeError: another process writes the run, or it cannot be written.
+    """
+    keep_with_landscape(open_run(run).path, name, checks=checks)

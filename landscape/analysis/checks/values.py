@@ -7,10 +7,68 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from landscape.analysis.checks.words import NotJudged, check, number, percent
-from landscape.core.plan import RECALIBRATE
+from landscape.core.plan import RECALIBRATE, BatchNorm
 from landscape.model.history import Stretch
+from landscape.surface.record import CHANCE
 from landscape.surface.record_entries import Check, CheckState
+
+# ----------------------------------------------------------------------------------------------------
+# Numbers as the checks say them, and what is not judged.
+
+
+class NotJudged(Exception):
+    """A check cannot be judged; its text says why."""
+
+
+def check(
+    number: str,
+    name: str,
+    state: CheckState,
+    text: str,
+    remedy: str = "",
+    value: float = math.nan,
+    numbers: Mapping[str, object] | None = None,
+) -> Check:
+    """A check with its numbers as JSON holds them: those that are not finite are None."""
+    kept = {key: _finite(each) for key, each in (numbers or {}).items()}
+    judged = float(value) if math.isfinite(value) else None
+    return Check(number=number, name=name, state=state, text=text, remedy=remedy, value=judged, numbers=kept)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return value
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, without an exponent where it is readable without one.
+
+    >>> number(0.08714), number(1234567.0), number(99.7, 2), number(2e-7)
+    ('0.0871', '1.23e+06', '100', '2e-07')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
+
+
+def percent(share: float) -> str:
+    """A share in percent, two digits of it; whole numbers from 10 % on.
+
+    >>> percent(0.0123), percent(0.4), percent(3e-6)
+    ('1.2 %', '40 %', '0.0003 %')
+    """
+    size = abs(100 * share)
+    if size >= 10 or size == 0:
+        return f"{100 * share:.0f} %"
+    places = max(1, -math.floor(math.log10(size)) + (size >= 0.1)) if size < 1 else 1
+    return f"{100 * share:.{places}f} %"
+
+
+# ----------------------------------------------------------------------------------------------------
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
 # Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
@@ -302,3 +360,215 @@ def holes(found: Holes) -> Check:
             )
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
     return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Checks 1 and 2: whether the centre is the caller's model, and whether its loss is what is expected of it.
+
+SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
+OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation
+LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
+STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
+CLOSE = 0.02  # relative: a log rounds to two digits
+NAN_SOMEWHERE = "is a weight or a sample not finite? does observe take the logarithm or the root of 0, or divide by it?"
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The loss at the origin as the landscape has it, and by the model's own forward pass.
+
+    Attributes:
+        plain: whether it was evaluated eagerly in float32 or float64; else engines and precision round otherwise.
+        low_precision: whether it was evaluated in bfloat16 or tf32.
+        stderr: the standard error of the recorded loss.
+        rounding: how weights are rounded, in words; '' where they are not.
+        accepted: that the user's own model had other losses, and `--accept-origin` went on; '' where it had not.
+    """
+
+    recorded: float
+    own: float
+    samples: int
+    plain: bool
+    low_precision: bool
+    batch_norm: BatchNorm
+    stderr: float
+    rounding: str = ""
+    accepted: str = ""
+
+
+def centre(found: Centre) -> Check:
+    """1: |Δ| / max(1, L₀) ≤ 1e-6 in the same arithmetic, 1e-5 in another engine's, 1e-2 in bfloat16 or tf32."""
+    difference = abs(found.recorded - found.own)
+    relative = difference / max(1.0, abs(found.own))
+    allowed = LOW_PRECISION if found.low_precision else SAME_BATCHES if found.plain else OTHER_ARITHMETIC
+    pair = f"loss {number(found.recorded, 4)}, and {number(found.own, 4)} by its own forward pass"
+    known = {"recorded": found.recorded, "own": found.own, "allowed": allowed}
+    if found.accepted:
+        text, remedy = f"{found.accepted}; that was accepted", "mend the model, and compute it anew under another name"
+        return check("1", "centre", "fails", text, remedy, relative, numbers=known)
+    neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # of which check 2 says more
+    if neither:
+        raise NotJudged(f"neither the landscape's loss there is finite nor that of your model: {pair}")
+    if relative <= allowed:
+        count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
+        rounded = f" with {found.rounding}" if found.rounding else ""
+        text = f"the centre is your model{rounded}: {pair} on the same {count}"
+        return check("1", "centre", "holds", text, value=relative, numbers=known)
+    if found.batch_norm == "recalibrate":
+        # Renewed statistics are meant to give another loss; by how much, check 10 judges.
+        text = f"the centre is your model with the statistics of batch norm taken anew: {pair}"
+        within = difference <= STANDARD_ERRORS * found.stderr
+        return check(
+            "1", "centre", "holds" if within else "reservation", text,
+            "" if within else "batch_norm: eval shows the network as it is used", relative, numbers=known,
+        )  # fmt: skip
+    remedy = "has the callback, its data or this software changed since? compute it anew under another name"
+    if found.batch_norm == "batch":
+        remedy = (
+            "batch norm uses the statistics of each batch, which training does and no user of the model: "
+            "batch_norm: eval shows the network as it is used"
+        )
+    return check("1", "centre", "fails", f"the centre is not your model: {pair}", remedy, relative, numbers=known)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The loss at the origin, what is known of it from elsewhere, and the loss of guessing.
+
+    Attributes:
+        expected: None where nobody says.
+        expected_stderr: 0 where it is not known.
+        source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
+        ended: where that log ended, if not there, or that it has no finite loss there; else empty.
+        diverged: whether the log has no finite loss there.
+        chance: the loss of the best constant guess; None where that is not known.
+        untrained: whether the origin is the beginning of a training.
+        rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
+    """
+
+    loss: float
+    stderr: float
+    expected: float | None
+    expected_stderr: float
+    source: str
+    chance: float | None
+    untrained: bool = False
+    rounding: str = ""
+    ended: str = ""
+    diverged: bool = False
+
+
+def expectation(found: Expectation) -> Check:
+    """2: |L₀ − E| ≤ 3·√(SE₀² + SE_E²) or 2 % of E; a loss of 0.95 times that of guessing is no trained network's."""
+    loss, chance, expected = found.loss, found.chance, found.expected
+    known = {"loss": loss, "expected": math.nan if expected is None else expected}
+    known |= {"chance": math.nan if chance is None else chance}
+    if not math.isfinite(loss):
+        text = "the loss at the centre is not finite" + (f"; {found.ended}" if found.ended else "")
+        remedy = "train with a smaller step" if found.diverged else NAN_SOMEWHERE
+        return check("2", "expectation", "fails", text, remedy)
+    if chance is not None and loss >= CHANCE * chance:
+        text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
+        if found.untrained:
+            return check(
+                "2", "expectation", "reservation", text, "the origin is an untrained network", loss, numbers=known
+            )
+        if found.rounding:
+            remedy = f"{found.rounding}: take more bits, unless the network is as bad before"
+            return check("2", "expectation", "reservation", text, remedy, loss, numbers=known)
+        remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
+        return check("2", "expectation", "fails", text, remedy, loss, numbers=known)
+    if expected is None:
+        text = f"the loss at the centre is {number(loss, 4)}" + (f" ({found.ended})" if found.ended else "")
+        remedy = "Problem(expected={'loss': …}) or the log of a training says what it should be"
+        if chance is None:
+            return check(
+                "2", "expectation", "unjudged", f"{text}; nothing says what it should be", remedy, numbers=known
+            )
+        return check(
+            "2", "expectation", "holds", f"{text}, that of guessing {number(chance, 4)}", value=loss, numbers=known
+        )
+    difference = abs(loss - expected)
+    noise = math.hypot(*(each for each in (found.stderr, found.expected_stderr) if math.isfinite(each)), 0.0)
+    text = f"{found.source} {number(expected, 4)}, the centre has {number(loss, 4)}"
+    text += f"; {found.ended}" if found.ended else ""
+    if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
+        return check("2", "expectation", "holds", text, value=difference, numbers=known)
+    if found.rounding:
+        remedy = f"{found.rounding}, of which that knew nothing: landscape compare says by how much the loss differs"
+        return check("2", "expectation", "information", text, remedy, difference, numbers=known)
+    remedy = (
+        "is dropout, augmentation or weight decay in the first number? other samples? batch norm in training mode?"
+        if expected > loss
+        else "other samples or preprocessing? batch norm in training mode?"
+    )
+    return check("2", "expectation", "reservation", text, remedy, difference, numbers=known)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Check 6: whether the grid is fine enough for what it shows, by leaving out every second point of it.
+
+FINE, COARSE = 0.04, 0.2  # of the relief: the grid's own error is then a quarter of it, 1 % and 5 %
+ORDER_OF_LINEAR = 2  # the error of bilinear interpolation goes with h²: halving the step takes three quarters away
+LEAST_ORDER = 1.0  # below it a finer grid is not approached as by a surface that is smooth at this scale
+WORTH_AN_ORDER = 0.01  # of the relief: below it an order is that of rounding and of kinks
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How well a grid with points left out predicts those.
+
+    Attributes:
+        half: the 95th percentile of |interpolated − there| over the relief, every second point left out.
+        quarter: the same with every fourth kept; NaN where the grid is too small.
+        minima: how many minima stand above the noise, of the whole grid and of every second point; None where the grid
+            is too large to tell.
+        size: points of every axis, the first one first.
+        refined: whether `half` is what the levels of a refined landscape have added, and the others are not known.
+    """
+
+    half: float
+    quarter: float
+    minima: tuple[int, int] | None
+    size: tuple[int, ...]
+    refined: bool = False
+    held: str = ""  # what a smaller range would cut off, such as 'the path'; '' for nothing
+
+
+def resolution(found: Resolution) -> Check:
+    """6: e ≤ 4 % of the relief holds, beyond 20 % it does not; the order log₂(e₄/e₂) ≥ 1; the same minima on both."""
+    own = found.half / 2**ORDER_OF_LINEAR
+    order = math.log2(found.quarter / found.half) if found.half > 0 and found.quarter > 0 else math.nan
+    finer, better = _finer(found.size), own / 2**ORDER_OF_LINEAR
+    known = {"quarter": found.quarter, "order": order, "minima": found.minima and list(found.minima)}
+    text = (
+        f"every second point left out changes the picture by {percent(found.half)} of its relief, so the grid itself "
+        f"is off by about {percent(own)}"
+    )
+    remedy = f"size: {finer} gives {percent(better)}"
+    if found.refined:
+        text = (
+            f"each level of the refinement changed the picture by {percent(found.half)} of its relief where it is the "
+            f"last one, so the picture itself is off by about {percent(own)}"
+        )
+        remedy = "landscape refine makes it finer"
+    if found.half > COARSE:
+        return check("6", "resolution", "fails", text, remedy, found.half, numbers=known)
+    if found.half > WORTH_AN_ORDER and order < LEAST_ORDER:
+        text = (
+            f"{text}; every fourth kept instead changes it by {percent(found.quarter)}: finer structure than the grid"
+        )
+        remedy = f"size: {finer}" + ("" if found.held else ", or a smaller range")
+        return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
+    if found.half > FINE:
+        return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
+    if found.minima is not None and found.minima[0] != found.minima[1]:
+        text = f"{text}; the grid shows {found.minima[0]} minima above its noise, every second point {found.minima[1]}"
+        return check("6", "resolution", "reservation", text, f"size: {finer} says which", found.half, numbers=known)
+    return check("6", "resolution", "holds", text, value=found.half, numbers=known)
+
+
+def _finer(size: tuple[int, ...]) -> int | list[int]:
+    """`size` in a job at half the step; one number where all axes have it."""
+    sizes = [2 * points - 1 for points in size]
+    return sizes[0] if len(set(sizes)) == 1 else sizes

@@ -2,45 +2,249 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from landscape import __version__
-from landscape.analysis.connect.bending import Along, train_by
-from landscape.analysis.connect.curve import Training
+from landscape.analysis.connect.curve import Along, Progress, Reached, Training, train_by
 from landscape.analysis.connect.matching import match_weights
-from landscape.analysis.connect.ways import POINTS, Values1D, both_ways, recorded_ways, way_record
-from landscape.analysis.connect.weight_files import (
-    read_losses,
-    read_made,
-    read_progress,
-    remove_progress,
-    write_made,
-    write_progress,
-)
-from landscape.compute.executor import Calculators, Setting, here
+from landscape.compute.executor import AtPoints, AtWeights, Calculators, Setting, here, setting_of
 from landscape.compute.paths import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
-from landscape.core.errors import Interrupted, JobError, LandscapeError, shown, stage
+from landscape.core.digests import canonical_json
+from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, shown, stage
 from landscape.core.plan import Engine
+from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.model.parameters import State, state_digest
+from landscape.model.run_files import SNAPSHOT_FORMAT
 from landscape.model.snapshots import read_trajectory
+from landscape.model.weight_files import read_about
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run, keep_with_landscape
-from landscape.surface.barriers import Curve
-from landscape.surface.record_entries import ConnectionRecord
+from landscape.surface.barriers import Barrier, Barriers, Curve, PathColumns, barriers_of, curve_places, path_columns
+from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
+
+# ----------------------------------------------------------------------------------------------------
+# The line and the curve between two networks, evaluated; and the same as a landscape's document keeps it.
+
+Floats = NDArray[np.float64]
+
+POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
+AT_ONCE = 8  # points that one question asks for
+
+
+@dataclass(frozen=True)
+class Values1D:
+    """Observables along the line or the curve, over t [n], with the columns and barriers that describe them.
+
+    Attributes:
+        values: means and standard errors by name, as those of a surface, [n] each.
+        loss: Garipov's columns of the loss, over the length in weight space.
+    """
+
+    t: Floats
+    values: Mapping[str, Floats]
+    loss: PathColumns
+    barriers: Barriers | None
+
+
+def both_ways(
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, calculators: Calculators
+) -> tuple[Values1D, Values1D]:
+    """The line and the curve, evaluated as points of the plane; the ends as whole networks, so by their own bytes."""
+    (landscape,) = prepared.landscapes
+    networks = [axis.record.networks or () for axis in landscape.directions]
+    corners = np.array([[network.at for network in axis] for axis in networks]).T
+    t = np.linspace(0, 1, points)
+    ways = [np.stack([t, 0 * t], axis=1) * corners[1, 0], curve_places(kind, corners, t)]
+    inner = np.concatenate([way[1:-1] for way in ways])
+    with calculators(prepared, landscape, 2 * points) as calculator:
+        setting = setting_of(landscape)
+        pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
+        between = [_numbers(each) for each in calculator.ask(setting, pieces)]
+        wholes = calculator.ask(setting, [AtWeights(calculator.share(end)) for end in ends])
+        # The error of the rise at the second network is known at its point of the plane alone.
+        (at_second,) = calculator.ask(setting, [AtPoints(corners[1:2])])
+    names = list(_numbers(wholes[0]))
+    along = {name: np.concatenate([part[name] for part in between]) for name in between[0]}
+    return (
+        _described(t, ways[0], {name: along[name][: points - 2] for name in along}, wholes, at_second, names),
+        _described(t, ways[1], {name: along[name][points - 2 :] for name in along}, wholes, at_second, names),
+    )
+
+
+def _numbers(values: Values) -> dict[str, Floats]:
+    """Means and standard errors by name, [n] each."""
+    errors = {f"{name}_stderr": array for name, array in values.stderr.items()}
+    rise = {} if values.rise_stderr is None else {"loss_rise_stderr": values.rise_stderr}
+    return {**values.mean, **errors, **rise}
+
+
+def _described(
+    t: Floats, places: Floats, inner: Mapping[str, Floats], ends: Sequence[Values], second: Values, names: Sequence[str]
+) -> Values1D:
+    first, last = (_numbers(end) for end in ends)
+    values = {name: np.concatenate([first[name], inner[name], last[name]]) for name in names}
+    if second.rise_stderr is not None:
+        values["loss_rise_stderr"] = np.concatenate([[0.0], inner["loss_rise_stderr"], second.rise_stderr])
+    lengths = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    barriers = barriers_of(t, values, float(values["loss"][0]), None)
+    return Values1D(t, values, path_columns(values["loss"], lengths), barriers)
+
+
+def way_record(way: Values1D) -> WayRecord:
+    """A way as it is kept: what is not finite is None."""
+    barriers = {} if way.barriers is None else {
+        name: BarrierRecord(height=each.height, alpha=each.alpha, stderr=finite_or_none(each.stderr))
+        for name, each in (
+            ("entezari", way.barriers.entezari), ("git_re_basin", way.barriers.git_re_basin),
+            ("frankle", way.barriers.frankle),
+        ) if each is not None
+    }  # fmt: skip
+    return WayRecord(
+        values={name: tuple(map(finite_or_none, values.tolist())) for name, values in way.values.items()},
+        columns={name: finite_or_none(value) for name, value in asdict(way.loss).items()},
+        barriers=barriers,
+    )
+
+
+def recorded_ways(record: ConnectionRecord) -> tuple[Values1D, Values1D] | None:
+    """The line and the curve that a document keeps; None where they are not whole."""
+    t, found = np.array(record.t), []
+    for way in (record.on_line, record.on_curve):
+        values = {name: np.array(list(map(_or_nan, numbers))) for name, numbers in way.values.items()}
+        if "loss" not in values or any(len(numbers) != len(t) for numbers in values.values()):
+            return None
+        barriers = {name: Barrier(each.height, each.alpha, _or_nan(each.stderr)) for name, each in way.barriers.items()}
+        heights = [barriers.get(name) for name in ("entezari", "git_re_basin", "frankle")]
+        both = None if heights[0] is None or heights[1] is None else Barriers(heights[0], heights[1], heights[2])
+        columns = {name: _or_nan(way.columns.get(name)) for name in PathColumns.__dataclass_fields__}
+        found.append(Values1D(t, values, PathColumns(**columns), both))
+    return found[0], found[1]
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# Files of weights that were made here, each with what it was made from, so that it is made once.
+
+MADE_OF, LOSSES = "made_of", "losses"  # the metadata of the file
+BEND, VELOCITY = "bend.", "velocity."  # what the names of tensors begin with while a bend is trained
+
+
+def read_made(file: Path, made_of: Mapping[str, Any], what: str) -> bool:
+    """Whether the file is there and was made from the same; what a name says of it is `what`.
+
+    Raises:
+        JobError: it holds something else.
+    """
+    if not file.exists():
+        return False
+    if read_about(file).get(MADE_OF) != canonical_json(made_of):
+        raise JobError(
+            f"{what}: {shown(str(file))} holds other weights than would be made now; name another file, or remove it"
+        )
+    return True
+
+
+def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: Sequence[float] = ()) -> None:
+    """Write weights whole, then rename.
+
+    Args:
+        losses: of the epochs of their training.
+
+    Raises:
+        LandscapeError: they cannot be written.
+    """
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    metadata = {"format": SNAPSHOT_FORMAT, MADE_OF: canonical_json(made_of), LOSSES: json.dumps(list(losses))}
+    try:
+        with open(beside, "wb") as opened:
+            opened.writelines(_in_order(save({name: each.contiguous() for name, each in weights.items()}, metadata)))
+        os.replace(beside, file)
+    except OSError as error:
+        raise LandscapeError(
+            f"weights {shown(str(file))} cannot be written: {error.strerror or message_of(error)}"
+        ) from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _in_order(data: bytes) -> Iterator[bytes | memoryview]:
+    """The parts of a safetensors file with its metadata sorted: safetensors orders them otherwise in each process."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    yield len(text).to_bytes(8, "little") + text
+    yield memoryview(data)[end:]
+
+
+def read_losses(file: Path) -> tuple[float, ...]:
+    """The losses of the epochs that a file of weights was trained for; none where it does not say."""
+    return tuple(json.loads(read_about(file).get(LOSSES, "[]")))
+
+
+def write_progress(file: Path, progress: Progress, made_of: Mapping[str, Any]) -> None:
+    """Keep how far the training of a bend is, beside its file.
+
+    Raises:
+        LandscapeError: it cannot be written.
+    """
+    reached = progress.reached
+    tensors = {BEND + name: tensor for name, tensor in reached.bend.items()}
+    tensors |= {VELOCITY + name: tensor for name, tensor in reached.velocity.items()}
+    write_made(_beside(file), tensors, made_of, progress.losses)
+
+
+def read_progress(file: Path, made_of: Mapping[str, Any]) -> Progress | None:
+    """How far the training of this bend was; None where it was not begun, or where that is of another one."""
+    beside = _beside(file)
+    try:
+        if not beside.exists() or read_about(beside).get(MADE_OF) != canonical_json(made_of):
+            return None
+        tensors = load_file(beside)
+    except (JobError, OSError, SafetensorError):
+        return None
+    bend, velocity = (
+        {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+        for start in (BEND, VELOCITY)
+    )
+    return Progress(Reached(bend, velocity), read_losses(beside))
+
+
+def remove_progress(file: Path) -> None:
+    """Forget how far the training was, once the bend is there."""
+    _beside(file).unlink(missing_ok=True)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.training{file.suffix}")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
 

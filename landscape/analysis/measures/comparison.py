@@ -3,29 +3,221 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from landscape.analysis.measures.curvature import NAMES, PROBED
+from landscape.analysis.measures.document import Entry, Measures, Row, finite, read, read_samples
 from landscape.analysis.measures.lines import Floats
-from landscape.analysis.measures.measuring import LOSS, RADIUS
-from landscape.analysis.measures.rows import Row, finite
-from landscape.analysis.measures.statistics import TAIL, of_errors, resampled, resampled_apart, welch
-from landscape.analysis.measures.targets import Target, refuse_incomparable
-from landscape.core.errors import JobError, shown
+from landscape.analysis.measures.measure import LOSS, RADIUS
+from landscape.analysis.measures.worst import CURVATURE_NAMES, PROBED
+from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.core.folders import open_folder
 from landscape.core.statistics import Interval, interval_of, t_quantile
 from landscape.job.directions.file import LEAST_RISE
+from landscape.store.results import open_run
+
+# ----------------------------------------------------------------------------------------------------
+# Intervals of a difference: by resampling lines and samples, from two standard errors, over several runs.
+
+REPEATS = 2000  # the ends of a 95 % interval are then the 50th values from below and above
+AT_ONCE = 1 << 22  # numbers of a stretch of repeats in memory
+SEED = 0
+TAIL = 0.975
+
+
+def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = REPEATS) -> Interval:
+    """The weighted mean of a table [lines, samples] over both, its percentiles when both are drawn anew.
+
+    m = Σₖᵢ wᵢxₖᵢ/(KΣwᵢ). Lines and samples are drawn independently, with replacement (Owen 2007, "The pigeonhole
+    bootstrap"); of a single line the samples alone are.
+    """
+    lines, samples = table.shape
+    generator = np.random.default_rng(seed)
+    weighted, found = table * weights, []
+    together = max(1, AT_ONCE // samples)
+    for start in range(0, repeats, together):
+        count = min(together, repeats - start)
+        of_lines = generator.multinomial(lines, np.full(lines, 1 / lines), count)
+        of_samples = generator.multinomial(samples, np.full(samples, 1 / samples), count)
+        sums = ((of_lines @ weighted) * of_samples).sum(1)
+        found.append(sums / (lines * (of_samples * weights).sum(1)))
+    means = np.concatenate(found)
+    low, high = np.quantile(means, [1 - TAIL, TAIL]).tolist()
+    mean = float(weighted.sum() / (lines * weights.sum()))
+    return Interval(mean, low, high, float(means.std(ddof=1)))
+
+
+def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = SEED) -> Interval:
+    """The difference of the means of two tables over the same samples, the lines of each drawn by themselves."""
+    samples = first.shape[1]
+    generator = np.random.default_rng(seed)
+    found = []
+    together = max(1, AT_ONCE // samples)
+    for start in range(0, REPEATS, together):
+        count = min(together, REPEATS - start)
+        of_samples = generator.multinomial(samples, np.full(samples, 1 / samples), count)
+        means = []
+        for table in (first, other):
+            of_lines = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), count)
+            sums = ((of_lines @ (table * weights)) * of_samples).sum(1)
+            means.append(sums / (len(table) * (of_samples * weights).sum(1)))
+        found.append(means[1] - means[0])
+    differences = np.concatenate(found)
+    low, high = np.quantile(differences, [1 - TAIL, TAIL]).tolist()
+    mean = float(((other.mean(0) - first.mean(0)) * weights).sum() / weights.sum())
+    return Interval(mean, low, high, float(differences.std(ddof=1)))
+
+
+def of_errors(difference: float, first: float, other: float, freedom: tuple[int, int]) -> Interval:
+    """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, taken to be independent.
+
+    Args:
+        freedom: degrees of freedom of each; the whole has those of Welch and Satterthwaite, rounded down.
+    """
+    stderr = math.hypot(first, other)
+    if stderr == 0:
+        return Interval(difference, difference, difference, 0.0)
+    shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), freedom, strict=True)]
+    quantile = t_quantile(TAIL, max(1, math.floor(1 / sum(shares) + 1e-9)))
+    return Interval(difference, difference - quantile * stderr, difference + quantile * stderr, stderr)
+
+
+def welch(first: Sequence[float], other: Sequence[float]) -> Interval:
+    """mean(other) − mean(first) by Welch's t, for draws of different spread (Welch 1947).
+
+    >>> found = welch([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    >>> found.mean, round(found.low, 3), round(found.high, 3)
+    (3.0, 0.733, 5.267)
+    """
+    means = [math.fsum(draws) / len(draws) for draws in (first, other)]
+    errors = [
+        math.sqrt(math.fsum((draw - mean) ** 2 for draw in draws) / (len(draws) - 1) / len(draws))
+        for draws, mean in zip((first, other), means, strict=True)
+    ]
+    return of_errors(means[1] - means[0], errors[0], errors[1], (len(first) - 1, len(other) - 1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is compared: the measures of some weights of a run, found by `RUN` or `RUN:ORIGIN`, and what keeps two apart.
+
+NUMBERED = re.compile(r"(?:(epoch|step)[- ])?([0-9]+)")
+# Settings that must agree, and what they are called; batches decide values where layers use their statistics.
+NAMES = {
+    "samples": "the samples",
+    "num_samples": "num_samples",
+    "precision": "precision",
+    "batch_norm": "batch_norm",
+    "normalise": "how directions are normalised",
+    "ignore": "what directions leave still",
+    "direction_seeds": "the seeds of directions",
+    "distances": "the distances",
+    "rho": "ρ",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """The measures of one set of weights.
+
+    Attributes:
+        samples: the losses of single samples; empty where there are none.
+    """
+
+    run: str
+    entry: Entry
+    settings: Mapping[str, Any]
+    samples: Mapping[str, NDArray[Any]] = field(repr=False)
+
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        return f"{self.run} {self.entry.label}"
+
+
+def targets_of(text: str) -> list[Target]:
+    """The measures that `RUN`, `RUN:ORIGIN` or several of them, separated by commas, name.
+
+    Raises:
+        NotFoundError: there is no such run, or nothing was measured of it.
+        JobError: these weights of it were not measured.
+    """
+    whole = open_folder(text).exists()
+    return [_target(part.strip()) for part in ([text] if whole else text.split(","))]
+
+
+def _target(text: str) -> Target:
+    run, origin = text, ""
+    if not open_folder(text).exists() and ":" in text:
+        run, _, origin = text.rpartition(":")
+        if not run or "//" in origin:  # the colon of a URL
+            run, origin = text, ""
+    path = open_run(run).path
+    measures = read(path)
+    if measures is None or not measures.entries:
+        raise NotFoundError(f"run {shown(run)} holds no measures; make them by landscape measure {run}")
+    entry = _entry(run, measures, origin)
+    return Target(run, entry, measures.settings, read_samples(path, entry))
+
+
+def _entry(run: str, measures: Measures, origin: str) -> Entry:
+    """The entry of an origin; default: the last snapshot, or the only weights."""
+    entries = measures.entries
+    numbered = {entry.number: entry for entry in entries.values() if entry.number is not None}
+    if origin in ("", "last") and numbered:
+        return numbered[max(numbered)]
+    if not origin and len(entries) == 1:
+        return next(iter(entries.values()))
+    match = NUMBERED.fullmatch(origin)
+    if match and (known := numbered.get(int(match[2]))) is not None and match[1] in (None, known.unit):
+        return known
+    if origin in entries:
+        return entries[origin]
+    asked = f"{shown(origin)} was not measured" if origin else "several weights were measured, and none is the last"
+    raise JobError(f"compare: of run {shown(run)} {asked}; name one of {', '.join(entries)}, as {run}:ORIGIN")
+
+
+def refuse_incomparable(targets: Sequence[Target]) -> None:
+    """Refuse measures that are not of the same samples, lines and arithmetic.
+
+    Raises:
+        JobError: lists what differs.
+    """
+    first, *others = targets
+    for other in others:
+        names = dict(NAMES)
+        if first.settings.get("batch_norm") != "eval":
+            names["batch_size"] = "batch_size"
+        differing = [name for name in names if first.settings.get(name) != other.settings.get(name)]
+        if "samples" in differing and "num_samples" in differing:
+            differing.remove("samples")  # other numbers of samples are other samples
+        if differing:
+            parts = "; ".join(_target_difference(name, names[name], first, other) for name in differing)
+            raise JobError(
+                f"compare: {shown(first.label)} and {shown(other.label)} are not comparable: {parts}; measure both "
+                "with the same settings"
+            )
+
+
+def _target_difference(name: str, title: str, first: Target, other: Target) -> str:
+    if name == "samples":
+        return f"{title} are different ones"
+    return f"{title} {shown(first.settings.get(name))} and {shown(other.settings.get(name))}"
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LEAST_RUNS = 3  # of each way of training: a spread of two is known by one difference alone
 BETWEEN_WEIGHTS = (
     "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
 )
 TOO_FEW = "some of the lines have no value"
-TRACE = NAMES[2]
+TRACE = CURVATURE_NAMES[2]
 SAME_RISE = 1.02  # 2 % of a rise is about 1 % of a radius, which grows as its root: less than lines differ by
 MANY = 1000  # degrees of freedom of an error that is known well
 BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."

@@ -3,31 +3,205 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from landscape.analysis.measures.average import ADAPTIVE_RHO, SIGMA
-from landscape.analysis.measures.document import Entry
-from landscape.analysis.measures.measuring import ERROR_NOISE, Asked
-from landscape.analysis.measures.rises import DISTANCES, FIRST_SEED, LINES
-from landscape.analysis.measures.worst import ASAM_RHO, SAM_RHO, STEPS
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.analysis.measures import document
+from landscape.analysis.measures.document import Entry, Measures, Row, finite, row_of
+from landscape.analysis.measures.lines import (
+    ADAPTIVE_RHO,
+    COORDINATES,
+    DISTANCES,
+    FIRST_SEED,
+    LINES,
+    SIGMA,
+    Base,
+    Draw,
+    Ends,
+    Floats,
+    average_rows,
+    draws_of,
+    error_noise_row,
+    known_radius,
+    mean_of,
+    radii_of,
+    radius_row,
+    rises_of,
+    samples_of,
+    weights_of,
+)
+from landscape.analysis.measures.worst import (
+    ASAM_RHO,
+    LAYER_DISTANCES,
+    LAYER_LINES,
+    PROBED,
+    SAM_RHO,
+    WORST_STEPS,
+    Slope,
+    curvature_rows,
+    keskar,
+    layer_rows,
+    layers_of,
+    sharpness,
+)
+from landscape.compute.eigenpairs import KeptSteps
+from landscape.compute.executor import Calculator, Calculators, Setting
 from landscape.compute.paths import Weights
+from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_fields, recorded_folder
 from landscape.core.digests import digest
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import Interrupted, JobError, shown, stage
 from landscape.core.folders import locate
+from landscape.core.lock import driver_alive
+from landscape.core.plan import Plan
 from landscape.core.validation import ranges
+from landscape.evaluation.values import Values
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import logged_beyond
-from landscape.model.parameters import State, describe_parameters
+from landscape.model.parameters import State, describe_parameters, refuse_not_finite, state_digest
 from landscape.model.snapshots import Trajectory
 from landscape.store.landscape import LandscapeStore
-from landscape.store.runs import landscape_names
+from landscape.store.results import writing
+from landscape.store.runs import landscape_names, refuse_unwritable
+
+# ----------------------------------------------------------------------------------------------------
+# All measures of one set of weights, in the order in which they are asked of a calculator.
+
+# Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
+# little.
+LEAST_SAMPLES = 16
+LOSS, RADIUS, ERROR_NOISE = "loss", "radius", "1/sigma^2"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured beside the usual rows.
+
+    Attributes:
+        layers: the rises of single layers.
+        everything: Keskar's sharpness, average cases, and the noise that the error bears.
+    """
+
+    layers: bool = False
+    everything: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measures of one set of weights.
+
+    Attributes:
+        rows: by their names.
+        layers: by the names of the layers; empty where they were not asked for.
+        radii: between which ends that of each line lies.
+        samples: what comparing needs: `loss` [N], `rises` [K, R, N], `weights` [N], rows by name [N], and the probes
+            of the trace; these alone where samples have no loss of their own.
+    """
+
+    rows: dict[str, Row]
+    layers: dict[str, dict[str, Row]]
+    radii: list[Ends]
+    samples: dict[str, NDArray[np.float32]] = field(repr=False)
+    means: Floats = field(repr=False)
+
+
+def refuse_few_samples(count: int) -> None:
+    """Refuse samples that are too few for an interval.
+
+    Raises:
+        JobError: they are.
+    """
+    if count < LEAST_SAMPLES:
+        raise JobError(
+            f"num_samples: must be at least {LEAST_SAMPLES} for errors over samples, not {count}; give a job with more"
+        )
+
+
+def measure(
+    calculator: Calculator, prepared: PreparedJob, plan: Plan, origin: State, label: str, asked: Asked,
+    first: State | None = None, kept: KeptSteps | None = None,
+) -> Measured:  # fmt: skip
+    """The measures of some weights of a job's problem, over its samples.
+
+    Args:
+        label: what messages call the weights.
+        first: the first snapshot of the run, for layers that are put back to it.
+        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
+
+    Raises:
+        JobError: the samples are too few, the weights or their loss are not finite, or the loss has no gradient.
+    """
+    refuse_few_samples(prepared.samples.length)
+    infos = describe_parameters(prepared.problem.model)
+    refuse_not_finite(origin, infos, f"origin: {label}")
+    base = Base.of(calculator, plan, origin, prepared.problem)
+    slope = Slope(calculator, Setting(origin, (), plan), prepared.problem, prepared.samples)
+    draws = draws_of(origin, infos)
+    _refuse_not_finite_loss(base, draws[0], label)
+    stage(f"{label}: worst case")  # first, as it is what may be refused
+    worst = sharpness(base, slope)
+    stage(f"{label}: lines")
+    lines = base.along(draws, [COORDINATES] * len(draws))
+    rises = rises_of(lines, DISTANCES, base.terms)
+    target, radii = radii_of(base, draws, lines)
+    rows = {LOSS: _loss(lines[0])} | rises.rows() | {RADIUS: _noted(radius_row(radii), target)} | worst.rows
+    stage(f"{label}: curvature")
+    loss = float(mean_of(lines[0])[len(DISTANCES)])
+    curved = curvature_rows(slope, loss, kept)
+    rows |= curved.rows
+    if asked.everything:
+        stage(f"{label}: average cases")
+        rows |= keskar(base, slope).rows | average_rows(base, infos, loss)
+        observed = "accuracy" in lines[0].mean
+        rows[ERROR_NOISE] = error_noise_row(base, infos) if observed else Row(None, note="no accuracy is observed")
+    layers = dict[str, dict[str, Row]]()
+    if asked.layers:
+        stage(f"{label}: layers")
+        layers = layer_rows(base, infos, first)
+    return Measured(rows, layers, radii, _samples(lines[0], rises.samples, worst.samples | curved.samples), rises.means)
+
+
+def _refuse_not_finite_loss(base: Base, draw: Draw, label: str) -> None:
+    """Refuse weights without a loss: nothing rises from it, and a criterion may still have gradients, such as zeros."""
+    (values,) = base.along([draw], [(0.0,)])
+    loss = float(mean_of(values)[0])
+    if not math.isfinite(loss):
+        raise JobError(
+            f"origin: {label}: the loss there must be finite, not {loss}; take weights from before the training "
+            "diverged, or mend the criterion"
+        )
+
+
+def _loss(line: Values) -> Row:
+    place = len(DISTANCES)
+    return row_of(float(mean_of(line)[place]), float(line.stderr["loss"][place]))
+
+
+def _noted(row: Row, target: float) -> Row:
+    text = "; ".join(filter(None, (row.note, f"to a rise of {target:.3g}")))
+    return replace(row, note=text)
+
+
+def _samples(
+    line: Values, rises: NDArray[np.float32] | None, others: dict[str, Floats]
+) -> dict[str, NDArray[np.float32]]:
+    losses, weights = samples_of(line), weights_of(line)
+    if rises is None or losses is None or weights is None:
+        return {name: values.astype(np.float32) for name, values in others.items() if name == PROBED}
+    found = {LOSS: losses[len(DISTANCES)].astype(np.float32), "rises": rises, "weights": weights.astype(np.float32)}
+    return found | {name: values.astype(np.float32) for name, values in others.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
 NAME = "measured"
@@ -161,7 +335,13 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
         "ignore": list(DEFAULT_IGNORE),
         "direction_seeds": [FIRST_SEED, FIRST_SEED + LINES - 1],
         "distances": list(DISTANCES),
-        "rho": {"sam": SAM_RHO, "asam": ASAM_RHO, "steps": STEPS, "average": SIGMA, "adaptive average": ADAPTIVE_RHO},
+        "rho": {
+            "sam": SAM_RHO,
+            "asam": ASAM_RHO,
+            "steps": WORST_STEPS,
+            "average": SIGMA,
+            "adaptive average": ADAPTIVE_RHO,
+        },
         "architecture": digest(shapes),
     }
 
@@ -178,3 +358,101 @@ def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: Origin) -
     if not trajectory.numbers or trajectory.numbers[0] == origin.number:
         return None
     return Weights(prepared.problem, trajectory, prepared.job.folder).state("first")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The measures of a run, computed one set of weights after another, each kept as soon as it is there.
+
+# About how many evaluations a set of weights costs, which decides whether workers are worth their start: a gradient is
+# about three, a product with the Hessian about seven.
+USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * 3 + 40 * 7
+FURTHER_EVALUATIONS = 11 * 3 + 200 + 16 * 10
+LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
+
+
+def record(
+    job: Job, origins: Sequence[Origin], trajectory: Trajectory, asked: Asked, calculator_of: Calculators
+) -> Measures:
+    """Measure what is not measured yet, and return all that is known of these weights.
+
+    Each set of weights is kept in measures.json when it is done, and each step of Lanczos until then. What was measured
+    under other settings goes then.
+
+    Args:
+        job: as `asking.job_of_run` makes it.
+        calculator_of: has the questions answered that cost about so many evaluations.
+
+    Raises:
+        JobError: something cannot be measured; nothing is written of it.
+        LandscapeError: a driver writes the run, weights cannot be read, or the disk takes nothing.
+        Interrupted: what is done is kept; the same call goes on.
+    """
+    run = job.run_path
+    refuse_unwritable(run)
+    prepared = prepare(at_origin(job, origins[0]))
+    refuse_few_samples(prepared.samples.length)
+    (landscape,) = prepared.landscapes
+    settings = settings_of(prepared)
+    for origin in origins:
+        if origin.number is None:
+            origin.state(prepared, trajectory)  # that what cannot be read is refused before anything is computed
+    left = [origin for origin in origins if not _is_known(run, settings, origin, prepared, trajectory, asked)]
+    if left:
+        if driver_alive(run):
+            with writing(run):  # refused now, and not after the work
+                pass
+        prepared.log_warnings()
+        cost = len(left) * _cost(prepared, asked)
+        try:
+            with calculator_of(prepared, landscape, cost) as calculator:
+                for origin in left:
+                    _record_one(run, settings, origin, prepared, trajectory, asked, calculator)
+        except Interrupted:
+            raise Interrupted(
+                f"run {shown(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
+                "the steps towards its curvature: the same command goes on"
+            ) from None
+    known = document.read(run)
+    assert known is not None
+    return Measures(known.settings, {origin.label: known.entries[origin.label] for origin in origins})
+
+
+def _cost(prepared: PreparedJob, asked: Asked) -> int:
+    layers = len(layers_of(describe_parameters(prepared.problem.model))) if asked.layers else 0
+    return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * asked.everything + LAYER_EVALUATIONS * layers
+
+
+def _is_known(
+    run: str, settings: dict[str, object], origin: Origin, prepared: PreparedJob, trajectory: Trajectory, asked: Asked
+) -> bool:
+    known = document.read(run)
+    if known is None or known.settings != settings or origin.label not in known.entries:
+        return False
+    return has_all(known.entries[origin.label], state_digest(origin.state(prepared, trajectory)), asked)
+
+
+def _record_one(
+    run: str, settings: dict[str, object], origin: Origin, prepared: PreparedJob, trajectory: Trajectory,
+    asked: Asked, calculator: Calculator,
+) -> None:  # fmt: skip
+    (landscape,) = prepared.landscapes
+    state = origin.state(prepared, trajectory)
+    first = first_state(prepared, trajectory, origin) if asked.layers else None
+    key = digest({"origin": state_digest(state), "settings": settings, "plan": landscape.plan.record()})
+    kept = KeptSteps(run, landscape.name, key, 0)
+    measured = measure(calculator, prepared, landscape.plan, state, origin.label, asked, first, kept)
+    with writing(run):
+        if document.add(run, settings, _entry(origin, state_digest(state), measured), measured.samples):
+            log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
+        kept.remove()
+
+
+def _entry(origin: Origin, weights: str, measured: Measured) -> Entry:
+    return Entry(
+        origin.label, weights, measured.rows, origin.number, origin.unit, measured.layers,
+        list(map(known_radius, measured.radii)), _plain(measured.means), bounds=_plain(np.array(measured.radii)),
+    )  # fmt: skip
+
+
+def _plain(table: Floats) -> list[list[float | None]]:
+    return [[finite(value) for value in row] for row in table.tolist()]

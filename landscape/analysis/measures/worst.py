@@ -3,21 +3,139 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from landscape.analysis.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
-from landscape.analysis.measures.rows import Row, row_of
-from landscape.analysis.measures.slope import Slope
-from landscape.compute.hessian import Layout, length
+from landscape.analysis.measures.document import Row, row_of
+from landscape.analysis.measures.lines import (
+    Base,
+    Draw,
+    Floats,
+    draws_of,
+    mean_of,
+    rises_of,
+    samples_of,
+    stderr_over,
+    weights_of,
+)
+from landscape.compute.eigen_stores import most_steps, refuse_large_bases
+from landscape.compute.eigenpairs import KeptSteps, kept_lanczos
+from landscape.compute.executor import Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
+from landscape.compute.hessian import (
+    PROBES,
+    HessianOperator,
+    Layout,
+    block_count,
+    layout_of,
+    length,
+    stretches_of,
+    trace,
+)
+from landscape.compute.lanczos import Krylov, lanczos, sampled_curvature
+from landscape.core.errors import JobError
+from landscape.evaluation.layers import loss_factors
+from landscape.evaluation.reduction import terms_of
+from landscape.job.directions.file import STEPS
+from landscape.model.parameters import ParameterInfo, State
+from landscape.problem.samples import Samples
+from landscape.problem.terms import Problem
+from landscape.surface.record_entries import UNDECIDED, YES, ZERO
+
+# ----------------------------------------------------------------------------------------------------
+# The mean loss and its gradient beside the origin, their blocks computed by a calculator.
+
+
+@dataclass(frozen=True, eq=False)
+class SlopeOfBlocks(Question[tuple[float, Floats]]):
+    """The part of several blocks in L and ∇L at θ₀ + ε, added in the order of the blocks.
+
+    Attributes:
+        offset: ε, float64 [P].
+    """
+
+    blocks: Sequence[int]
+    factors: Mapping[str, float]
+    offset: Shared[Floats]
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"gradient over the samples of blocks {self.blocks[0]} to {self.blocks[-1]}"
+
+    def answer(self, station: Station) -> tuple[float, Floats]:
+        """Differentiate once, block by block."""
+        derivatives = station.differentiation
+        derivatives.use_batches(station.evaluator.batch_size)
+        value, total = 0.0, np.zeros(derivatives.size)
+        with derivatives.moved(torch.from_numpy(np.array(self.offset.get()))):
+            for block in self.blocks:
+                part, gradient = derivatives.value_and_gradient(block, self.factors)
+                value, total = value + part, total + gradient.numpy()
+        return value, total
+
+
+@dataclass
+class Slope:
+    """L and ∇L over the trainable parameters, as vectors of P numbers.
+
+    Attributes:
+        setting: θ₀ and the plan.
+        gradients: how many were computed.
+    """
+
+    calculator: Calculator
+    setting: Setting
+    problem: Problem
+    samples: Samples
+    gradients: int = 0
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where each parameter lies in a vector.
+
+        Raises:
+            JobError: none is trainable.
+        """
+        found = layout_of(self.problem, self.setting.origin)
+        if not found.infos:
+            raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
+        return found
+
+    @cached_property
+    def _stretches(self) -> list[Sequence[int]]:
+        return stretches_of(range(block_count(self.setting, self.samples)))
+
+    @cached_property
+    def _factors(self) -> Mapping[str, float]:
+        answers = self.calculator.ask(self.setting, [TotalsOfBlocks(each) for each in self._stretches])
+        return loss_factors([total for answer in answers for total in answer], self.problem.observe)
+
+    def __call__(self, offset: Floats) -> tuple[float, Floats]:
+        """L and ∇L at θ₀ + ε; the same bits for any number of workers.
+
+        Raises:
+            JobError: the loss has no gradient; says why.
+        """
+        shared, factors = self.calculator.share(offset), self._factors
+        questions = [SlopeOfBlocks(each, factors, shared) for each in self._stretches]
+        value, total = 0.0, np.zeros(self.layout.size)
+        for part, gradient in self.calculator.ask(self.setting, questions):
+            value, total = value + part, total + gradient
+        self.gradients += 1
+        return value, total
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # The radii at which SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021) are trained with on CIFAR.
 SAM_RHO, ASAM_RHO = 0.05, 0.5
-STEPS = 20
+WORST_STEPS = 20
 KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who take as many iterations of L-BFGS-B
 MOMENTUM = 0.75  # Croce and Hein 2020, as in Andriushchenko et al. 2023; so are the first step and when it is halved
 NO_GRADIENT = Row(None, note="the gradient of the loss is not finite there")
@@ -127,14 +245,14 @@ def sharpness(base: Base, slope: Slope) -> Worst:
     theta = np.abs(slope.layout.vector(slope.setting.origin))
     offsets, without, broken = dict[str, Floats](), dict[str, Row](), dict[str, int]()
     for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
-        names = f"{name} 1 step", f"{name} {STEPS} steps"
+        names = f"{name} 1 step", f"{name} {WORST_STEPS} steps"
         try:
-            *found, broken[names[1]] = ascend(slope, region, STEPS)
+            *found, broken[names[1]] = ascend(slope, region, WORST_STEPS)
             offsets |= dict(zip(names, found, strict=True))
         except NotFiniteGradient:
             without |= dict.fromkeys(names, NO_GRADIENT)
     at = rises_at(base, slope.layout, offsets)
-    bounds = {name: _bound(at.rows[name], count, STEPS) for name, count in broken.items() if count}
+    bounds = {name: _bound(at.rows[name], count, WORST_STEPS) for name, count in broken.items() if count}
     samples = {name: each for name, each in at.samples.items() if name not in bounds}
     return Worst(at.rows | bounds | without, samples)
 
@@ -175,3 +293,144 @@ def rises_at(base: Base, layout: Layout, offsets: dict[str, Floats]) -> Worst:
             stderr = stderr_over(samples[name], weights)
         rows[name] = row_of(high - loss, stderr)
     return Worst(rows, samples)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The rows of a table that curvature gives: the ends of the spectrum, and the trace.
+
+CURVATURE_NAMES = ("lambda max", "lambda min", "trace")
+NOT_FINITE = "the Hessian is not finite there"
+PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
+
+
+@dataclass(frozen=True)
+class Curved:
+    """The rows, and what comparing needs.
+
+    Attributes:
+        samples: vᵀHᵢv [N] of λmax and λmin, by the names of the rows, moved by a constant so that their mean is the
+            eigenvalue, and the trace of each probe under `PROBED`; float64.
+    """
+
+    rows: dict[str, Row]
+    samples: dict[str, Floats]
+
+
+def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> Curved:
+    """λmax and λmin with their errors over the samples, and the trace with its interval over the probes.
+
+    Args:
+        loss: L(θ), from which the step of second differences follows where they are taken.
+        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
+    """
+    size, setting = slope.layout.size, slope.setting
+    try:
+        refuse_large_bases(size, STEPS)
+    except JobError as refusal:  # the other rows are as good without these
+        return Curved(dict.fromkeys(CURVATURE_NAMES, Row(None, note=str(refusal))), {})
+    operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
+    most = most_steps(size, STEPS)
+    if kept is None:
+        krylov = lanczos(
+            operator,
+            size,
+            (1, -1),
+            noise=lambda: operator.noise,
+            is_open=lambda krylov: krylov.has_open_sign(operator.in_float32),
+            most=most,
+        )
+    else:
+        steps = replace(kept, size=size)
+        krylov = kept_lanczos(
+            operator, steps, (1, -1), loss, is_open=lambda krylov: krylov.has_open_sign(operator.in_float32), most=most
+        )
+    how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
+    largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
+    rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
+    rows, samples = dict[str, Row](), dict[str, Floats]()
+    for name, rank in zip(CURVATURE_NAMES, (1, -1), strict=False):
+        pair = krylov.pair(rank)
+        vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
+        sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
+        if sampled is not None and terms is None and np.isfinite(sampled.by_sample).all():
+            samples[name] = sampled.by_sample + (pair.value - sampled.mean)
+        doubt, known = _doubt(krylov, rank, rounding, operator.in_float32)
+        note, error = "; ".join(filter(None, (doubt, how))), None if sampled is None else sampled.stderr
+        rows[name] = row_of(pair.value, error, note=note, missing=NOT_FINITE) if known else Row(None, note=note)
+    found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
+    rows[CURVATURE_NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how, missing=NOT_FINITE)
+    if rows[CURVATURE_NAMES[1]].value is None:
+        samples.pop(CURVATURE_NAMES[1], None)  # nothing to compare
+    return Curved(rows, samples | {PROBED: np.array(found.probes)})
+
+
+def _doubt(krylov: Krylov, rank: int, rounding: float, in_float32: bool) -> tuple[str, bool]:
+    """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
+    pair = krylov.pair(rank)
+    if not math.isfinite(pair.value):
+        return "", True
+    residual = f"residual {max(pair.residual, rounding):.2g}"
+    if rank > 0 or max(pair.residual, rounding) < abs(pair.value):
+        return residual, True
+    negative = krylov.negative(in_float32)
+    if negative == UNDECIDED:
+        between = f"between {krylov.lower_bound():.2g} and {pair.value:.2g}"
+        return f"sign undecided: {between} after {krylov.steps} products ({residual})", False
+    if negative == YES:
+        return f"negative, and no better known than at most this: {residual}", True
+    return f"{residual}; no eigenvalue is below -{ZERO:.0e} of the largest", True
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which layers are critical: the rise when one layer alone moves, or goes back to its initial weights.
+
+LAYER_DISTANCES = (0.1, 0.25, 0.5)
+LAYER_LINES = 4  # of each layer: few, as a network has many layers; their interval says how far they agree
+REINITIALISED = "re-initialised"
+
+
+def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, ...]]:
+    """The trainable parameters of each module that has weights, in the model's order, by the module's name."""
+    found: dict[str, list[ParameterInfo]] = {}
+    for info in infos:
+        if info.trainable:
+            found.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info)
+    return {name: tuple(each) for name, each in found.items() if any(info.role == "weight" for info in each)}
+
+
+def layer_rows(base: Base, infos: Sequence[ParameterInfo], first: State | None) -> dict[str, dict[str, Row]]:
+    """Per layer the rises along its own filter-normalised lines, and when it is put back to its first weights.
+
+    Zhang, Bengio, Singer 2022, "Are all layers created equal?".
+
+    Args:
+        first: the first snapshot; None where there is none, or where it is the origin itself.
+    """
+    coordinates = (*(-each for each in reversed(LAYER_DISTANCES)), 0.0, *LAYER_DISTANCES)
+    found = dict[str, dict[str, Row]]()
+    for layer, members in layers_of(infos).items():
+        names = {info.name for info in members}
+        lines: list[Draw] = [partial(_only, draw, names) for draw in draws_of(base.origin, infos, LAYER_LINES)]
+        values = base.along(lines, [coordinates] * LAYER_LINES)
+        found[layer] = rises_of(values, LAYER_DISTANCES, base.terms).rows()
+        if first is not None:
+            found[layer][REINITIALISED] = _put_back(base, names, first)
+    return found
+
+
+def _only(draw: Draw, names: set[str]) -> Mapping[str, Tensor]:
+    return {name: tensor for name, tensor in draw().items() if name in names}
+
+
+def _put_back(base: Base, names: set[str], first: State) -> Row:
+    difference = {name: (first[name].double() - base.origin[name].double()).float() for name in sorted(names)}
+    (values,) = base.along([lambda: difference], [(0.0, 1.0)])
+    losses, kept, weights = mean_of(values), samples_of(values), weights_of(values)
+    stderr = None if values.rise_stderr is None else float(values.rise_stderr[1])
+    if kept is not None and weights is not None:
+        stderr = stderr_over(kept[1] - kept[0], weights)
+    note = ""
+    if "accuracy" in values.mean:
+        before, after = np.asarray(values.mean["accuracy"]).tolist()
+        note = f"accuracy {before:.4g} to {after:.4g}"
+    return row_of(float(losses[1] - losses[0]), stderr, note=note)

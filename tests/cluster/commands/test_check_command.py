@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from landscape import open_run, run
-from landscape.analysis.checks.telling import checks_text
+from landscape.analysis.checks.check import checks_text
 from landscape.core.lock import run_lock
 from landscape.job.reading import read_job
 from landscape.store import results

@@ -20,7 +20,7 @@ from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
 from landscape import open_run
 from landscape.analysis.connect import connect
-from landscape.analysis.connect.ways import Values1D, way_record
+from landscape.analysis.connect.connect import Values1D, way_record
 from landscape.store import results
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.record_entries import ConnectionRecord

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from landscape import run
-from landscape.analysis.measures import measuring
+from landscape.analysis.measures import measure
 from landscape.compute.eigenpairs import KeptSteps
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
@@ -67,7 +67,7 @@ def test_a_run_is_measured_as_its_landscape_was_computed_and_workers_give_the_sa
 def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(write_job, call, tmp_path, monkeypatch):
     job = write_job(batch_size=8)
     with monkeypatch.context() as killed:
-        killed.setattr(measuring, "layer_rows", None)  # which comes after the curvature
+        killed.setattr(measure, "layer_rows", None)  # which comes after the curvature
         assert call("measure", job, "--serial", "--layers")[0] == 1
     (kept,) = (tmp_path / "run" / "curvature" / "measured").iterdir()
     assert len(list(kept.glob("step-*"))) == 2

@@ -15,8 +15,7 @@ from small_models import ConvNet, conv_problem, make_job
 from torch import Tensor, nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.analysis.inspection import inspect_point
-from landscape.analysis.telling import inspection_text, plain_inspection
+from landscape.analysis.inspection import inspect_point, inspection_text, plain_inspection
 from landscape.core.errors import NotFoundError
 from landscape.surface.surface import NOT_FINITE
 

@@ -24,7 +24,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, refine, run
-from landscape.analysis.checks.checking import check_landscape
+from landscape.analysis.checks.table import check_landscape
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.job.directions.tensors import RandomWalks, principal_components, random_walk_variance

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from landscape import Problem, extend, run
-from landscape.analysis.checks.checking import check_landscape
+from landscape.analysis.checks.table import check_landscape
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import JobError
 from landscape.evaluation.model_state import private_copy

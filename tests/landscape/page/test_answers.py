@@ -6,7 +6,7 @@ import pytest
 import yaml
 from page_client import asking
 
-from landscape.analysis.checks.checking import keep_checks
+from landscape.analysis.checks.table import keep_checks
 from landscape.core.http import Guard
 from landscape.page.server import make_app
 from landscape.store.status import open_place

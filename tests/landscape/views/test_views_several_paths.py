@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from landscape.analysis.checks import geometry
-from landscape.analysis.checks.words import NotJudged
+from landscape.analysis.checks.values import NotJudged
 from landscape.surface.record import Along
 from landscape.surface.record_entries import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from landscape.analysis.checks.curvature import OfGrid
-from landscape.analysis.checks.lines import LINES, QUANTILE, OtherLines, other_lines
+from landscape.analysis.checks.geometry import LINES, QUANTILE, OfGrid, OtherLines, other_lines
 from landscape.analysis.checks.values import Sampling, sampling
 
 

@@ -15,8 +15,8 @@ from small_models import make_job, wandering, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, run
-from landscape.analysis.checks.checking import check_landscape
-from landscape.analysis.checks.telling import checks_text
+from landscape.analysis.checks.check import checks_text
+from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import Checks
 
 Make = Callable[[], Problem]

@@ -13,8 +13,8 @@ from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_p
 
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
-from landscape.analysis.checks.checking import check_landscape, keep_checks
-from landscape.analysis.checks.telling import checks_text
+from landscape.analysis.checks.check import checks_text
+from landscape.analysis.checks.table import check_landscape, keep_checks
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names

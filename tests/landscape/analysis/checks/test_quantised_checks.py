@@ -7,8 +7,8 @@ from small_models import conv_problem, make_job
 
 from landscape import run
 from landscape.analysis.checks import evaluations
-from landscape.analysis.checks.checking import check_landscape
-from landscape.analysis.checks.telling import checks_text
+from landscape.analysis.checks.check import checks_text
+from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import Check
 
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.analysis.checks.evidence import Evidence
-from landscape.analysis.checks.grids import at_centre, resolution_of
-from landscape.analysis.checks.resolution import Resolution, resolution
+from landscape.analysis.checks.evidence import Evidence, at_centre, resolution_of
+from landscape.analysis.checks.values import Resolution, resolution
 from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
 
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -9,24 +9,36 @@ import numpy as np
 import pytest
 import torch
 
-from landscape.analysis.checks.centre import Centre, Expectation, centre, expectation
-from landscape.analysis.checks.curvature import AlongAxis, Differences, Hidden, curvature, hidden
-from landscape.analysis.checks.lines import LINES, OtherLines, other_lines
+from landscape.analysis.checks.geometry import (
+    LINES,
+    AlongAxis,
+    Differences,
+    Hidden,
+    OtherLines,
+    curvature,
+    hidden,
+    other_lines,
+)
 from landscape.analysis.checks.reproducibility import Repetition, Spot, repetition, spot
-from landscape.analysis.checks.resolution import Resolution, resolution
 from landscape.analysis.checks.statistics import Stale, stale
 from landscape.analysis.checks.values import (
+    Centre,
+    Expectation,
     Holes,
     Lowest,
+    NotJudged,
     Range,
+    Resolution,
     Sampling,
+    centre,
+    expectation,
     holes,
     lowest,
     range_of_axes,
+    resolution,
     sampling,
     still_fell,
 )
-from landscape.analysis.checks.words import NotJudged
 from landscape.model.history import Stretch
 from landscape.problem.supervised import loss_of_guessing
 from landscape.surface.record_entries import Checks

@@ -14,9 +14,9 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, open_run, run
-from landscape.analysis.checks.checking import check_landscape
 from landscape.analysis.checks.geometry import OnPlane, path
 from landscape.analysis.checks.statistics import Between, OnPath, Stale, stale
+from landscape.analysis.checks.table import check_landscape
 from landscape.analysis.checks.values import Holes, Lowest, Range, holes, lowest, range_of_axes
 from landscape.compute.prepare import prepare
 from landscape.surface.record import Along

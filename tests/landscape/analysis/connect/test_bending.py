@@ -11,16 +11,9 @@ from scipy.optimize import minimize
 from small_models import make_job
 
 from landscape import Job, Problem
-from landscape.analysis.connect import bending
-from landscape.analysis.connect.bending import Along, Bend, Progress, train_bend, train_by
-from landscape.analysis.connect.curve import Training
-from landscape.analysis.connect.weight_files import (
-    read_losses,
-    read_progress,
-    remove_progress,
-    write_made,
-    write_progress,
-)
+from landscape.analysis.connect import curve
+from landscape.analysis.connect.connect import read_losses, read_progress, remove_progress, write_made, write_progress
+from landscape.analysis.connect.curve import Along, Bend, Progress, Training, train_bend, train_by
 from landscape.compute.executor import LocalCalculator, Setting
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
@@ -147,7 +140,7 @@ class Killed(Exception):
 
 def test_a_training_that_ended_early_goes_on_from_its_last_epoch_to_the_same_bytes(monkeypatch, tmp_path):
     """Also where a question is a few steps, and whoever answers them."""
-    monkeypatch.setattr(bending, "STRETCH", 3)
+    monkeypatch.setattr(curve, "STRETCH", 3)
     inputs = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     prepared = prepare(
         Job(

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from landscape.analysis.connect.matching import match_weights, refuse_other_outputs
-from landscape.analysis.connect.permutations import apply, table_of
+from landscape.analysis.connect.matching import apply, match_weights, refuse_other_outputs, table_of
 from landscape.core.errors import JobError, LandscapeError
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet

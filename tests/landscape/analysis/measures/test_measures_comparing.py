@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 
 from landscape.analysis.measures import document
-from landscape.analysis.measures.comparison import BETWEEN_WEIGHTS, compare
-from landscape.analysis.measures.document import Entry
-from landscape.analysis.measures.rows import Row
-from landscape.analysis.measures.statistics import of_errors, resampled, resampled_apart, welch
-from landscape.analysis.measures.targets import targets_of
+from landscape.analysis.measures.comparison import (
+    BETWEEN_WEIGHTS,
+    compare,
+    of_errors,
+    resampled,
+    resampled_apart,
+    targets_of,
+    welch,
+)
+from landscape.analysis.measures.document import Entry, Row
 from landscape.core.errors import JobError, NotFoundError
 from landscape.views.prepare.measures import comparison_lines
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from landscape.analysis.measures import document
-from landscape.analysis.measures.document import Entry
-from landscape.analysis.measures.measure import has_all
-from landscape.analysis.measures.measuring import Asked
-from landscape.analysis.measures.rows import Row, row_of
+from landscape.analysis.measures.document import Entry, Row, row_of
+from landscape.analysis.measures.measure import Asked, has_all
 from landscape.core.errors import LandscapeError
 from landscape.model.run_files import OLD_RADIUS
 

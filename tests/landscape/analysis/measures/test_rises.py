@@ -11,21 +11,23 @@ from sharpness_scene import Scene, bowl, observe, scene_of
 from torch import nn
 
 from landscape import Problem
-from landscape.analysis.measures.average import average_rows, error_noise_row, relative
-from landscape.analysis.measures.layers import layer_rows
-from landscape.analysis.measures.lines import stderr_over
-from landscape.analysis.measures.rises import (
+from landscape.analysis.measures.document import Row
+from landscape.analysis.measures.lines import (
     COORDINATES,
     DISTANCES,
     LINES,
+    average_rows,
     crossing,
     draws_of,
+    error_noise_row,
     known_radius,
     radii_of,
     radius_row,
+    relative,
     rises_of,
+    stderr_over,
 )
-from landscape.analysis.measures.rows import Row
+from landscape.analysis.measures.worst import layer_rows
 from landscape.compute.hessian import filter_weighted_trace
 from landscape.core.statistics import interval_of
 from landscape.evaluation.values import SampleValues, Values

@@ -9,11 +9,19 @@ from sharpness_scene import Scene, bowl, relu_net, scene_of
 from torch import nn
 
 from landscape import Problem
-from landscape.analysis.measures.curvature import curvature_rows
-from landscape.analysis.measures.measuring import Asked, measure
-from landscape.analysis.measures.rises import draws_of
-from landscape.analysis.measures.rows import Row
-from landscape.analysis.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
+from landscape.analysis.measures.document import Row
+from landscape.analysis.measures.lines import draws_of
+from landscape.analysis.measures.measure import Asked, measure
+from landscape.analysis.measures.worst import (
+    ASAM_RHO,
+    SAM_RHO,
+    Region,
+    ascend,
+    curvature_rows,
+    keskar,
+    rises_at,
+    sharpness,
+)
 from landscape.compute import eigen_stores
 from landscape.core.errors import JobError
 from landscape.model.parameters import describe_parameters
