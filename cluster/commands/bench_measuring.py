@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from landscape.bench.measure import bench
-from landscape.bench.options import Options
-from landscape.bench.table import aligned, bench_text, spread
-from landscape.bench.timing import quotient
+from landscape.bench.__main__ import aligned, bench_text, spread
+from landscape.bench.measure import Options, bench
+from landscape.bench.yardsticks import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import LandscapeError, Progress

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from landscape.core.digests import import_on_use
 
 if TYPE_CHECKING:
-    from landscape.bench.measure import bench
-    from landscape.bench.options import Options, options_for
-    from landscape.bench.table import bench_text
+    from landscape.bench.__main__ import bench_text
+    from landscape.bench.measure import Options, bench, options_for
 
 __all__ = ["Options", "bench", "bench_text", "options_for"]
 

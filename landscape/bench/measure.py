@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from landscape.bench import facts
-from landscape.bench.ceilings import Ceiling, copy_ceiling, matmul_ceiling
-from landscape.bench.memory import memory_of
-from landscape.bench.options import Options
-from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
-from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
+from landscape.bench.yardsticks import (
+    EAGER,
+    Bare,
+    Ceiling,
+    Contestant,
+    SameEngine,
+    Seconds,
+    Setting,
+    bare_observe,
+    copy_ceiling,
+    distance,
+    matmul_ceiling,
+    memory_of,
+    quotient,
+    race,
+    typical,
+    work_of,
+)
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line, shown
 from landscape.core.grid import Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
@@ -29,8 +45,126 @@ from landscape.evaluation.tuning.protocol import Freedom, Limits, Trial, Tuned
 from landscape.evaluation.tuning.search import row_points
 from landscape.evaluation.tuning.trials import measure_point, probe_points
 from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
+
+# ----------------------------------------------------------------------------------------------------
+# What is reported beside the times: the machine, the agreement with float32, the distance to the ceilings.
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The name of the processor or GPU that is measured, the machine's cores, and the versions of torch and Python."""
+    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    return {"device": device, "name": name, "cores": os.cpu_count(), **versions}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def load() -> float | None:
+    """How many processes have wanted a core over the last minute: a figure from a busy machine is a lower bound."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def agreement(found: Values, exact: Values) -> dict[str, dict[str, float | None]]:
+    """How far each observable is from eager float32: max |Δ|, and max |Δ|/|exact|; None where not finite."""
+    differences = {}
+    for name, expected in exact.mean.items():
+        off = np.abs(found.mean[name] - expected)
+        relative = off / np.maximum(np.abs(expected), np.finfo(np.float64).tiny)
+        differences[name] = {"max_abs": _finite(off), "max_rel": _finite(relative)}
+    return differences
+
+
+def _finite(values: NDArray[np.float64]) -> float | None:
+    return float(values.max()) if np.isfinite(values).all() else None
+
+
+def distances(
+    ceilings: Sequence[Ceiling], rounds: Sequence[Seconds], bare: tuple[str, Bare], forwards: Mapping[str, str]
+) -> dict[str, Any]:
+    """The ceilings of this run, and how far the bare pass and the engines' forward passes stay below them.
+
+    Args:
+        bare: its key among the rounds, and itself.
+        forwards: engine → key among the rounds.
+    """
+    flops, bandwidth = (each.work / typical(rounds, each.contestant.key) for each in ceilings)
+    work = work_of(bare[1])
+    return {
+        "flops_per_second": flops,
+        "bytes_per_second": bandwidth,
+        "point": work,
+        "bare": distance(work, typical(rounds, bare[0]), flops, bandwidth),
+        "forwards": {
+            engine: distance(work, typical(rounds, key), flops, bandwidth) for engine, key in forwards.items()
+        },
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is measured, and how long.
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is measured, and how long.
+
+    Args:
+        precisions: default: float32 and bfloat16, and tf32 on a GPU.
+        engines: default: plain eager, and every engine that the search for the best one measures.
+        search_seconds: how long that search may take; default: what a run of the job would give it.
+        rounds: how often every engine is timed.
+        slice_seconds: about how long each timing takes.
+        full: also evaluate the whole grid, with the best engine of the job's precision.
+        report: is called with a line of text when something new begins.
+    """
+
+    precisions: tuple[Precision, ...] = ()
+    engines: tuple[Engine, ...] = ()
+    rounds: int = 5
+    slice_seconds: float = 0.3
+    search_seconds: float | None = None
+    memory: bool = True
+    ceilings: bool = True
+    full: bool = False
+    report: Report = field(default=lambda text: None, compare=False)
+
+
+def options_for(
+    precisions: Sequence[str], engines: Sequence[str], rounds: int = 5, *, search: float | None = None,
+    quick: bool = False, full: bool = False, report: Report = lambda text: None,
+) -> Options:  # fmt: skip
+    """The options from words as they are given in a command.
+
+    Raises:
+        JobError: one of them is not a precision, an engine or a number of rounds.
+    """
+    known = get_args(Precision)
+    for each in precisions:
+        if each not in known:
+            raise JobError(f"precision: must be one of {', '.join(known)}, not {shown(each)}")
+    if rounds < 1:
+        raise JobError(f"rounds: must be at least 1, not {rounds}")
+    try:
+        parsed = tuple(Engine.parse(each) for each in engines)
+    except ValueError as error:
+        raise JobError(f"engine: {error}") from None
+    chosen = tuple(each for each in known if each in precisions)
+    options = Options(chosen, parsed, rounds, search_seconds=search, full=full, report=report)
+    return replace(options, slice_seconds=0.05, search_seconds=search or 3.0) if quick else options
+
+
+# ----------------------------------------------------------------------------------------------------
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64
@@ -47,12 +181,12 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
         precisions += () if job.precision in precisions else (job.precision,)
     if options.full and job.precision not in precisions:
         raise JobError(f"precision: the whole grid is evaluated in the job's own, {job.precision}; measure that too")
-    load = facts.load()
+    load_before = load()
     _, alone = bare_observe(prepared.problem)
     with in_folder(prepared.folder):
         measured = [_Bench(prepared, landscape, each, options).measure() for each in precisions]
     return {
-        "machine": facts.machine(device),
+        "machine": machine(device),
         "landscape": landscape.name,
         "points": landscape.grid.points,
         "num_samples": landscape.record.num_samples,
@@ -60,7 +194,7 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
         "bare": "model(inputs)" if alone else "observe(model, batch), as it is not Problem.supervised",
         "rounds": options.rounds,
         "precisions": measured,
-        "load": [load, facts.load()],
+        "load": [load_before, load()],
     }
 
 
@@ -114,7 +248,7 @@ class _Bench:
         if ceilings:
             size, bare = next(iter(bares.items()))
             forwards = {str(row.engine): f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
-            measured["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
+            measured["ceilings"] = distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
         if self._options.memory:
             measured["memory"] = [
                 self._memory(row, row.evaluator, bares)
@@ -228,7 +362,7 @@ class _Bench:
                 "efficiency": quotient(rounds, f"bare:{row.batch_size}", f"ours:{k}"),
                 "efficiency_same_engine": quotient(rounds, f"forward:{k}", f"ours:{k}"),
                 "forward_seconds": typical(rounds, f"forward:{k}"),
-                "agreement": facts.agreement(row.evaluator.evaluate(points), exact),
+                "agreement": agreement(row.evaluator.evaluate(points), exact),
             }
             if rows[0].evaluator is not None:
                 entry["over_eager"] = quotient(rounds, "ours:0", f"ours:{k}")

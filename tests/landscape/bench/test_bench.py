@@ -12,15 +12,22 @@ from small_models import ConvNet, conv_problem, image_samples, make_job, quadrat
 from torch import nn
 
 from landscape import JobError, Problem
-from landscape.bench.__main__ import main
-from landscape.bench.ceilings import distance, work_of
-from landscape.bench.measure import bench
-from landscape.bench.memory import LiveStorages, peak_of
-from landscape.bench.options import Options, options_for
+from landscape.bench.__main__ import bench_text, main
+from landscape.bench.measure import Options, bench, options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
-from landscape.bench.table import bench_text
-from landscape.bench.timing import Contestant, quotient, race, typical
-from landscape.bench.yardsticks import Bare, SameEngine, Setting
+from landscape.bench.yardsticks import (
+    Bare,
+    Contestant,
+    LiveStorages,
+    SameEngine,
+    Setting,
+    distance,
+    peak_of,
+    quotient,
+    race,
+    typical,
+    work_of,
+)
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
