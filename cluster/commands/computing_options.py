@@ -70,7 +70,7 @@ class WorkerOptions:
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
     ) -> AbstractContextManager[Calculator]:
         """What answers questions about a landscape, see `calculator_of`."""
-        from cluster.driver.calculators import calculator_of
+        from cluster.driver.executor import calculator_of
 
         return calculator_of(
             prepared, landscape, evaluations,

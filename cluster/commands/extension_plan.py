@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.commands.planning import plan_job, plan_text
-from cluster.driver.starting import time_in_words
+from cluster.driver.short_jobs import time_in_words
 from cluster.runtime.console import seconds_text
 from landscape.compute.extend import More, extension_job
 from landscape.compute.recorded import recorded_plan

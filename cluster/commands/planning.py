@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cluster.driver.starting import time_in_words, times_of
+from cluster.driver.short_jobs import time_in_words, times_of
 from cluster.runtime.console import bytes_text
 from landscape.compute import auto_range
 from landscape.compute.axes import origin_remedy, target_remedy, without_zero

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.commands.planning import plan_job
-from cluster.driver.starting import time_in_words
+from cluster.driver.short_jobs import time_in_words
 from cluster.runtime.console import seconds_text
 from landscape.compute.refine import level_job
 from landscape.store.landscape import LandscapeStore

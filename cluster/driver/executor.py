@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cluster.driver import journal
-from cluster.driver.policy import Policy
-from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
-from cluster.driver.schedule import Schedule
+from cluster.driver import workers
+from cluster.driver.crew import START, Arrival, Query, WorkerHandle
+from cluster.driver.schedule import Policy, Schedule
+from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
 from cluster.driver.workers import WorkerManager
-from landscape.compute.executor import Calculator, Question, Setting, Shared, unanswered
-from landscape.core.errors import Interrupted, JobError
+from cluster.runtime.logs import graceful_stop
+from cluster.runtime.session import ray_session
+from landscape.compute.executor import Calculator, LocalCalculator, Question, Setting, Shared, unanswered
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.errors import Interrupted, JobError, stage
 from landscape.core.grid import Grid
 
 if TYPE_CHECKING:
@@ -130,7 +134,7 @@ class RayCalculator(Calculator):
         if receipt is None:
             self._manager.lose(name, arrival.lost)
             return
-        journal.said(self._crew.handles[name], receipt)
+        workers.said(self._crew.handles[name], receipt)
         if query == START:
             self._manager.started(name, receipt)
             return
@@ -198,3 +202,52 @@ class RayCalculator(Calculator):
         return self._crew.share(
             LandscapeInputs("", pack_state(setting.origin), pack_directions(setting.directions), NO_GRID, setting.plan)
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A calculator for a command: this process where it is done sooner, else the workers of a Ray that ends with it.
+
+
+@contextmanager
+def calculator_of(
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    evaluations: int,
+    *,
+    serial: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    allow_open: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Calculator]:
+    """Within the block, a calculator for questions about a landscape; its workers end with the block.
+
+    Args:
+        evaluations: about how many the questions cost, an evaluation of all samples each; decides who answers.
+        serial: answer in this process, whatever it costs.
+        workers: how many actors; default: as the job says, else one per GPU, else one per core.
+        address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
+        allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
+        stop: is asked several times a second; when true, and after a signal, `Interrupted` is raised.
+
+    Raises:
+        JobError: the job asks for what the cluster cannot give.
+        ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
+    """
+    if serial or is_quicker_here(prepared, landscape, evaluations, workers, address, searches=False):
+        with graceful_stop() as signalled:
+            yield LocalCalculator(prepared, landscape, lambda: stop() or signalled())
+        return
+    # Importing Ray takes seconds, which what is computed here should not cost.
+    from cluster.driver.crew import RayCrew
+    from cluster.runtime.metrics import Metrics
+
+    # The handlers of signals come after `ray.init`, which installs some of its own.
+    with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
+        stage("starting workers")
+        crew = RayCrew(prepared, placement, workers)
+        calculator = RayCalculator(crew, lambda: stop() or signalled(), Policy(), Metrics())
+        try:
+            yield calculator
+        finally:
+            calculator.close()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.driver import journal
-from cluster.driver.landscape_state import LandscapeState
-from cluster.driver.landscapes import Landscapes
-from cluster.driver.protocol import WorkerHandle
+from cluster.driver import workers
+from cluster.driver.crew import MEASURE, START, Arrival, Crew, WorkerHandle
+from cluster.driver.landscapes import Landscapes, LandscapeState
 from cluster.driver.schedule import Schedule
+from cluster.driver.worker import Receipt
+from cluster.driver.workers import WorkerManager
+from landscape.compute.reproducibility import Witness
 from landscape.compute.reuse import Task
-from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points
-from landscape.core.errors import Failure, Observer
+from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points, well_formed
+from landscape.core.errors import Failure, JobError, Observer
+from landscape.evaluation.reference_loss import OwnLosses
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics
@@ -77,7 +80,7 @@ class Results:
         worker.points += points
         worker.seconds += seconds
         self._metrics.committed(points, seconds)
-        journal.done(worker, one.task, one.attempt, points, seconds)
+        workers.done(worker, one.task, one.attempt, points, seconds)
         landscape.tally.done(one.task.label, points, one.batch_size)
         landscape.settle()
         self.report(landscape)
@@ -95,7 +98,7 @@ class Results:
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
         landscape.tally.fail(failure, task_points(landscape.store, task))
-        journal.given_up(task.landscape, failure)
+        workers.given_up(task.landscape, failure)
         landscape.settle()
         self.report(landscape)
 
@@ -103,3 +106,175 @@ class Results:
         """Tell the observer how far a landscape is."""
         landscape.tally.retries = self._schedule.retries
         self._observer(landscape.tally.progress())
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the driver does with each receipt of a worker: a start, a measurement, or the outcome of a task.
+
+MOST_HELD = 4  # outcomes per worker that wait for what the user's own model gives
+
+
+class Receipts:
+    """Decides on every receipt: which outcome is accepted, which task is tried again, which worker is not trusted.
+
+    Attributes:
+        measurements: what came in last of each worker that was asked to measure.
+    """
+
+    def __init__(
+        self,
+        landscapes: Landscapes,
+        crew: Crew,
+        schedule: Schedule[Task],
+        manager: WorkerManager[Task],
+        results: Results,
+        clock: Callable[[], float],
+        *,
+        accept_origin: bool = False,
+    ) -> None:
+        """
+        Args:
+            accept_origin: go on, with a warning, where the user's own model has other losses.
+        """
+        self._landscapes, self._crew, self._schedule = landscapes, crew, schedule
+        self._manager, self._results, self._clock = manager, results, clock
+        self.measurements: dict[str, Receipt] = {}
+        self._accept_origin = accept_origin
+        self._held: list[AcceptedOutcome] = []  # of landscapes that are not known to be of the user's own model yet
+
+    def handle(self, arrivals: Sequence[Arrival]) -> None:
+        """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
+
+        Those of a landscape wait until it is known to be of the user's own model.
+
+        Raises:
+            JobError: no worker could do what one reports that it cannot.
+        """
+        accepted: list[AcceptedOutcome] = []
+        try:
+            for arrival in arrivals:
+                if arrival.worker in self._crew.handles:  # it may have been lost in this very round
+                    self._handle_one(arrival, accepted)
+        finally:
+            self._held += accepted
+            self._commit()
+
+    def commit_held(self, reason: str) -> None:
+        """Commit all accepted outcomes.
+
+        Args:
+            reason: why the comparison with the user's own model is no longer waited for.
+        """
+        for state in self._landscapes.on_disk:
+            if self._held_of(state):  # else nothing of it is stored, and the next run compares
+                state.stop_waiting(reason)
+        self._commit()
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether accepted outcomes wait for what a worker is evaluating."""
+        states = map(self._landscapes.of, (one.task for one in self._held))
+        return any(state.is_asking(self._crew.handles) for state in states)
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model.
+
+        Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
+        """
+        if any(state.is_to_be_asked_again(self._crew.handles) for state in self._landscapes.on_disk):
+            return False
+        return len(self._held) >= MOST_HELD * len(self._crew.handles)
+
+    def _held_of(self, state: LandscapeState) -> int:
+        return sum(self._landscapes.of(one.task) is state for one in self._held)
+
+    def _commit(self) -> None:
+        for state in self._landscapes.on_disk:
+            state.stop_asking(self._crew.handles, self._held_of(state))
+            if not state.awaits_own_model(self._crew.handles):
+                state.keep_first()
+        ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
+        for one in self._held:
+            waits = self._landscapes.of(one.task).awaits_own_model(self._crew.handles)
+            (waiting if waits else ready).append(one)
+        self._held = waiting
+        self._results.commit(ready)
+
+    def _handle_one(self, arrival: Arrival, accepted: list[AcceptedOutcome]) -> None:
+        name, receipt = arrival.worker, arrival.receipt
+        if receipt is None:
+            self._manager.lose(name, arrival.lost)
+            return
+        workers.said(self._crew.handles[name], receipt)
+        if arrival.asked == START:
+            self._manager.started(name, receipt)
+            return
+        if receipt.fatal:
+            raise JobError(receipt.cause)
+        if arrival.asked == MEASURE:
+            self.measurements[name] = receipt
+            return
+        assert isinstance(arrival.asked, Task)  # a driver asks no queries
+        outcome = self._decide(self._crew.handles[name], arrival.asked, receipt)
+        if outcome is not None:
+            accepted.append(outcome)
+
+    def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
+        """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
+        state = self._landscapes.of(task)
+        if not self._reproduces(worker, state, receipt):
+            state.own_model_unanswered(worker.name)
+            return None
+        found: OwnLosses | None = receipt.details.get("own_model")
+        if found is None and receipt.outcome is None:
+            state.own_model_unanswered(worker.name)
+        else:
+            state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
+        if receipt.outcome is None:
+            self._manager.answered()
+            self._failed(worker, task, receipt)
+            self._results.report(state)
+            return None
+        if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
+            self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
+            return None
+        self._manager.answered()
+        attempt = self._schedule.attempts(task) + 1  # asked first: the schedule forgets a task that is done
+        if not self._is_accepted(worker, task, receipt.outcome):
+            self._results.report(state)
+            return None
+        return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
+
+    def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
+        """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
+        witness: Witness | None = receipt.details.get("witness")
+        if witness is None:
+            return True
+        difference = state.compare_or_keep(witness)
+        if difference:
+            self._manager.leave_out(worker, state, witness, difference)
+            return False
+        state.agreeing.add(worker.name)
+        return True
+
+    def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
+        """User code raised: the schedule says whether the task is tried again."""
+        fate = self._schedule.failed(worker.name, task, self._clock())
+        workers.failed(worker, task, self._schedule.attempts(task), receipt)
+        if fate == "quarantine":
+            self._results.give_up(task, worker, receipt.cause, receipt.traceback)
+
+    def _is_accepted(self, worker: WorkerHandle, task: Task, outcome: Outcome) -> bool:
+        """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
+        suspicious = not outcome.finite
+        fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
+        answer = self._schedule.completed(
+            worker.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
+        )
+        if answer.verdict == "quarantine":
+            self._results.give_up(task, worker, "workers disagree on its values")
+        for name in answer.distrusted:
+            if name in self._crew.handles:
+                self._manager.lose(name, f"two others agree on {task.label} and it does not", blame=False)
+        return answer.verdict == "commit"

@@ -2,18 +2,235 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import statistics
+from bisect import bisect_right
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from cluster.driver.open_workers import OpenWorkers
-from cluster.driver.policy import Answer, Policy
-from cluster.driver.records import Records
-from cluster.driver.task_queue import TaskQueue
-from cluster.driver.task_times import TaskTimes
-from landscape.core.errors import Fate
+from landscape.core.errors import Fate, RetryRule
+
+# ----------------------------------------------------------------------------------------------------
+# The numbers behind the schedule's decisions, and its answers.
+#
+# When a task is tried again: `landscape/core/errors.py`.
+
+Verdict = Literal["commit", "check", "ignore", "quarantine"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The numbers behind the decisions: counts, seconds, and multiples of the median seconds of tasks of a kind.
+
+    Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
+    """
+
+    in_flight: int = 2  # so that the next task is at the worker when it ends one
+    attempts: int = RetryRule.attempts
+    kills: int = RetryRule.kills
+    straggler_factor: float = 3.0
+    straggler_done: int = 10
+    hang_factor: float = 20.0
+    hang_seconds: float = 300.0
+    confirmations: int = 2  # of suspicious answers by other workers, until a worker is believed
+    longest_step: float = 30.0  # a clock that jumps further than this, or back, says nothing about the tasks
+
+    @property
+    def retry_rule(self) -> RetryRule:
+        """When a task that failed is tried again, and when it is given up."""
+        return RetryRule(self.attempts, self.kills)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to do with a result, and which workers turned out to be wrong."""
+
+    verdict: Verdict
+    distrusted: tuple[str, ...] = ()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What happened to the tasks that did not simply succeed.
 
 T = TypeVar("T", bound=Hashable)
+
+
+@dataclass
+class Record:
+    """What happened to one task so far.
+
+    Attributes:
+        exceptions: how often user code raised.
+        kills: how many workers died while they ran it.
+        avoid: workers that failed it or have answered it.
+        votes: worker → fingerprint of its answer, where one of the answers was suspicious.
+    """
+
+    exceptions: int = 0
+    kills: int = 0
+    avoid: set[str] = field(default_factory=set)
+    votes: dict[str, str] = field(default_factory=dict)
+
+    def vote(self, worker: str, fingerprint: str) -> tuple[list[str], tuple[str, ...]]:
+        """Note a worker's answer; the workers whose answer is the same, and those whose answer differs."""
+        self.votes[worker] = fingerprint
+        agreeing = [voter for voter, vote in self.votes.items() if vote == fingerprint]
+        return agreeing, tuple(voter for voter in self.votes if voter not in agreeing)
+
+
+class Records(Generic[T]):
+    """The records of tasks; a task without one has had no trouble."""
+
+    def __init__(self) -> None:
+        self._records: dict[T, Record] = {}
+
+    def of(self, task: T) -> Record:
+        """The task's record, to be changed."""
+        return self._records.setdefault(task, Record())
+
+    def drop(self, task: T) -> None:
+        """Forget a task that is done."""
+        self._records.pop(task, None)
+
+    def attempts(self, task: T) -> int:
+        """How often a task has failed so far, by exceptions and by dead workers."""
+        record = self._records.get(task)
+        return record.exceptions + record.kills if record else 0
+
+    def kills(self, task: T) -> int:
+        """How many workers died while they ran the task."""
+        record = self._records.get(task)
+        return record.kills if record else 0
+
+    def avoid(self, task: T) -> Set[str]:
+        """The workers that failed the task or have answered it."""
+        record = self._records.get(task)
+        return record.avoid if record else frozenset()
+
+    def is_disputed(self, task: T) -> bool:
+        """Whether a suspicious answer to the task waits for a second opinion."""
+        record = self._records.get(task)
+        return record is not None and bool(record.votes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The tasks that no worker has had yet, in their order; each is made when it is taken.
+
+
+class TaskQueue(Generic[T]):
+    """A queue over several sequences, which may make their items on demand: a million tasks need not exist at once."""
+
+    def __init__(self, *sequences: Sequence[T]) -> None:
+        self._sequences: list[Sequence[T]] = []
+        self._ends: list[int] = []  # of each sequence, the position after its last item
+        self._taken = 0
+        for sequence in sequences:
+            self.extend(sequence)
+
+    def __len__(self) -> int:
+        return self._end - self._taken
+
+    def __iter__(self) -> Iterator[T]:
+        return (self._at(position) for position in range(self._taken, self._end))
+
+    @property
+    def _end(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def extend(self, tasks: Sequence[T]) -> None:
+        """Add tasks behind those that are in the queue."""
+        self._sequences.append(tasks)
+        self._ends.append(self._end + len(tasks))
+
+    def popleft(self) -> T:
+        """Take the next task."""
+        task = self._at(self._taken)
+        self._taken += 1
+        return task
+
+    def clear(self) -> None:
+        """Drop all tasks."""
+        self._sequences, self._ends, self._taken = [], [], 0
+
+    def _at(self, position: int) -> T:
+        number = bisect_right(self._ends, position)
+        return self._sequences[number][position - (self._ends[number - 1] if number else 0)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# How long tasks take: which task each worker is running and since when, and the medians of those that have ended.
+
+KEPT_DURATIONS = 101  # of the last tasks of a kind, from which the median is taken
+
+
+class TaskTimes(Generic[T]):
+    """The running tasks, the oldest first, and the durations of the last ones, on a clock that never leaps.
+
+    Args:
+        longest_step: seconds; a clock that jumps further than this, or back, says nothing about the tasks.
+        kind: of a task; those of one kind take about as long as one another.
+    """
+
+    def __init__(self, longest_step: float, kind: Callable[[T], Hashable]) -> None:
+        self._longest_step, self._kind = longest_step, kind
+        # Worker → its running task and since when; a start is always later than those before it.
+        self._running: OrderedDict[str, tuple[T, float]] = OrderedDict()
+        self._durations: dict[Hashable, deque[float]] = {}
+        self._medians: dict[Hashable, float] = {}
+        self._time = 0.0
+        self._last: float | None = None
+
+    def advance(self, now: float) -> None:
+        """Follow the clock, but neither back nor by a leap."""
+        if self._last is not None:
+            self._time += min(max(now - self._last, 0.0), self._longest_step)
+        self._last = now
+
+    def is_running(self, worker: str) -> bool:
+        """Whether a running task is known of the worker."""
+        return worker in self._running
+
+    def began(self, worker: str, task: T) -> None:
+        """Note that the worker has begun a task."""
+        self._running[worker] = (task, self._time)
+
+    def ended(self, worker: str) -> None:
+        """Note that the worker's running task has ended, and how long it took."""
+        started = self._running.pop(worker, None)
+        if started is not None:
+            kind = self._kind(started[0])
+            self._durations.setdefault(kind, deque(maxlen=KEPT_DURATIONS)).append(self._time - started[1])
+            self._medians.pop(kind, None)
+
+    def forget(self, worker: str) -> None:
+        """Drop the running task of a worker that is gone."""
+        self._running.pop(worker, None)
+
+    def beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
+        """The workers whose task has run for longer than a limit, the longest first.
+
+        Args:
+            limit: from the median seconds of the last tasks of the same kind.
+            least: how many of these must have ended; those of a kind of which fewer have are let be.
+        """
+        limits = {kind: limit(self._median(kind)) for kind, ended in self._durations.items() if len(ended) >= least}
+        lowest = min(limits.values(), default=None)
+        for worker, (task, since) in self._running.items():
+            if lowest is None or self._time - since <= lowest:
+                return  # the oldest come first: the others have run for less
+            known = limits.get(self._kind(task))
+            if known is not None and self._time - since > known:
+                yield worker
+
+    def _median(self, kind: Hashable) -> float:
+        if kind not in self._medians:
+            self._medians[kind] = statistics.median(self._durations[kind])
+        return self._medians[kind]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class Schedule(Generic[T]):

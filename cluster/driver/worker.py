@@ -12,11 +12,13 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from cluster.driver.sample_pieces import SamplePieces, SharedPoints, gather
 from cluster.driver.transfer import (
     Packed,
     PackedItems,
+    SamplePieces,
     SeededTensors,
+    SharedPoints,
+    gather,
     samples_of,
     unpack,
     unpack_direction,

@@ -2,19 +2,124 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cluster.driver import journal
-from cluster.driver.landscape_state import LandscapeState
-from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
+from cluster.driver.crew import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
+from cluster.driver.landscapes import LandscapeState
 from cluster.driver.schedule import Schedule
 from cluster.driver.worker import Receipt
+from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, Witness
-from landscape.core.errors import JobError, LandscapeError
+from landscape.compute.reuse import Task
+from landscape.core.errors import Failure, JobError, LandscapeError
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a driver logs of its workers and tasks: one function per event, with its message and its fields.
+
+workers = logging.getLogger("landscape")
+# A job may give up thousands of tasks, and `status` lists them: in text logs they do not appear one by one.
+tasks = logging.getLogger(TASKS)
+
+
+def _place(worker: WorkerHandle) -> dict[str, str]:
+    return {"worker": worker.name, "host": worker.host, "node": worker.node}
+
+
+def ready(worker: WorkerHandle) -> None:
+    """A worker has loaded the problem."""
+    workers.info(
+        "%s is ready",
+        worker.place,
+        extra=event_fields("worker-ready", **_place(worker), pid=worker.pid, device=worker.device),
+    )
+
+
+def tuned(warning: str) -> None:
+    """The search for the fastest engine warns of something."""
+    workers.warning("%s", warning, extra=event_fields("tuned", cause=warning))
+
+
+def leaves(worker: WorkerHandle) -> None:
+    """A worker ends because its node is about to be taken away."""
+    workers.warning("%s leaves with its node", worker.place, extra=event_fields("worker-leaves", **_place(worker)))
+
+
+def lost(worker: WorkerHandle, cause: str) -> None:
+    """A worker is gone or unusable."""
+    workers.warning(
+        "%s is lost (%s); its tasks go back to the queue", worker.place, cause,
+        extra=event_fields("worker-lost", cause=cause, pid=worker.pid, **_place(worker)),
+    )  # fmt: skip
+
+
+def left_out(worker: WorkerHandle, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
+    """A worker gets no tasks, as its values have other bits."""
+    workers.warning(
+        "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
+        "%s so far", worker.place, witness.processor, landscape, difference, agreeing,
+        "worker agrees with" if agreeing == 1 else "workers agree with",
+        extra=event_fields(
+            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(worker)
+        ),
+    )  # fmt: skip
+
+
+def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) -> None:
+    """The first worker's values are kept, though it may be the odd one."""
+    workers.warning(
+        "landscape %r holds the values of the first worker, on %s, with which %d of %d workers agree; where that one "
+        "is the odd one, stop, leave out its node, and give the landscape another name",
+        landscape, processor or "a processor that is not recorded", agreeing, agreeing + left_out,
+        extra=event_fields(
+            "outnumbered", landscape=landscape, processor=processor, left_out=left_out, agreeing=agreeing
+        ),
+    )  # fmt: skip
+
+
+def absent(text: str) -> None:
+    """No worker has been placed for long; the text says why."""
+    workers.warning("%s", text, extra=event_fields("no-worker", cause=text))
+
+
+def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
+    """A task is committed."""
+    fields = event_fields(
+        "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
+        seconds=round(seconds, 6), **_place(worker),
+    )  # fmt: skip
+    tasks.info("%s is done", task.label, extra=fields)
+
+
+def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> None:
+    """User code raised; the schedule decides whether it is tried again."""
+    fields = event_fields(
+        "task-failed", landscape=task.landscape, task=task.label, attempt=attempt, cause=receipt.cause,
+        traceback=receipt.traceback, **_place(worker),
+    )  # fmt: skip
+    tasks.warning("%s failed: %s", task.label, receipt.cause, extra=fields)
+
+
+def given_up(landscape: str, failure: Failure) -> None:
+    """A task is quarantined."""
+    fields = event_fields(
+        "task-given-up", landscape=landscape, task=failure.task, worker=failure.worker, host=failure.host,
+        node=failure.node, attempt=failure.attempts, cause=failure.cause, traceback=failure.traceback,
+    )  # fmt: skip
+    tasks.error("%s is given up: %s", failure.task, failure.cause, extra=fields)
+
+
+def said(worker: WorkerHandle, receipt: Receipt) -> None:
+    """Log what the worker itself logged while it did what it was asked."""
+    relay(receipt.said, worker.name, worker.host, worker.node)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
@@ -77,7 +182,7 @@ class WorkerManager(Generic[T]):
         """
         for _ in range(self._crew.missing()):
             self._crew.hire()
-        self._crew.explain_absence(journal.absent)
+        self._crew.explain_absence(absent)
         self._refuse_idle_crew()
         now = self._clock()
         for name in self._schedule.hung(now):
@@ -88,7 +193,7 @@ class WorkerManager(Generic[T]):
             for name in self._crew.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
-            journal.leaves(self._crew.handles[name])
+            leaves(self._crew.handles[name])
             self._dismiss(name, blame=False, cause="")
 
     def _refuse_idle_crew(self) -> None:
@@ -135,7 +240,7 @@ class WorkerManager(Generic[T]):
             )
         self._computed.admit(worker)
         self._schedule.join(name)
-        journal.ready(worker)
+        ready(worker)
 
     def _not_started(self, name: str, cause: str) -> None:
         """The driver has loaded the problem itself: one worker that cannot may be at fault, all of them are not."""
@@ -163,7 +268,7 @@ class WorkerManager(Generic[T]):
             blame = False  # no task takes a machine away; and however many machines go, others may come
         else:
             self._deaths_in_a_row += 1
-        journal.lost(self._crew.handles[name], cause)
+        lost(self._crew.handles[name], cause)
         self._dismiss(name, blame=blame, cause=cause)
         if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
             raise LandscapeError(
@@ -201,7 +306,7 @@ class WorkerManager(Generic[T]):
             raise self._refusal
 
     def _log_left_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
-        name, agreeing, left_out = state.landscape.name, len(state.agreeing), len(self._left_out)
-        journal.left_out(worker, name, witness, difference, agreeing)
-        if left_out == agreeing + 1 and agreeing:  # logged once, when they become the majority
-            journal.outnumbered(name, state.processor, left_out, agreeing)
+        name, agreeing, others = state.landscape.name, len(state.agreeing), len(self._left_out)
+        left_out(worker, name, witness, difference, agreeing)
+        if others == agreeing + 1 and agreeing:  # logged once, when they become the majority
+            outnumbered(name, state.processor, others, agreeing)

@@ -102,7 +102,7 @@ GROUPS = {
         "landscape.surface.barriers.PathColumns",
         "landscape.surface.surface.SampleLosses",
         "landscape.core.errors.Progress",
-        "cluster.driver.policy.Policy",
+        "cluster.driver.schedule.Policy",
     ),
 }
 # Headings of the parts of a job, in the order of the page; a part without one comes last, under the name of its class.

@@ -19,7 +19,7 @@ import ray
 
 import cluster
 from cluster.driver.crew import fetch, node_id
-from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscapes import LandscapeState
 from cluster.driver.transfer import pack_samples
 from cluster.driver.worker import ProblemSource, Worker
 from landscape import read_job

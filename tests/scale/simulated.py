@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.driver.crew import MEASURE, START, Arrival, WorkerHandle
 from cluster.driver.driver import Driver
-from cluster.driver.landscape_state import LandscapeState
-from cluster.driver.policy import Policy
-from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle
+from cluster.driver.landscapes import LandscapeState
+from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.reuse import Work

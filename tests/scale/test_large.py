@@ -19,7 +19,7 @@ import large
 import numpy as np
 import pytest
 
-from cluster.driver import company
+from cluster.driver import run as company
 from cluster.driver import run as driver
 from cluster.runtime.status import run_status
 from landscape import read_job

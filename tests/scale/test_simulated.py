@@ -24,11 +24,11 @@ from simulated import (
     simulate,
 )
 
+from cluster.driver.crew import MEASURE, Arrival
 from cluster.driver.driver import Driver
-from cluster.driver.landscape_state import LandscapeState
-from cluster.driver.policy import Policy
-from cluster.driver.protocol import MEASURE, Arrival
-from cluster.driver.receipts import MOST_HELD
+from cluster.driver.landscapes import LandscapeState
+from cluster.driver.results import MOST_HELD
+from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.reproducibility import OtherModel, Witness
 from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks

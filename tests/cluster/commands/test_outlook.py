@@ -9,7 +9,7 @@ import torch
 
 import cluster
 from cluster.commands.planning import plan_job, plan_text
-from cluster.driver.starting import RAY_SECONDS
+from cluster.driver.short_jobs import RAY_SECONDS
 from landscape import Job, Problem, run
 from landscape.evaluation.tuning.protocol import KeptChoices, Limits
 from landscape.store.landscape import LandscapeStore

@@ -12,8 +12,16 @@ from torch.utils.data import DataLoader
 
 import cluster
 from cluster.driver.crew import share_samples
-from cluster.driver.sample_pieces import SamplePieces, SharedPoints, gather
-from cluster.driver.transfer import item_pieces, pack_samples, samples_of, unpack, unpack_samples
+from cluster.driver.transfer import (
+    SamplePieces,
+    SharedPoints,
+    gather,
+    item_pieces,
+    pack_samples,
+    samples_of,
+    unpack,
+    unpack_samples,
+)
 from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES

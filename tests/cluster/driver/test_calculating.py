@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cluster.driver.crew import RayCrew
 from cluster.driver.executor import RayCalculator
-from cluster.driver.policy import Policy
+from cluster.driver.schedule import Policy
 from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
 from landscape.analysis.connect.curve import Reached, StepsOfBend, Training

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cluster.driver import calculators
-from cluster.driver.calculators import calculator_of
-from cluster.driver.executor import RayCalculator
+from cluster.driver import executor
+from cluster.driver.executor import RayCalculator, calculator_of
 from landscape.compute.executor import AtPoints, Calculator, LocalCalculator, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
@@ -53,8 +52,8 @@ def test_what_is_over_before_ray_has_started_is_answered_here(prepared, monkeypa
     def session(*_):
         raise Started
 
-    monkeypatch.setattr(calculators, "is_quicker_here", is_quicker_here)
-    monkeypatch.setattr(calculators, "ray_session", session)
+    monkeypatch.setattr(executor, "is_quicker_here", is_quicker_here)
+    monkeypatch.setattr(executor, "ray_session", session)
     if here:
         with calculator_of(prepared, landscape, 7, **asked) as calculator:
             assert isinstance(calculator, LocalCalculator)

@@ -23,7 +23,7 @@ import cluster
 import landscape
 from cluster.driver.crew import RayCrew
 from cluster.driver.driver import Driver
-from cluster.driver.policy import Policy
+from cluster.driver.schedule import Policy
 from cluster.runtime.status import run_status
 from landscape.compute.tasks import Tally
 from landscape.core.errors import LandscapeError, Progress

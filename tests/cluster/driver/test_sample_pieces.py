@@ -16,7 +16,7 @@ import torch
 import cluster
 from cluster.driver import transfer
 from cluster.driver.crew import share_samples
-from cluster.driver.sample_pieces import SamplePieces, gather, pieces_of
+from cluster.driver.transfer import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES
 from landscape.problem.batches import samples_digest
@@ -44,7 +44,7 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 
 PROCESSES = """
     import os, signal, sys, torch
-    from cluster.driver.sample_pieces import SamplePieces, gather, pieces_of
+    from cluster.driver.transfer import SamplePieces, gather, pieces_of
     from landscape.problem.samples import Rows
 
     def work(number, key):

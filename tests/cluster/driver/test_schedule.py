@@ -7,8 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.driver.policy import Policy
-from cluster.driver.schedule import Schedule
+from cluster.driver.schedule import Policy, Schedule
 
 WORKERS = ("a", "b", "c", "d")
 

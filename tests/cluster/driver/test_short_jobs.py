@@ -12,8 +12,7 @@ import pytest
 
 import cluster
 from cluster.driver import run as driver
-from cluster.driver.short_jobs import is_worth_it, may_run_here
-from cluster.driver.starting import LONGEST_HERE
+from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
 from cluster.runtime import logs
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted

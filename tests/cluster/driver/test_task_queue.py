@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.driver.task_queue import TaskQueue
+from cluster.driver.schedule import TaskQueue
 from landscape.compute.reuse import Task
 from landscape.compute.tasks import TaskList
 from landscape.core.grid import coarse_to_fine_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.driver.policy import Policy
+from cluster.driver.schedule import Policy
 from cluster.driver.transfer import OtherDirection
 from landscape.core.errors import JobError, NotRetried, RetryRule
 from landscape.evaluation.feed import SamplesChanged
