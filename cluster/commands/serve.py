@@ -76,7 +76,7 @@ def serve(
         raise JobError(f"grpc-port: must be from 0 to 65535, not {grpc_port}; 0 is no gRPC")
     if cache < 0:
         raise JobError(f"cache: must be from 0 on, not {cache}")
-    from cluster.serving.refusing import refuse_open_service, refuse_token, refuse_without_serve
+    from cluster.serving.serve import refuse_open_service, refuse_token, refuse_without_serve
 
     refuse_without_serve()
     token = os.environ.get(TOKEN) if token is None else token

@@ -4,44 +4,85 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import wraps
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message_factory import GetMessageClass
 
 from cluster.serving import landscape_pb2 as messages
-from cluster.serving.answers import Named
-from cluster.serving.refusals import (
+from cluster.serving.gathering import HEADER, Stretch, server_timing
+from cluster.serving.landscape_pb2 import DESCRIPTOR
+from cluster.serving.landscapes import ServedLandscape
+from cluster.serving.requests import (
     BAD_REQUEST,
     BUSY,
+    LARGEST_MESSAGE,
     NOT_FOUND,
     TOO_LARGE,
     UNAUTHORIZED,
     UNAVAILABLE,
-    Refusal,
-    refusal_of,
-)
-from cluster.serving.requests import (
-    LARGEST_MESSAGE,
     AskedPatch,
     AskedPoints,
+    Refusal,
     asked_line,
     asked_patch,
     asked_place,
     checked_points,
+    refusal_of,
 )
 from cluster.serving.resolver import Found
-from cluster.serving.served import ServedLandscape
-from cluster.serving.service import LandscapeService
+from cluster.serving.service import LandscapeService, Named
 from cluster.serving.sources import LATEST
-from cluster.serving.stub import handler_of
-from cluster.serving.timing import HEADER, Stretch, server_timing
 from landscape.core.errors import JobError, shown
 from landscape.core.http import Guard
 from landscape.evaluation.values import Floats
+
+# ----------------------------------------------------------------------------------------------------
+# The methods of `landscape.proto` for servers and clients, read off its descriptor: no generated code but messages.
+
+SERVICE = DESCRIPTOR.services_by_name["Landscape"]
+
+
+def _methods() -> Iterator[tuple[str, Any, Any, bool]]:
+    """Name, request, answer, and whether there is a stream of answers, of each method."""
+    for method in SERVICE.methods:
+        request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        yield method.name, request, answer, method.server_streaming
+
+
+def handler_of(servicer: Any) -> Any:
+    """What a server of gRPC is given, so that it asks the methods of `servicer`."""
+    handlers = {}
+    for name, request, answer, streams in _methods():
+        make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
+        handlers[name] = make(
+            getattr(servicer, name), request_deserializer=request.FromString,
+            response_serializer=answer.SerializeToString,
+        )  # fmt: skip
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+
+class LandscapeStub:
+    """The methods for a client: `LandscapeStub(channel).Points(request, metadata=…)`."""
+
+    def __init__(self, channel: Any) -> None:
+        for name, request, answer, streams in _methods():
+            make = channel.unary_stream if streams else channel.unary_unary
+            call = make(
+                f"/{SERVICE.full_name}/{name}", request_serializer=request.SerializeToString,
+                response_deserializer=answer.FromString,
+            )  # fmt: skip
+            setattr(self, name, call)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no method {name!r}; known: {', '.join(method.name for method in SERVICE.methods)}")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 CODES = {
     BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,

@@ -7,22 +7,385 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+import torch
 
-from cluster.serving.derivatives import Curvature, Gradient
-from cluster.serving.described import Described
-from cluster.serving.gathering import FEWEST_POINTS, Gathering, all_of
-from cluster.serving.loaded import Computed, LoadedLandscape, joined, load
-from cluster.serving.refusals import Refusal, refusal_of
+from cluster.serving.gathering import FEWEST_POINTS, Gathering, Stretch, all_of, timed
+from cluster.serving.requests import FAILED, Described, Refusal, describe, refusal_of
 from cluster.serving.sources import Source
+from landscape.compute.executor import (
+    Answer,
+    BlockGradient,
+    Calculator,
+    Held,
+    Question,
+    Setting,
+    Shared,
+    Station,
+    TotalsOfBlocks,
+)
+from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
+from landscape.compute.point_extras import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.recorded import recorded_job
+from landscape.compute.reproducibility import bear_witness, recorded, refusal
+from landscape.compute.requested import asked_of
+from landscape.compute.reuse import work_at
+from landscape.compute.tasks import GivenUp, try_task
 from landscape.core.devices import keep_freed_memory
-from landscape.evaluation.values import Floats
+from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, shown
+from landscape.core.folders import open_folder
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.layers import loss_factors
+from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.values import Floats, SampleValues, Values
+from landscape.job.job import Job
+from landscape.model.parameters import describe_parameters
+from landscape.problem.user_code import in_folder
+from landscape.store.landscape import LandscapeStore
+
+# ----------------------------------------------------------------------------------------------------
+# Derivatives of the loss along the axes of a landscape at one of its points, with errors over the samples.
+
+# Of an axis: at this share of its length a difference of float32 losses is far above their rounding, and still linear.
+STEP_SHARE = float(np.finfo(np.float32).eps) ** (1 / 3) / 2
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """∂L/∂x of each axis x at a point.
+
+    Attributes:
+        stderr: of each, over the samples: that of the mean of ∂ℓᵢ/∂x, whose samples are those of every point. NaN
+            where the losses of single samples are not to be had.
+        evaluated: when it was computed.
+        mark: of the landscape that it is of.
+    """
+
+    point: tuple[float, ...]
+    loss: float
+    gradient: tuple[float, ...]
+    stderr: tuple[float, ...]
+    evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """∂²L/∂x∂y of the axes x and y at a point, [axes, axes].
+
+    Attributes:
+        eigenvalues: of this matrix, the smallest first.
+        method: how the derivatives were computed: `autograd`, or `differences` of gradients in float64.
+        evaluated: when it was computed.
+        mark: of the landscape that it is of.
+    """
+
+    point: tuple[float, ...]
+    curvature: tuple[tuple[float, ...], ...]
+    eigenvalues: tuple[float, ...]
+    method: str
+    evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
+
+
+@dataclass
+class _Here(Calculator):
+    """Answers questions about any weights by the evaluator of a landscape, which stays set to its own origin."""
+
+    evaluator: Evaluator
+    _station: Station | None = field(default=None, init=False)
+
+    def share(self, value: object) -> Shared[object]:
+        """The value, held as it is."""
+        return Held(value)
+
+    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+        """The answers, in the order of the questions."""
+        if self._station is None or self._station.origin is not setting.origin:
+            self._station = Station(self.evaluator, setting.origin)
+        station = self._station
+        return [self.evaluator.within_memory(_asking(question, station)) for question in questions]
+
+    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+        """The answers of this process."""
+        return [answer for _ in range(times) for answer in self.ask(setting, [question])]
+
+
+def _asking(question: Question[Answer], station: Station) -> Callable[[], Answer]:
+    return lambda: question.answer(station)
+
+
+def gradient_at(
+    prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
+) -> Gradient:
+    """∇L(θ)·d of each axis d at θ = θ₀ + Σ xₖ·dₖ, by one gradient over all samples.
+
+    The errors are those of central differences of each sample's loss, two evaluations for each axis.
+
+    Raises:
+        JobError: the loss has no derivatives along the axes.
+    """
+    setting, vectors = _setting_at(prepared, landscape, evaluator, point)
+    calculator, samples = _Here(evaluator), prepared.samples
+    blocks = range(block_count(setting, samples))
+    totals = calculator.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
+    factors = loss_factors([total for answer in totals for total in answer], prepared.problem.observe)
+    slopes = np.zeros(len(vectors))
+    for block in blocks:
+        (part,) = calculator.ask(setting, [BlockGradient(block, factors)])
+        slopes += vectors @ part
+    around = _around(landscape, point)
+    values = evaluator.within_memory(lambda: evaluator.evaluate(np.array([point, *around]), keep=True))
+    weights = terms_of(prepared.problem.observe)
+    errors = tuple(
+        _error(values, weights, 1 + 2 * axis, around[2 * axis + 1][axis] - around[2 * axis][axis])
+        for axis in range(len(vectors))
+    )
+    return Gradient(tuple(point), float(values.mean["loss"][0]), tuple(slopes.tolist()), errors)
+
+
+def curvature_at(
+    prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
+) -> Curvature:
+    """dᵀHd′ of the axes at θ = θ₀ + Σ xₖ·dₖ, by a product with the Hessian for each axis.
+
+    Raises:
+        JobError: the loss has no derivatives along the axes.
+    """
+    setting, vectors = _setting_at(prepared, landscape, evaluator, point)
+    operator = HessianOperator(_Here(evaluator), setting, prepared.problem, prepared.samples)
+    table = vectors @ operator(vectors).T
+    table = (table + table.T) / 2  # which it is, but for rounding
+    finite = bool(np.isfinite(table).all())
+    eigenvalues = np.linalg.eigvalsh(table) if finite else np.full(len(table), np.nan)
+    return Curvature(tuple(point), tuple(map(tuple, table.tolist())), tuple(eigenvalues.tolist()), operator.method)
+
+
+def _setting_at(
+    prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
+) -> tuple[Setting, Floats]:
+    """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
+    if landscape.plan.quantise is not None:
+        raise JobError(
+            "derivatives: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
+            "ask for points around it"
+        )
+    trainable = {info.name for info in describe_parameters(prepared.problem.model) if info.trainable}
+    tensors = [each.tensors for each in landscape.directions]
+    if any(not set(each) <= trainable for each in tensors):
+        raise JobError("derivatives: an axis moves what has no derivative, such as a buffer; ask for points around it")
+    with torch.no_grad():
+        weights = {name: value.clone() for name, value in evaluator.weights.state_at(point).items()}
+    layout = layout_of(prepared.problem, weights)
+    return Setting(weights, (), landscape.plan), np.stack([layout.vector(each) for each in tensors])
+
+
+def _around(landscape: PreparedLandscape, point: Sequence[float]) -> list[list[float]]:
+    """The points half a step before and behind along each axis."""
+    found = list[list[float]]()
+    for axis, coordinates in enumerate(landscape.grid.coordinates):
+        step = STEP_SHARE * float(coordinates[-1] - coordinates[0])
+        found += [[each + signed * (k == axis) for k, each in enumerate(point)] for signed in (-step, step)]
+    return found
+
+
+def _error(values: Values, terms: Mapping[str, float] | None, row: int, distance: float) -> float:
+    """The standard error of the slope between two rows of losses; of a sum of terms √Σλ²SE²."""
+    if terms is None:
+        return math.nan if values.samples is None else _error_of(values.samples, row, distance)
+    parts = [factor * _error_of(values.of_terms[name], row, distance) for name, factor in terms.items()
+             if name in values.of_terms]  # fmt: skip
+    return math.hypot(*(part for part in parts if math.isfinite(part))) if parts else math.nan
+
+
+def _error_of(samples: SampleValues, row: int, distance: float) -> float:
+    """√(Σw²(sᵢ − s̄)²)/Σw · √(n/(n−1)) of the slopes sᵢ of the samples; NaN of one sample."""
+    slopes = (samples.losses[row + 1].astype(np.float64) - samples.losses[row]) / distance
+    count, weights = len(slopes), samples.weights
+    if count < 2:
+        return math.nan
+    mean = (weights * slopes).sum() / weights.sum()
+    spread = math.sqrt(float((weights**2 * (slopes - mean) ** 2).sum())) / float(weights.sum())
+    return spread * math.sqrt(count / (count - 1))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A landscape as a replica holds it: prepared from its job, its recorded values reproduced.
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The values of points.
+
+    Attributes:
+        table: float64 [P, columns], see `Described.columns`.
+        whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
+            answered but not kept.
+        evaluated: when they were evaluated, with the other points of their batches.
+        mark: of the landscape that they are of, see `mark_of`.
+    """
+
+    table: Floats
+    whole: bool = True
+    evaluated: tuple[Stretch, ...] = ()
+    mark: str = ""
+
+    def split(self, counts: Sequence[int]) -> list[Computed]:
+        """The values of as many requests, of so many points each."""
+        return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
+
+
+def joined(parts: Sequence[Computed]) -> Computed:
+    """The values of all points of several answers, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
+    marks = {each.mark for each in parts}
+    mark = marks.pop() if len(marks) == 1 else ""  # which no landscape has
+    return Computed(np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, mark)
+
+
+@dataclass(frozen=True)
+class LoadedLandscape:
+    """A landscape that this process evaluates points of."""
+
+    prepared: PreparedJob
+    landscape: PreparedLandscape
+    evaluator: Evaluator
+    described: Described
+    mark: str
+
+    def points(self, points: Floats) -> Computed:
+        """The values at points [P, axes], those that stand several times computed once.
+
+        Raises:
+            Refusal: user code raised there, as often as it was tried.
+        """
+        places, back = np.unique(points, axis=0, return_inverse=True)
+        with in_folder(self.prepared.folder):
+            outcome, evaluated = timed(lambda: try_task(self.evaluator, work_at(self.landscape, places)))
+        if isinstance(outcome, GivenUp):
+            raise Refusal(FAILED, f"observe: {outcome.cause}")
+        arrays = outcome.points.arrays()
+        table = np.stack([arrays[name] for name in self.described.columns], axis=1)
+        whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
+        return Computed(table[back.reshape(-1)], whole, (evaluated,), self.mark)
+
+    def gradient(self, point: Sequence[float]) -> Gradient:
+        """The slope of the loss along each axis at a point."""
+        with in_folder(self.prepared.folder):
+            found, evaluated = timed(lambda: gradient_at(self.prepared, self.landscape, self.evaluator, point))
+        return replace(found, evaluated=(evaluated,), mark=self.mark)
+
+    def curvature(self, point: Sequence[float]) -> Curvature:
+        """The second derivatives of the loss along the axes at a point."""
+        with in_folder(self.prepared.folder):
+            found, evaluated = timed(lambda: curvature_at(self.prepared, self.landscape, self.evaluator, point))
+        return replace(found, evaluated=(evaluated,), mark=self.mark)
+
+
+def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
+    """Prepare a landscape and reproduce the values that its record holds.
+
+    Args:
+        beside: others that this process holds: the samples are shared with one that has the same.
+
+    Raises:
+        NotFoundError: the run or the landscape is gone.
+        JobError: it cannot be computed here; `NotReproduced` where this process computes other values.
+    """
+    refuse_gone(source)
+    store = LandscapeStore.find(source.run, source.landscape)
+    prepared = prepare(_job_of(source, store), reading=True)
+    landscape = prepared.landscapes[0]
+    held = next((each for each in beside if _same_samples(each, prepared, landscape)), None)
+    if held is not None:
+        prepared = replace(prepared, samples=held.evaluator.held_samples)
+    evaluator = make_evaluator(prepared, landscape)
+    if store is not None:
+        with in_folder(prepared.folder):
+            refuse_other_values(store, landscape, evaluator)
+    described = describe(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
+    return LoadedLandscape(prepared, landscape, evaluator, described, mark_of(source, described, store))
+
+
+def mark_of(source: Source, described: Described, store: LandscapeStore | None) -> str:
+    """What tells a landscape that is served from another one of its name, computed by other code too.
+
+    A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
+    """
+    if source.job is not None or store is None:
+        return described.identity
+    return f"{described.identity} {store.record.provenance.created}"
+
+
+def refuse_gone(source: Source) -> None:
+    """Refuse a landscape whose run is not there any more.
+
+    Raises:
+        NotFoundError: it is gone; nothing of it is answered then, not even what is known still.
+    """
+    if source.job is None and not open_folder(source.run).exists():
+        raise NotFoundError(f"run: {shown(source.run, 300)} is gone; put it back, or serve another one")
+
+
+def _job_of(source: Source, store: LandscapeStore | None) -> Job:
+    """The job whose one landscape is the one that is served."""
+    if source.job is None:
+        opened = store or LandscapeStore.open(source.run, source.landscape)
+        return recorded_job(source.run, opened, source.problem, source.folder)
+    asked = asked_of(source.job)
+    named = [each for each in asked.landscapes if each.name == source.landscape]
+    if not named:
+        known = nearest(source.landscape, [each.name for each in asked.landscapes])
+        raise NotFoundError(f"landscape {shown(source.landscape)} is not in the job; {known}")
+    return source.job.replace(landscapes=tuple(named))
+
+
+def _same_samples(other: LoadedLandscape, prepared: PreparedJob, landscape: PreparedLandscape) -> bool:
+    """Whether another landscape is of the same callback and samples, in the same arithmetic."""
+    one, two = other.prepared.job, prepared.job
+    return (
+        (one.problem, one.folder) == (two.problem, two.folder)
+        and other.landscape.identity["samples"] == landscape.identity["samples"]
+        and other.evaluator.plan == landscape.plan
+    )
+
+
+def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, evaluator: Evaluator) -> None:
+    """Refuse a process that computes other values than the landscape holds. Writes nothing.
+
+    Raises:
+        NotReproduced: it does.
+    """
+    expected = recorded(store, landscape.grid)
+    if expected is None:
+        return
+    try:
+        witness = bear_witness(evaluator, expected.point)
+    except NotRetried as error:
+        raise JobError(str(error)) from error
+    difference = "" if witness is None else witness.differs_from(expected)
+    if witness is None:
+        raise JobError(
+            f"landscape {shown(store.name)}: the point ({expected.place}) that its record holds cannot be computed "
+            "here; run `landscape check` to see why"
+        )
+    if difference:
+        raise refusal(store.name, expected, witness, difference)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Result = TypeVar("Result")
 Load = Callable[[str], Awaitable[LoadedLandscape]]

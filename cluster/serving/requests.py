@@ -4,17 +4,157 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from cluster.serving.described import Described, ServedAxis
-from cluster.serving.refusals import BAD_REQUEST, TOO_LARGE, Refusal
-from landscape.core.errors import message_of, nearest, shown
-from landscape.core.grid import axis_coordinates
+from landscape.compute.reproducibility import NotReproduced
+from landscape.core.digests import digest
+from landscape.core.errors import (
+    ClusterUnreachableError,
+    Interrupted,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    StoreError,
+    few_lines,
+    message_of,
+    nearest,
+    one_line,
+    shown,
+)
+from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
 from landscape.evaluation.values import Floats
+from landscape.store.landscape import LandscapeStore
+from landscape.surface.record import Record
+from landscape.surface.surface import RISE_STDERR
+
+# ----------------------------------------------------------------------------------------------------
+# What is known of a landscape that is served: its axes, what is observed there, and how it is computed.
+
+
+@dataclass(frozen=True)
+class ServedAxis:
+    """An axis of a grid, by its coordinates; points beyond it are answered too."""
+
+    name: str
+    coordinates: Floats = field(repr=False, compare=False)
+
+    def document(self) -> dict[str, Any]:
+        """Where the axis begins and ends, and how many points it has."""
+        ends = {"low": float(self.coordinates[0]), "high": float(self.coordinates[-1])}
+        return {"name": self.name, **ends, "size": len(self.coordinates)}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A landscape that is served.
+
+    Attributes:
+        observables: what is computed and kept.
+        identity: the digest of all that decides its values to the bit: what it is computed from, and by which plan.
+        derived: surfaces that follow from observables, each with its formula.
+    """
+
+    axes: tuple[ServedAxis, ...]
+    observables: tuple[str, ...]
+    num_samples: int
+    precision: str
+    engine: str
+    identity: str
+    derived: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the values that are computed and kept of a point, in their order."""
+        return (*(name for each in self.observables for name in (each, f"{each}_stderr")), RISE_STDERR)
+
+    def document(self) -> dict[str, Any]:
+        """As the list of models has it."""
+        derived = [name for name, _ in self.derived if name not in self.observables]
+        document = {
+            **vars(self),
+            "axes": [axis.document() for axis in self.axes],
+            "observables": [*self.observables, *derived],
+        }
+        del document["derived"]  # whose names stand among the observables
+        return document
+
+
+def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> Described:
+    """A landscape by its grid, its record and the record of its plan."""
+    axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
+    return Described(
+        axes,
+        tuple(observables),
+        int(record.num_samples or 0),
+        str(record.precision or plan.get("precision", "")),
+        str(plan.get("engine", "")),
+        digest({"identity": record.digest, "plan": dict(plan)}),
+        tuple(record.derived.items()),
+    )
+
+
+def describe_stored(store: LandscapeStore) -> Described | None:
+    """A landscape on disk; None where its coordinates are damaged."""
+    grid = store.grid()
+    return None if grid is None else describe(grid, store.observables, store.record, store.plan.whole)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a service does not answer, and why: an HTTP status and one sentence, the same for REST and gRPC.
+
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, BUSY = 400, 401, 404, 405, 408, 413, 429
+FAILED, UNAVAILABLE = 500, 503
+
+
+class Refusal(Exception):
+    """A request that is not answered. It is picklable, as replicas return it.
+
+    Args:
+        status: of HTTP.
+        sentence: the rule, what was asked for, and the remedy.
+        retry_after: seconds after which the same request may be answered; None where asking again does not help.
+    """
+
+    def __init__(self, status: int, sentence: str, retry_after: float | None = None) -> None:
+        super().__init__(status, sentence, retry_after)
+        self.status, self.sentence, self.retry_after = status, sentence, retry_after
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer that says so."""
+        if self.status == UNAUTHORIZED:
+            return {"www-authenticate": "Bearer"}
+        if self.status == TOO_SLOW:
+            return {"connection": "close"}  # the rest of the request may still come
+        return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """What a client is told of an error."""
+    match error:
+        case Refusal():
+            return error
+        case NotReproduced():  # the request is right, and this machine is wrong
+            return Refusal(UNAVAILABLE, few_lines(str(error)))
+        case NotFoundError():
+            return Refusal(NOT_FOUND, few_lines(str(error)))
+        case JobError():
+            return Refusal(BAD_REQUEST, few_lines(str(error)))
+        case StoreError() | ClusterUnreachableError() | Interrupted():
+            return Refusal(UNAVAILABLE, few_lines(str(error)), 1.0)
+        case LandscapeError():
+            return Refusal(FAILED, few_lines(str(error)))
+    return Refusal(FAILED, f"{one_line(error)}; the service's own log says more")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 BYTES_OF_NUMBER = 32  # of JSON, at most
 BYTES_BESIDE = 1 << 16

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,15 +15,57 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.serving.cache import PointCache
-from cluster.serving.derivatives import Curvature, Gradient
-from cluster.serving.gathering import Gathering, all_of
-from cluster.serving.loaded import Computed, joined
-from cluster.serving.refusals import BUSY, FAILED, Refusal
-from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
-from cluster.serving.timing import Stretch
+from cluster.serving.gathering import Gathering, Stretch, all_of
+from cluster.serving.landscapes import Replicas, ServedLandscape, plain_bytes
+from cluster.serving.replica import Computed, Curvature, Gradient, joined
+from cluster.serving.requests import BUSY, FAILED, Refusal
 from landscape.evaluation.values import Floats
 from landscape.surface.surface import NOT_FINITE, OK
+
+# ----------------------------------------------------------------------------------------------------
+# Values of points that were computed before, in memory: the latest ones, up to so many bytes.
+
+OVERHEAD = 250  # bytes that Python takes for an entry, about
+
+
+class PointCache:
+    """Rows of values by landscape and point; those that were asked for longest ago go first.
+
+    Args:
+        most: bytes in all; 0 keeps nothing.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._rows = most, OrderedDict[tuple[str, bytes], bytes]()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, identity: str, point: bytes) -> bytes | None:
+        """The row of a point; None where it is not held.
+
+        Args:
+            identity: the digest of what decides the landscape's values.
+        """
+        row = self._rows.get((identity, point))
+        if row is not None:
+            self._rows.move_to_end((identity, point))
+        return row
+
+    def put(self, identity: str, point: bytes, row: bytes) -> None:
+        """Hold a row, and drop the oldest ones where there is no room."""
+        size = OVERHEAD + len(point) + len(row)
+        if size > self._most or (identity, point) in self._rows:
+            return
+        self._rows[identity, point] = row
+        self.bytes += size
+        while self.bytes > self._most:
+            (_, oldest), values = self._rows.popitem(last=False)
+            self.bytes -= OVERHEAD + len(oldest) + len(values)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 CHUNK = 64  # points that a replica is asked for at once: rows of a patch stay together, and other requests come between
 CHUNKS_AT_ONCE = 2  # of one request and one replica

@@ -9,23 +9,21 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from cluster.runtime.address import is_loopback
 from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
-from cluster.serving.cache import PointCache
-from cluster.serving.described import Described, describe_stored
-from cluster.serving.landscapes import KeptFiles, keeping
-from cluster.serving.refusals import UNAVAILABLE, Refusal
-from cluster.serving.requests import LARGEST_MESSAGE, Limits
-from cluster.serving.resolver import Queue, Resolver
+from cluster.serving.deployment import LANDSCAPES, Scale, scale_of
+from cluster.serving.landscapes import KeptFiles, Replicas, ServedLandscape, keeping, refuse_other_kept
+from cluster.serving.requests import LARGEST_MESSAGE, UNAVAILABLE, Described, Limits, Refusal, describe_stored
+from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
-from cluster.serving.scale import LANDSCAPES, Scale, scale_of
-from cluster.serving.served import Replicas, ServedLandscape, refuse_other_kept
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
@@ -303,3 +301,44 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         if port not in (0, opened.getsockname()[1]):
             raise JobError(f"port: {port} is taken; give another one, or 0 for any free one")
         yield opened
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `landscape serve` refuses before anything starts.
+
+NEEDED = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
+
+
+def refuse_without_serve() -> None:
+    """Refuse where Ray is installed without Serve.
+
+    Raises:
+        JobError: says what to install.
+    """
+    for name in NEEDED:
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:  # the package around it
+            found = None
+        if found is None:
+            raise JobError(f"serve: needs the package {name}; `pip install 'loss-landscape-cluster[serve]'`")
+
+
+def refuse_token(token: str) -> None:
+    """Refuse a token that no header can carry as it is; the message does not repeat it.
+
+    Raises:
+        JobError: it is one.
+    """
+    if not all("!" <= character <= "~" for character in token):
+        raise JobError("token: must be visible ASCII characters without blanks, not what was given; choose another one")
+
+
+def refuse_open_service(host: str, token: str | None) -> None:
+    """Refuse a service that other machines reach and that asks for no token.
+
+    Raises:
+        JobError: it would be one.
+    """
+    if token == "" and not is_loopback(host):
+        raise JobError(f"token: must be given where the service listens beyond this machine, not '' at {host}")

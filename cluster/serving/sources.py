@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.serving.refusals import NOT_FOUND, Refusal
+from cluster.serving.requests import NOT_FOUND, Refusal
 from landscape.compute.requested import asked_of
 from landscape.core.errors import JobError, NotFoundError, nearest, shown
 from landscape.core.folders import open_folder

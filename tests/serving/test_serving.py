@@ -22,8 +22,8 @@ import pytest
 from load import load, table_of
 from served import Running, serving
 
+from cluster.serving.grpc import LandscapeStub
 from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
-from cluster.serving.stub import LandscapeStub
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run

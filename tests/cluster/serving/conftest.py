@@ -14,13 +14,11 @@ import pytest
 from page_client import Reply
 from starlette.types import ASGIApp, Message
 
-from cluster.serving.cache import PointCache
-from cluster.serving.refusals import Refusal
+from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Replica
-from cluster.serving.requests import Limits
-from cluster.serving.resolver import Queue, Resolver
+from cluster.serving.requests import Limits, Refusal
+from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
-from cluster.serving.served import ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
 from landscape.compute.serial import run as run_serially

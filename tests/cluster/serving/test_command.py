@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from cluster.commands.serve import serve
-from cluster.serving.refusing import refuse_open_service
-from cluster.serving.serve import handle_settings
+from cluster.serving.serve import handle_settings, refuse_open_service
 from landscape.core.errors import JobError, NotFoundError
 
 
@@ -66,6 +65,6 @@ def test_replicas_of_a_private_ray_are_asked_past_a_proxy_and_those_of_a_cluster
 
 
 def test_a_packages_absence_is_told_by_its_extra(monkeypatch):
-    monkeypatch.setattr("cluster.serving.refusing.NEEDED", ("no_such_package.at_all",))
+    monkeypatch.setattr("cluster.serving.serve.NEEDED", ("no_such_package.at_all",))
     with pytest.raises(JobError, match=r"needs the package no_such_package.at_all; `pip install .*\[serve\]"):
         serve("lenet")

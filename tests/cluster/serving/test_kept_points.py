@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster.serving.described import Described, ServedAxis
 from cluster.serving.landscapes import KeptFiles, KeptPoints, keeping
+from cluster.serving.requests import Described, ServedAxis
 from landscape.core.errors import JobError
 
 AXES = tuple(ServedAxis(name, np.linspace(-1, 1, 5)) for name in ("alpha", "beta"))

@@ -11,13 +11,11 @@ import threading
 import numpy as np
 import pytest
 
-from cluster.serving.cache import OVERHEAD, PointCache
-from cluster.serving.landscapes import KeptPoints
+from cluster.serving.deployment import scale_of
+from cluster.serving.landscapes import KeptPoints, StoredPoints, refuse_other_kept
 from cluster.serving.replica import Replica
-from cluster.serving.scale import scale_of
-from cluster.serving.served import refuse_other_kept
+from cluster.serving.resolver import OVERHEAD, PointCache
 from cluster.serving.sources import catalog_of
-from cluster.serving.stored import StoredPoints
 from landscape.compute.refine import refine
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, NotFoundError

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from cluster.serving import service
-from cluster.serving.bodies import READ_ON
-from cluster.serving.described import ServedAxis
 from cluster.serving.gathering import FEWEST_POINTS
-from cluster.serving.requests import even_steps
+from cluster.serving.requests import ServedAxis, even_steps
+from cluster.serving.rest import READ_ON
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import NotFoundError

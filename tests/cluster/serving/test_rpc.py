@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
-from cluster.serving.grpc import start_rpc
+from cluster.serving.grpc import LandscapeStub, start_rpc
 from cluster.serving.landscape_pb2 import (
     COMPUTED,
     STORE,
@@ -19,7 +19,6 @@ from cluster.serving.landscape_pb2 import (
     PointsRequest,
     Target,
 )
-from cluster.serving.stub import LandscapeStub
 from landscape.core.http import Guard
 
 PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
