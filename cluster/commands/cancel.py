@@ -17,11 +17,11 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
-    from cluster.submit import jobs
-    from cluster.submit.sent import connect_to, keep_address
+    from cluster.submit import ray_jobs
+    from cluster.submit.ray_jobs import connect_to, keep_address
 
     client = connect_to(identifier, address, allow_open, "cancel")
-    ended = jobs.cancel(client, identifier)
+    ended = ray_jobs.cancel(client, identifier)
     keep_address(identifier, address, allow_open)
     print(f"{identifier} {ended.lower()}", flush=True)
     return 0

@@ -37,16 +37,15 @@ def logs(
         return _of_rank(identifier, rank, follow, address)
     if os.path.isdir(identifier) or "://" in identifier:
         raise JobError(f"rank: must be given for the log of a training, as {shown(identifier)} is a run; give --rank 0")
-    from cluster.submit import log
-    from cluster.submit.jobs import info
-    from cluster.submit.sent import connect_to, keep_address
+    from cluster.submit import ray_jobs
+    from cluster.submit.ray_jobs import connect_to, info, keep_address
 
     client = connect_to(identifier, address, allow_open, "logs")
     info(client, identifier)  # raises where the cluster has no such job
     keep_address(identifier, address, allow_open)
     if follow:
-        return watched(identifier, lambda: log.follow(client, identifier, _write))
-    _write(log.log_so_far(client, identifier))
+        return watched(identifier, lambda: ray_jobs.follow(client, identifier, _write))
+    _write(ray_jobs.log_so_far(client, identifier))
     return 0
 
 

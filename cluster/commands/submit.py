@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from cluster.runtime.logs import bind
-from cluster.submit.kuberay_target import KubeRayTarget
+from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SubmitOptions
-from cluster.submit.ray_jobs_target import RayTarget
-from cluster.submit.target import SlurmTarget
+from cluster.submit.ray_jobs import RayTarget
+from cluster.submit.slurm import SlurmTarget
 from landscape.core.errors import JobError
 
 Target = Literal["ray", "kuberay", "slurm"]
@@ -40,7 +40,7 @@ def submit(
     target
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
-    from cluster.submit.checks import refuse_settings
+    from cluster.submit.options import refuse_settings
     from landscape.job.reading import read_job
 
     targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}

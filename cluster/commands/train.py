@@ -12,10 +12,10 @@ from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
-from cluster.submit.kuberay_target import KubeRayTarget
+from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SubmitOptions
-from cluster.submit.ray_jobs_target import RayTarget
-from cluster.submit.target import SlurmTarget
+from cluster.submit.ray_jobs import RayTarget
+from cluster.submit.slurm import SlurmTarget
 from landscape.core.errors import JobError, shown
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _send(
     kuberay: KubeRayTarget,
     slurm: SlurmTarget,
 ) -> int:
-    from cluster.submit.work import SentTraining
+    from cluster.submit.submission import SentTraining
 
     target: Literal["ray", "kuberay", "slurm"] = sending.target or "ray"
     if where.serial:

@@ -3,14 +3,124 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cluster.submit.kuberay_options import KubeRayOptions
-from cluster.submit.submission import DRIVER_ENVIRONMENT, STOP_SECONDS, Submission, command, quoted
-from landscape.core.errors import JobError, shown
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Words
+from cluster.runtime.shipping import LEAVES, Listing, read_file
+from cluster.submit.options import SubmitOptions, folder_listing, named_files, tell_files
+from cluster.submit.slurm import job_state
+from cluster.submit.submission import (
+    DRIVER_ENVIRONMENT,
+    STOP_SECONDS,
+    SentJob,
+    Submission,
+    Work,
+    command,
+    first_line,
+    next_attempt,
+    quoted,
+    tool_missing,
+)
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
+from landscape.model.packed_file import names_a_file, onnx_files
+
+# ----------------------------------------------------------------------------------------------------
+# What a Kubernetes cluster decides, and how it is written on the command line.
+
+
+@dataclass(frozen=True)
+class KubeRayOptions:
+    """What a Kubernetes cluster decides. One worker is one pod.
+
+    Attributes:
+        claim: a PersistentVolumeClaim (ReadWriteOnce suffices: only the head writes), mounted at `mount`.
+        secret: a Secret whose keys become the head's environment, such as the credentials of the run's bucket.
+        worker_selector, worker_tolerations: where spot machines are, as their labels and taints say.
+        queue: a Kueue LocalQueue.
+    """
+
+    image: str
+    ray_version: str
+    claim: str | None = None
+    mount: str = "/runs"
+    secret: str | None = None
+    namespace: str | None = None
+    queue: str | None = None
+    cpus_per_worker: int = 2
+    memory_per_worker: str = "8Gi"
+    head_cpus: int = 2
+    head_memory: str = "8Gi"
+    head_selector: Mapping[str, str] = field(default_factory=dict)
+    worker_selector: Mapping[str, str] = field(default_factory=dict)
+    worker_tolerations: tuple[Mapping[str, str], ...] = ()
+
+
+def parse_selector(given: list[str] | None) -> dict[str, str]:
+    """`key=value` texts as a node selector.
+
+    Raises:
+        JobError: one of them is not of this form.
+    """
+    found = {}
+    for each in given or []:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise JobError(f"selector: must be key=value, a label of the nodes, not {shown(each)}")
+        found[key] = value
+    return found
+
+
+def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
+    """`key`, `key=value` or either with `:Effect`, as kubectl writes taints."""
+    found = []
+    for each in given or []:
+        taint, _, effect = each.partition(":")
+        key, equals, value = taint.partition("=")
+        if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise JobError(
+                f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
+                f"not {shown(each)}"
+            )
+        match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+        found.append({"key": key, **match, **({"effect": effect} if effect else {})})
+    return tuple(found)
+
+
+def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
+    """Where the run lies for the head: a URL as it is, a relative folder on the claim, an absolute one below `mount`.
+
+    Raises:
+        JobError: it would be lost with the pods.
+    """
+    if "://" in run and not run.startswith("file://"):
+        return run
+    if claim is None:
+        raise JobError(
+            f"run: {shown(run)} would lie in a pod and be lost with it; give a volume with --claim, or a URL with --run"
+        )
+    path = Path(run.removeprefix("file://"))
+    if not path.is_absolute():
+        return str(Path(mount) / path.name)
+    if not path.is_relative_to(mount):
+        raise JobError(
+            f"run: {shown(run)} lies outside the claim's mount {shown(mount)}; "
+            f"give --run {mount}/{path.name} or --mount"
+        )
+    return str(path)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
 JOB_FOLDER = "/job"
@@ -205,3 +315,199 @@ def _pod(
         "containers": [container | {"securityContext": guarded}],
         **({"volumes": volumes} if volumes else {}),
     }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The files of a job that its ConfigMap carries.
+
+LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
+NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
+
+
+def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: Listing | None = None) -> dict[str, bytes]:
+    """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
+
+    Not the whole folder, as a manifest is kept and shown in places where its other files have no business.
+
+    Raises:
+        JobError: it is more than a ConfigMap holds.
+    """
+    listing = listing or folder_listing(job, file, job.run_path, include)
+    packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
+    asked = {os.path.normpath(each) for each in (*named_files(job), *packed, *include)}
+    package = str(job.problem).partition(":")[0].partition(".")[0]
+
+    def carried(name: str) -> bool:
+        top, _, below = name.partition("/")
+        python = name.endswith(".py") and (not below or top == package)
+        return name == file.name or python or any(name == each or name.startswith(f"{each}/") for each in asked)
+
+    for name, why in sorted(listing.omitted.items()):
+        if why == LEAVES and name.endswith(".py") and "/" not in name:
+            raise JobError(f"job: {shown(name)} is a link that leaves the job file's folder; copy in what it names")
+    chosen = {name: each for name, each in sorted(listing.files.items()) if carried(name)}
+    size = sum(each.size for each in chosen.values())
+    if size > LARGEST_FILES:
+        largest = max(chosen.values(), key=lambda each: each.size)
+        raise JobError(
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({shown(largest.name)} alone "
+            f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
+        )
+    root = listing.folder.resolve()
+    return {name: read_file(each, root) for name, each in chosen.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is asked of a Kubernetes cluster through kubectl.
+
+# RayJob's own words for an end, in those of Ray's jobs.
+DEPLOYMENT_ENDED = {"Complete": "SUCCEEDED", "Failed": "FAILED", "ValidationFailed": "FAILED"}
+
+
+def free_attempt(submission: Submission, namespace: str | None) -> int:
+    """The first attempt that no RayJob of this cluster has had; Kubernetes would take a second one for the first.
+
+    Raises:
+        LandscapeError: an earlier one has not ended.
+    """
+    found = json.loads(
+        ask("get", "rayjobs.ray.io", "-l", f"{BASE_LABEL}={submission.base}", "-o", "json", namespace=namespace)
+    )
+    return next_attempt(
+        submission.base,
+        {
+            each["metadata"]["name"]: DEPLOYMENT_ENDED.get(
+                each.get("status", {}).get("jobDeploymentStatus", ""), "RUNNING"
+            )
+            for each in found.get("items", [])
+        },
+    )
+
+
+def send(manifest: str, namespace: str | None) -> str:
+    """`kubectl apply -f -`; what kubectl said."""
+    return ask("apply", "-f", "-", namespace=namespace, text=manifest)
+
+
+def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
+    """What kubectl answers.
+
+    Raises:
+        ClusterUnreachableError, NotFoundError, LandscapeError: it does not, or there is no kubectl here.
+    """
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise tool_missing("kubectl", "kuberay")
+    where = ["--namespace", namespace] if namespace else []
+    found = subprocess.run([kubectl, *where, *words], input=text, capture_output=True, text=True, check=False)
+    if found.returncode:
+        if "(NotFound)" in found.stderr:
+            raise NotFoundError(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")
+        unreachable = "connect to the server" in found.stderr or "connection" in found.stderr
+        kind = ClusterUnreachableError if unreachable else LandscapeError
+        raise kind(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")
+    return found.stdout.strip()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What Kubernetes says of a RayJob.
+
+
+def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:
+    """The state of a RayJob, asked through kubectl.
+
+    Raises:
+        LandscapeError: kubectl fails, or answers something else.
+    """
+    answer = ask("get", "rayjobs.ray.io", identifier, "-o", "json", namespace=known.namespace or None)
+    try:
+        found = json.loads(answer)
+        status = found.get("status", {})
+    except (ValueError, AttributeError):
+        raise LandscapeError(f"status: kubectl answers something else than a RayJob: {shown(answer)}") from None
+    state = status.get("jobStatus") or status.get("jobDeploymentStatus") or "PENDING"
+    since = status.get("endTime") or status.get("startTime") or found.get("metadata", {}).get("creationTimestamp")
+    return job_state(
+        identifier, "kuberay", known.namespace, str(state), since=since,
+        entrypoint=found.get("spec", {}).get("entrypoint", ""), message=status.get("message"),
+        exit_code=None,
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape submit --target kuberay`: its options, and the sending.
+
+
+@dataclass(frozen=True)
+class KubeRayTarget:
+    """A Kubernetes cluster with KubeRay, through kubectl."""
+
+    image: str | None = None
+    """The container image (deploy/Containerfile builds it)."""
+    claim: str | None = None
+    """The PersistentVolumeClaim that the run lies on."""
+    mount: str = "/runs"
+    """Where the claim is mounted."""
+    secret: str | None = None
+    """A Secret for the head's environment, such as a bucket's credentials."""
+    namespace: str | None = None
+    """The namespace."""
+    queue: str | None = None
+    """A Kueue LocalQueue."""
+    head_selector: Words = None
+    """key=value of the nodes that the head may use; may be repeated."""
+    worker_selector: Words = None
+    """key=value of the (spot) nodes that workers use; may be repeated."""
+    worker_toleration: Words = None
+    """key[=value][:Effect], a taint of those nodes; may be repeated."""
+
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
+        """Send the job, or with --dry-run print the manifest; the exit code."""
+        from cluster.submit.options import folder_listing
+        from cluster.submit.submission import SentJob, remember
+
+        place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
+        options = self._options(asked, job)
+        listing = folder_listing(job, file, job.run_path, asked.include or ())
+        files = job_files(job, file, asked.include or (), listing)
+        submission = asked.submission(job, file, place)
+        manifest = render(submission, files, options)
+        carried = listing.only(files, NOT_CARRIED)
+        tell_files(carried, asked.dry_run)
+        asked.look(job, file, place, carried)
+        if asked.dry_run:
+            sys.stdout.write(manifest)
+            return 0
+        if asked.attempt is None:
+            submission = replace(submission, attempt=free_attempt(submission, self.namespace))
+            manifest = render(submission, files, options)
+        write_remark(send(manifest, self.namespace))
+        remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
+        print(submission.id, flush=True)
+        write_remark(
+            f"follow it with: kubectl logs -f job/{submission.id}; "
+            f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
+        )
+        return 0
+
+    def _options(self, asked: SubmitOptions, job: Work) -> KubeRayOptions:
+        from importlib.metadata import version
+
+        if self.image is None:
+            raise JobError(
+                "image: is required here: a container image with this system; deploy/Containerfile builds it"
+            )
+        return KubeRayOptions(
+            image=self.image,
+            ray_version=version("ray"),
+            claim=self.claim,
+            mount=self.mount,
+            secret=self.secret,
+            namespace=self.namespace,
+            queue=self.queue,
+            cpus_per_worker=asked.cpus(job),
+            memory_per_worker=asked.memory or "8Gi",
+            head_selector=parse_selector(self.head_selector),
+            worker_selector=parse_selector(self.worker_selector),
+            worker_tolerations=parse_tolerations(self.worker_toleration),
+        )

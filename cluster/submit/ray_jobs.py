@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import re
 import socket
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
-from cluster.runtime.logs import in_environment, take_over
-from cluster.submit.submission import first_line
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
+from cluster.runtime.logs import LONGEST_LINE, in_environment, take_over, write_remark
+from cluster.runtime.options import Flag
+from cluster.runtime.shipping import Listing, archived
+from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
+from cluster.submit.slurm import job_state
+from cluster.submit.submission import (
+    DRIVER_ENVIRONMENT,
+    ENDED,
+    STOP_SECONDS,
+    SentJob,
+    Submission,
+    command,
+    first_line,
+    plain_address,
+    quoted,
+    recall,
+    remember,
+)
+from landscape.core.errors import (
+    ClusterUnreachableError,
+    Interrupted,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    masked,
+    printable,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from cluster.submit.submission import Work
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause within the error of a library that says why
@@ -117,3 +151,281 @@ def _refuse_open(address: str) -> None:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
     if answer.status_code == 200:
         refuse_strangers(host, port, address)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A Ray job: what is sent, which attempts there have been, how it ended, and its cancellation.
+
+POLL_SECONDS = 0.5
+
+
+def render(submission: Submission, listing: Listing) -> dict[str, Any]:
+    """The arguments of `JobSubmissionClient.submit_job`, and under `files` what the working directory will hold."""
+    # A recipe that is trained needs no files, and Ray takes no empty folder.
+    shipped = {"working_dir": str(submission.folder)} if submission.training is None or listing.files else {}
+    return {
+        "submission_id": submission.id,
+        "entrypoint": quoted(command(submission, submission.file)),
+        "runtime_env": {**shipped, "env_vars": dict(DRIVER_ENVIRONMENT)},
+        "metadata": {"run": submission.run, "job": submission.base},
+        "files": {name: each.size for name, each in sorted(listing.files.items())},
+    }
+
+
+def attempts(client: Any) -> dict[str, str]:
+    """The jobs of a cluster: submission id → status."""
+    with translated_errors(client.get_address()):
+        return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
+
+
+def send(client: Any, rendered: dict[str, Any], listing: Listing) -> str:
+    """Submit the job with an archive of what is listed; its submission id."""
+    given = {name: value for name, value in rendered.items() if name != "files"}
+    with archived(listing) as path, translated_errors(client.get_address()):
+        environment = rendered["runtime_env"]
+        if "working_dir" in environment:
+            environment = environment | {"working_dir": str(path)}
+        try:
+            return str(client.submit_job(**given | {"runtime_env": environment}))
+        except ValueError as error:  # the archive is too large to ship
+            raise JobError(f"job: its folder cannot be shipped: {first_line(str(error))}") from None
+
+
+def outcome(found: Any) -> int:
+    """The exit code that a job's end stands for."""
+    if found.status.value == "SUCCEEDED":
+        return 0
+    if found.status.value == "STOPPED":
+        return Interrupted.exit_code
+    code = found.driver_exit_code
+    if code is None or code == 0:
+        return 1
+    return 128 - int(code) if code < 0 else min(int(code), 255)  # below 0: the signal that killed it
+
+
+def info(client: Any, submission_id: str) -> Any:
+    """What the cluster knows of a job."""
+    with translated_errors(client.get_address(), submission_id):
+        return client.get_job_info(submission_id)
+
+
+def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.monotonic) -> str:
+    """Ask a job to stop and wait until it has; what it came to.
+
+    Raises:
+        LandscapeError: it is still there after its time to stop has passed.
+    """
+    with translated_errors(client.get_address(), submission_id):
+        client.stop_job(submission_id)
+        end = clock() + STOP_SECONDS + 30
+        while clock() < end:
+            status = str(client.get_job_info(submission_id).status.value)
+            if status in ENDED:
+                return status
+            time.sleep(POLL_SECONDS)
+    raise LandscapeError(f"cancel: {submission_id} has not stopped within {STOP_SECONDS + 30} s; see its log")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The log of a Ray job, as far as it is written or until the job ends.
+
+# A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
+RECONNECTS = 20
+# Only Ray's job manager writes to a job's log; a line of this form by another module is the user's own.
+RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) job_manager\.py:\d+ -- .*\n?", re.MULTILINE)
+
+Write = Callable[[str], None]
+
+
+def log_so_far(client: Any, submission_id: str) -> str:
+    """The log as far as it is written."""
+    with translated_errors(client.get_address(), submission_id):
+        return fit_to_show(str(client.get_job_logs(submission_id)))
+
+
+def fit_to_show(text: str) -> str:
+    """A log without Ray's own lines, keys and control characters."""
+    return printable(masked(RAYS_REMARK.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))))
+
+
+class WholeLines:
+    """Writes a text that comes in pieces line by line, as a key that is to be masked may come in two pieces."""
+
+    def __init__(self, write: Write) -> None:
+        self._write, self._begun = write, ""
+
+    def __call__(self, text: str) -> None:
+        self._begun += text
+        end = self._begun.rfind("\n") + 1 or (len(self._begun) if len(self._begun) > LONGEST_LINE else 0)
+        if end:
+            self._write(fit_to_show(self._begun[:end]))
+            self._begun = self._begun[end:]
+
+    def end(self) -> None:
+        """Write the last line, which has no end."""
+        if self._begun:
+            self._write(fit_to_show(self._begun))
+            self._begun = ""
+
+
+def follow(client: Any, submission_id: str, write: Write) -> int:
+    """Write the job's log as it grows, until the job ends; its exit code."""
+    lines = WholeLines(write)
+    try:
+        return _follow(client, submission_id, lines)
+    finally:
+        lines.end()
+
+
+def _follow(client: Any, submission_id: str, write: Write) -> int:
+    written, failures = 0, 0
+    told_waiting = False
+    while True:
+        found = info(client, submission_id)
+        if found.status.value == "PENDING":
+            if found.message and not told_waiting:
+                write(f"{first_line(found.message)}\n")
+                told_waiting = True
+            time.sleep(POLL_SECONDS)
+            continue
+        before, whole = written, False
+        with contextlib.suppress(OSError, RuntimeError):  # the connection broke: ask how the job is, then try again
+            for text in _tail(client, submission_id, written):
+                write(text)
+                written += len(text)
+            whole = True
+        found = info(client, submission_id)
+        failures = failures + 1 if written == before else 0
+        if found.status.value in ENDED and (whole or failures > RECONNECTS):
+            if found.status.value == "FAILED" and found.driver_exit_code is None and found.message:
+                write(f"{first_line(found.message)}\n")
+            return outcome(found)
+        if failures > RECONNECTS:
+            raise ClusterUnreachableError(
+                f"the log of {submission_id} broke off; the job goes on: landscape logs {submission_id} --follow"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _tail(client: Any, submission_id: str, skip: int) -> Iterator[str]:
+    """The log from its character `skip` on; each connection sends it from the beginning."""
+    with asyncio.Runner() as runner:
+        lines = client.tail_job_logs(submission_id)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                text = runner.run(_next(lines))
+                if len(text) > skip:
+                    yield text[skip:]
+                skip = max(0, skip - len(text))
+
+
+async def _next(lines: Any) -> str:
+    return str(await anext(lines))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a Ray cluster says of a job.
+
+
+def ray_state(client: Any, identifier: str) -> dict[str, Any]:
+    """The state of a job, asked of its dashboard."""
+    found = info(client, identifier)
+    state = str(found.status.value)
+    moment = found.end_time if state in ENDED else found.start_time
+    since = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds") if moment else None
+    return job_state(
+        identifier, "ray", plain_address(client.get_address()), state, since=since,
+        entrypoint=found.entrypoint, message=found.message,
+        exit_code=outcome(found) if state in ENDED else None,
+        run=(found.metadata or {}).get("run", ""),
+    )  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape submit --target ray`: its options, and the sending.
+
+
+@dataclass(frozen=True)
+class RayTarget:
+    """A Ray cluster that is there, through its dashboard."""
+
+    address: str | None = None
+    """The dashboard's URL; default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265."""
+    detach: Flag = False
+    """End when the job is accepted."""
+    allow_open: Flag = False
+    """Also send to a cluster that is not on this machine and asks for no token."""
+
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
+        """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
+        from cluster.submit.options import folder_listing
+        from cluster.submit.submission import SentJob, next_attempt, remember
+
+        submission = asked.submission(job, file, job.run_path)
+        listing = folder_listing(job, file, submission.run, asked.include or ())
+        tell_files(listing, asked.dry_run)
+        if asked.dry_run:
+            asked.look(job, file, submission.run, listing)
+            print(json.dumps(render(submission, listing), indent=2))
+            return 0
+        client = connect(self.address, self.allow_open)
+        if asked.attempt is None:
+            number = next_attempt(submission.base, attempts(client))
+            submission = replace(submission, attempt=number)
+        asked.look(job, file, submission.run, listing)
+        identifier = send(client, render(submission, listing), listing)
+        address = dashboard_address(self.address)
+        remember(identifier, SentJob("ray", submission.run, address, allow_open=self.allow_open))
+        print(identifier, flush=True)
+        if self.detach:
+            write_remark(
+                f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}"
+            )
+            return 0
+        return watched(identifier, lambda: follow(client, identifier, write_error))
+
+
+# ----------------------------------------------------------------------------------------------------
+# A connection to the cluster that a job was sent to, by the job's identifier alone.
+
+
+def connect_to(identifier: str, address: str | None, allow_open: bool, command: str) -> Any:
+    """A client for the cluster that a job was sent to: at `address`, else where it is remembered to be.
+
+    Raises:
+        JobError: it was not sent to Ray; says what asks of it there.
+        ClusterUnreachableError: nothing answers.
+        NotFoundError: nothing is known of the job, nor of where it may be.
+    """
+    known = recall(identifier)
+    if known is not None and known.target != "ray" and address is None:
+        raise JobError(f"{command}: {identifier} was sent to {known.target}; {_by_hand(identifier, known, command)}")
+    if address is None and known is not None and known.address:
+        return connect(known.address, allow_open or known.allow_open)
+    try:
+        return connect(address, allow_open)
+    except ClusterUnreachableError:
+        if known is not None or address is not None or surrounding_address():
+            raise
+        raise NotFoundError(
+            f"no job {shown(identifier)} was sent from here, and at {shown(dashboard_address(None))}, the only "
+            "address that was asked, nothing answers; give the --address that it was sent to"
+        ) from None
+
+
+def keep_address(identifier: str, address: str | None, allow_open: bool) -> None:
+    """Remember an address that was given for a job, once it has proved right."""
+    known = recall(identifier)
+    if address is not None and (known is None or known.address != plain_address(address)):
+        kept = dashboard_address(address)
+        remember(identifier, SentJob("ray", known.run if known else "", kept, allow_open=allow_open))
+
+
+def _by_hand(identifier: str, job: SentJob, command: str) -> str:
+    """The command of the target's own that does what `command` does."""
+    if job.target == "slurm":
+        return f"give: tail -F {job.log}" if command == "logs" else f"give: scancel {identifier}"
+    where = f"--namespace {job.namespace} " if job.namespace else ""
+    if command == "logs":
+        return f"give: kubectl {where}logs -f job/{identifier}"
+    return f"give: kubectl {where}delete rayjob,configmap -l app.kubernetes.io/instance={identifier}"

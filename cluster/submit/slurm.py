@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
+import shutil
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cluster.submit.submission import Submission, command, quoted
-from landscape.core.errors import JobError, shown
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Whole
+from cluster.runtime.shipping import travelling_folder
+from cluster.submit.options import SubmitOptions
+from cluster.submit.submission import SentJob, Submission, command, first_line, quoted, tool_missing
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, shown
+
+if TYPE_CHECKING:
+    from cluster.submit.submission import Work
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 
@@ -203,3 +216,142 @@ if [ "$requeue" = 1 ] && [ "$code" -gt 128 ]; then
 fi
 exit "$code"
 """
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a cluster says of a job, in the same form for every target.
+
+
+def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:
+    """The state of a job, with the keys that `--json` prints.
+
+    Args:
+        place: the address, or the namespace.
+        fields: the other keys: since, exit_code, entrypoint, message, run.
+    """
+    texts = {name: flat(str(fields.pop(name, "") or "")) for name in ("entrypoint", "message", "run")}
+    known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
+    return known | fields | texts
+
+
+# ----------------------------------------------------------------------------------------------------
+# A script handed to sbatch.
+
+
+def send(script: str) -> str:
+    """Hand the script to sbatch; the job's number.
+
+    Raises:
+        LandscapeError: there is no sbatch here, or it refuses.
+    """
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise tool_missing("sbatch", "slurm")
+    found = subprocess.run([sbatch, "--parsable"], input=script, capture_output=True, text=True, check=False)
+    if found.returncode:
+        text = first_line(found.stderr)
+        kind = ClusterUnreachableError if "contact slurm controller" in found.stderr.lower() else LandscapeError
+        raise kind(f"slurm: sbatch refuses: {text}")
+    return found.stdout.strip().partition(";")[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What Slurm says of a job.
+
+SEPARATOR = "|"
+
+
+def slurm_state(identifier: str, known: SentJob) -> dict[str, Any]:
+    """squeue knows jobs that have not ended or did so a moment ago, sacct the others, where the site keeps accounts."""
+    waiting = _slurm_answer("squeue", "--noheader", f"--jobs={identifier}", "--format=%T|%S|%r")
+    if waiting:
+        state, start, reason = waiting
+        return job_state(
+            identifier, "slurm", "", state, since=_moment(start) if state != "PENDING" else None, entrypoint="",
+            message="" if reason == "None" else reason, exit_code=None,
+        )  # fmt: skip
+    fields = ("--parsable2", "--allocations", f"--jobs={identifier}", "--format=State,End,ExitCode")
+    ended = _slurm_answer("sacct", "--noheader", *fields)
+    if not ended:
+        raise NotFoundError(
+            f"status: Slurm knows no job {identifier} any more (asked squeue and sacct); its log is {known.log}"
+        )
+    code = ended[2].partition(":")[0]
+    return job_state(
+        identifier, "slurm", "", ended[0], since=_moment(ended[1]), entrypoint="", message="",
+        exit_code=int(code) if code.isdigit() else None,
+    )  # fmt: skip
+
+
+def _slurm_answer(tool: str, *words: str) -> list[str] | None:
+    """The fields of the first line of what a tool of Slurm's prints; None where it knows no such job."""
+    path = shutil.which(tool)
+    if path is None:
+        if tool == "sacct":
+            return None
+        raise tool_missing(tool, "slurm")
+    found = subprocess.run([path, *words], capture_output=True, text=True, check=False)
+    lines = found.stdout.strip().splitlines()
+    fields = lines[0].split(SEPARATOR) if found.returncode == 0 and lines else []
+    return fields if len(fields) == 3 else None
+
+
+def _moment(text: str) -> str | None:
+    """Slurm's local time, as the others give theirs."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
+    except ValueError:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape submit --target slurm`: its options, and the sending.
+
+
+@dataclass(frozen=True)
+class SlurmTarget:
+    """Slurm, through sbatch."""
+
+    nodes: Whole = 1
+    """Over how many nodes the workers are spread."""
+    time: str | None = None
+    """The time limit of one allocation; at its end the job is requeued and goes on."""
+    partition: str | None = None
+    """The partition."""
+    account: str | None = None
+    """The account."""
+    setup: str | None = None
+    """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
+
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
+        """Send the job, or with --dry-run print the script; the exit code."""
+        from cluster.submit.options import refuse_missing_files
+        from cluster.submit.submission import SentJob, remember
+
+        refuse_missing_files(job)
+        submission = asked.submission(job, file, job.run_path)
+        options = SlurmOptions(
+            nodes=self.nodes,
+            cpus_per_worker=asked.cpus(job),
+            time=self.time,
+            partition=self.partition,
+            account=self.account,
+            memory=asked.memory,
+            setup=self.setup,
+        )
+        script = render(submission, options)
+        if asked.include:
+            raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
+        if asked.dry_run:
+            folder = shown(str(travelling_folder(job.folder)))
+            write_remark(f"nothing travels: the nodes read {folder} itself, and must see it under this name")
+        asked.look(job, file, submission.run)
+        if asked.dry_run:
+            sys.stdout.write(script)
+            return 0
+        number = send(script)
+        log = Path(f"{submission.base}-{number}.log").absolute()
+        remember(number, SentJob("slurm", submission.run, log=str(log)))
+        print(number, flush=True)
+        write_remark(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
+        return 0

@@ -9,12 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from cluster.runtime.console import seconds_text
-from cluster.submit.job_state import job_state
-from cluster.submit.kuberay_state import kuberay_state
-from cluster.submit.ray_jobs_state import ray_state
-from cluster.submit.sent import connect_to, keep_address
-from cluster.submit.sent_jobs import recall
-from cluster.submit.state import slurm_state
+from cluster.submit.kuberay import kuberay_state
+from cluster.submit.ray_jobs import connect_to, keep_address, ray_state
+from cluster.submit.slurm import job_state, slurm_state
+from cluster.submit.submission import recall
 from landscape.core.errors import ClusterUnreachableError, LandscapeError, NotFoundError
 
 IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes

@@ -9,7 +9,7 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text, validate_run
-from cluster.submit.checks import refuse_files_left_behind
+from cluster.submit.options import refuse_files_left_behind
 from landscape import Job, JobError, run
 
 PATHS = ["sgd", {"run": "thor", "label": "THOR"}]

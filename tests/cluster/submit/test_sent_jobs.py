@@ -13,10 +13,9 @@ import pytest
 
 from cluster.commands.entry import main
 from cluster.submit import ray_jobs, status
-from cluster.submit.jobs import outcome
-from cluster.submit.log import WholeLines, fit_to_show
-from cluster.submit.sent_jobs import MOST_JOBS, SentJob, jobs_file, recall, remember
+from cluster.submit.ray_jobs import WholeLines, fit_to_show, outcome
 from cluster.submit.status import names_a_job
+from cluster.submit.submission import MOST_JOBS, SentJob, jobs_file, recall, remember
 from landscape.core.errors import NotFoundError
 
 RAY_ID = "landscape-run-0badcafe-1"

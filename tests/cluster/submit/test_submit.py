@@ -16,15 +16,12 @@ from kuberay_schemas import check_manifest
 
 from cluster.runtime import address as attach
 from cluster.runtime.shipping import ListedFile, Listing
-from cluster.submit import jobs, kuberay
+from cluster.submit import kuberay, ray_jobs
 from cluster.submit import slurm as script
-from cluster.submit.attempts import next_attempt
-from cluster.submit.jobs import outcome
-from cluster.submit.kuberay_options import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
-from cluster.submit.ray_jobs import connect, dashboard_address
+from cluster.submit.kuberay import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
+from cluster.submit.ray_jobs import connect, dashboard_address, outcome
 from cluster.submit.slurm import SlurmOptions
-from cluster.submit.submission import Submission, checked_name, plain_name
-from cluster.submit.work import SentTraining
+from cluster.submit.submission import SentTraining, Submission, checked_name, next_attempt, plain_name
 from landscape.core.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -87,14 +84,14 @@ def kuberay_training() -> str:
 
 
 RENDERED = {
-    "ray-training.json": lambda: json.dumps(jobs.render(training(workers=2), LISTING), indent=2) + "\n",
-    "ray-recipe.json": lambda: json.dumps(jobs.render(training(RECIPE), Listing(Path())), indent=2) + "\n",
+    "ray-training.json": lambda: json.dumps(ray_jobs.render(training(workers=2), LISTING), indent=2) + "\n",
+    "ray-recipe.json": lambda: json.dumps(ray_jobs.render(training(RECIPE), Listing(Path())), indent=2) + "\n",
     "kuberay-training.yaml": kuberay_training,
     "slurm-training.sh": lambda: script.render(training(workers=4, gpus_per_worker=1.0), SlurmOptions(nodes=2)),
-    "ray.json": lambda: json.dumps(jobs.render(submission(), LISTING), indent=2) + "\n",
+    "ray.json": lambda: json.dumps(ray_jobs.render(submission(), LISTING), indent=2) + "\n",
     "ray-awkward.json": lambda: (
         json.dumps(
-            jobs.render(
+            ray_jobs.render(
                 submission(file="my job.yaml", run="/runs/it's $HOME", workers=2, gpus_per_worker=0.5, attempt=12),
                 LISTING,
             ),

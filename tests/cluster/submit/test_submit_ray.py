@@ -25,10 +25,8 @@ import yaml
 
 import landscape
 from cluster.runtime.status import run_status, validate_run
-from cluster.submit.files import job_files
-from cluster.submit.kuberay import render
-from cluster.submit.kuberay_options import KubeRayOptions
-from cluster.submit.log import RAYS_REMARK
+from cluster.submit.kuberay import KubeRayOptions, job_files, render
+from cluster.submit.ray_jobs import RAYS_REMARK
 from cluster.submit.submission import make_submission
 from landscape.store.results import open_run
 from landscape.surface.surface import OK
