@@ -66,7 +66,6 @@ ALLOWED = {
         "cluster/runtime/",
         "cluster/commands/",
         "cluster/submit/",
-        "cluster/training/failures.py",
         "cluster/training/trainer.py",
     },
     "grpc": {"cluster/serving/", "cluster/runtime/address.py"},

@@ -50,7 +50,7 @@ def logs(
 
 
 def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
-    from cluster.training.reading import follow_log, read_log
+    from cluster.training.logs import follow_log, read_log
     from landscape.core.lock import training_alive
 
     if rank < 0:

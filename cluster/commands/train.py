@@ -19,7 +19,7 @@ from cluster.submit.slurm import SlurmTarget
 from landscape.core.errors import JobError, shown
 
 if TYPE_CHECKING:
-    from cluster.training.job import TrainingJob
+    from cluster.training.rank import TrainingJob
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,7 @@ def train(
 
 
 def _list_options(what: str, folder: Path | None, as_json: bool) -> int:
-    from cluster.training.function import named_function
-    from cluster.training.options import described_options, option_lines
+    from cluster.training.options import described_options, named_function, option_lines
 
     function = named_function(what, folder)
     described = described_options(function, function.load(), own_options())
@@ -225,9 +224,8 @@ def _words(given: dict[str, str]) -> list[str]:
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
     from cluster.runtime.console import ProgressDisplay, diverted
-    from cluster.training.launching import next_line
     from cluster.training.report import Report, result_text
-    from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
+    from cluster.training.train import epochs_of, may_train_here, next_line, train_here, train_with_ray
     from landscape.store.state import finite
 
     report = Report(epochs_of(job))
@@ -244,7 +242,7 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
 
 def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
     from cluster.runtime.console import ProgressDisplay, diverted
-    from cluster.training.scaling import measure_scaling, scaling_text
+    from cluster.training.train import measure_scaling, scaling_text
 
     with diverted(), ProgressDisplay():
         measured = measure_scaling(

@@ -3,29 +3,165 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 from cluster.driver.short_jobs import may_run_here
 from cluster.runtime.console import is_watched
 from cluster.runtime.logs import graceful_stop
+from cluster.runtime.options import checked_workers
 from cluster.runtime.placement import Placement, refuse_too_few_places
 from cluster.runtime.session import ray_session, supply
-from cluster.training.function import TrainFunction, named_function, parameters_of
-from cluster.training.job import TrainingJob, plan_of
-from cluster.training.launching import command_of, former_function, launched
-from cluster.training.options import checked_options
-from cluster.training.rank import RankFailed, run_rank
+from cluster.training.options import TrainFunction, checked_options, named_function, parameters_of
+from cluster.training.rank import RankFailed, TrainingJob, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
-from cluster.training.settings import ray_train_settings
-from landscape.core.errors import Interrupted, JobError, shown, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, shown, stage
+from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
+from landscape.model.run_files import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Launch,
+    checkpoint_numbers,
+    now,
+    read_info,
+    read_launch,
+    read_problem,
+    write_launch,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What a run remembers of its training: the function, the command that goes on with it, how the last start ended.
+
+
+@contextlib.contextmanager
+def launched(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
+    """Record in the run that a training runs while the block does, then how it ended.
+
+    A start that is refused, and so has changed nothing, leaves the record of the one before it. A driver that is killed
+    leaves its training recorded as running, with a lock that nobody holds.
+
+    Raises:
+        LandscapeError: the run cannot be written.
+    """
+    run = job.run_path
+    former, kept = read_launch(run), checkpoint_numbers(open_folder(run))
+    launch = Launch(job.what.name, workers, command, now())
+    write_launch(run, launch)
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(LandscapeError):  # of a store that does not answer now: what is raised came first
+            refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == kept
+            write_launch(run, former if refused and former else _ended(launch, error))
+        raise
+    write_launch(run, replace(launch, outcome=DONE))
+
+
+def _ended(launch: Launch, error: BaseException) -> Launch:
+    if isinstance(error, (Interrupted, KeyboardInterrupt)) or not isinstance(error, Exception):
+        return replace(launch, outcome=INTERRUPTED)
+    return replace(launch, outcome=FAILED, reason=message_of(error))
+
+
+def former_function(job: TrainingJob, overwrite: bool) -> str:
+    """The function that the run was trained by, where it was another one than now; empty where that says nothing."""
+    former = None if overwrite else read_launch(job.run_path)
+    return former.function if former is not None and former.function != job.what.name else ""
+
+
+def command_of(job: TrainingJob, workers: int | None, address: str | None = None, allow_open: bool = False) -> str:
+    """The command that goes on with a training; empty where none can name its function or one of its options.
+
+    Args:
+        workers: how many ranks; None for a training in the process of the command.
+    """
+    options = {name: value for name, value in job.options.items() if name != "seed"}
+    texts = {name: option_text(value) for name, value in options.items()}
+    if not (job.what.module or job.what.is_recipe) or None in texts.values():
+        return ""
+    words = ["landscape", "train", job.what.name, "--run", job.run_path]
+    words += ["--serial"] if workers is None else ["--workers", str(workers)]
+    words += ["--folder", str(job.folder)] if job.what.module else []
+    words += [] if job.gpus_per_worker is None else ["--gpus-per-worker", f"{job.gpus_per_worker:g}"]
+    words += [] if address is None else ["--address", address]
+    words += ["--allow-open"] if allow_open else []
+    words += [f"--seed={job.seed}"] if job.seed else []
+    words += [f"--{name.replace('_', '-')}={text}" for name, text in texts.items()]
+    return shlex.join(words)
+
+
+def option_text(value: Any) -> str | None:
+    """The value of an option as a word of a command; None where it has none, as a function.
+
+    >>> option_text(0.1), option_text(True), option_text([[0, 1, 2]]), option_text(print)
+    ('0.1', 'true', '[[0, 1, 2]]', None)
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, (str, Path)):
+        return str(value)
+    try:
+        return json.dumps(value.item() if isinstance(value, np.generic) else value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def next_line(run: str) -> str:
+    """Which commands look at a run that has been trained."""
+    name = shlex.quote(run)
+    if not read_info(run):  # without a collector there is nothing to draw
+        return f"next: landscape status {name}"
+    problem = "" if read_problem(run) else " and the problem"
+    return f"next: landscape view {name}; its landscapes: landscape run JOB, a file with `run: {name}`{problem}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What Ray Train is told through the environment, before Ray is imported.
+
+# Ray Train's own settings, which it reads from the environment of the driver and hands on to its actors.
+SETTINGS = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a lost rank is noticed so soon; by default after 2 s
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of the user's function hold as they do without Ray
+    # Ranks have logs of their own, into which they print.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+}
+ALONE = {
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # Else each rank is told that `find_unused_parameters` costs time, which `Training.prepare` asks for with a reason.
+    # What warns below Python cannot be filtered otherwise; PyTorch still logs its errors.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}  # a private Ray, whose workers have the environment of this process
+
+
+@contextlib.contextmanager
+def ray_train_settings(attached: bool) -> Iterator[None]:
+    """Within the block the environment holds what Ray Train is to do; the user's own settings win."""
+    added = {name: value for name, value in (SETTINGS | ({} if attached else ALONE)).items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 OWN = ("run", "workers", "gpus_per_worker", "address", "allow_open", "overwrite", "stop")
 
@@ -207,3 +343,100 @@ def refuse_without_ray_train() -> None:
         raise JobError(
             "train: several workers need Ray Train; `pip install 'loss-landscape-cluster[train]'`, or give --serial"
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a training speeds up with its workers: one global batch and a fixed number of steps, with each number of them.
+
+WARM_STEPS = 3  # which make buffers and pools of memory
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What some workers reach.
+
+    Attributes:
+        samples_per_second: of whole batches, over the median step of rank 0.
+        step_seconds: that median.
+        speedup: over the first number of workers.
+        efficiency: T₁/(W·T_W): the share of W workers' time that a perfect division of the work would take.
+        communication: the share of each rank's time that passed while ranks exchanged gradients and means.
+    """
+
+    workers: int
+    steps: int
+    step_seconds: float
+    samples_per_second: float
+    speedup: float
+    efficiency: float
+    communication: tuple[float, ...]
+
+
+def measure_scaling(
+    job: TrainingJob, workers: Sequence[int], steps: int = 20, *, address: str | None = None, allow_open: bool = False
+) -> list[Scaling]:
+    """Train for some steps with each number of workers, in folders that are removed; nothing of it is kept.
+
+    The first of the numbers is what the others are compared with.
+
+    Raises:
+        JobError: the numbers make no sense, or the cluster has no room for so many workers.
+        LandscapeError: the function raised, or ended before a step was measured.
+    """
+    for number in workers:
+        checked_workers(number)
+    if steps < 1:
+        raise JobError(f"measure_steps: must be at least 1, not {steps}")
+    refuse_without_ray_train()
+    measured: list[dict[int, dict[str, Any]]] = []
+    most = replace(job, workers=max(workers))
+    with (
+        ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
+        named_as_here(),
+        ray_session(most, address, most.workers, allow_open) as placed,
+        graceful_stop() as signalled,
+    ):
+        from cluster.training.trainer import train_on_ray
+
+        for number in workers:
+            placement = replace(placed, workers=number)
+            refuse_too_few_places(placement, supply())
+            stage(f"measuring {number} worker{'s' if number > 1 else ''}")
+            report = Report(shown=False)
+            plan = replace(plan_of(job), run="", steps=steps, warm=WARM_STEPS)
+            train_on_ray(plan, placement, report, signalled)
+            if not report.ranks or not report.ranks[0]["step_seconds"]:
+                raise LandscapeError(
+                    f"measure_workers: {shown(job.what.name)} ended before a step was measured; "
+                    f"have it take more than {WARM_STEPS} steps"
+                )
+            measured.append(report.ranks)
+    return compared(measured)
+
+
+def compared(measured: Sequence[dict[int, dict[str, Any]]]) -> list[Scaling]:
+    """The summaries of the ranks of each measurement, compared with the first."""
+    found = []
+    first: tuple[int, float] | None = None
+    for ranks in measured:
+        one, world = ranks[0], int(ranks[0]["world"])
+        times = one["step_seconds"]
+        seconds = median(times)
+        pace = one["samples"] / len(times) / seconds
+        first = first or (world, seconds)
+        shares = tuple(each["communication"] for _, each in sorted(ranks.items()) if each["communication"] is not None)
+        speedup = first[1] / seconds
+        found.append(Scaling(world, len(times), seconds, pace, speedup, speedup * first[0] / world, shares))
+    return found
+
+
+def scaling_text(measured: Sequence[Scaling]) -> str:
+    """The measurements as a table."""
+    lines = ["workers  samples/s  ms a step  speed-up  efficiency  communication"]
+    for each in measured:
+        shares = " ".join(f"{share:.0%}" for share in each.communication) or "-"
+        lines.append(
+            f"{each.workers:7d}  {each.samples_per_second:9,.1f}  {1000 * each.step_seconds:9.1f}  "
+            f"{each.speedup:8.2f}  {each.efficiency:10.0%}  {shares}"
+        )
+    return "\n".join(lines)

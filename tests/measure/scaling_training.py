@@ -28,8 +28,7 @@ import torch
 from torch import nn
 
 import cluster
-from cluster.training.scaling import WARM_STEPS, measure_scaling
-from cluster.training.train import make_job
+from cluster.training.train import WARM_STEPS, make_job, measure_scaling
 from landscape import Training
 from landscape.core.errors import Interrupted
 from landscape.recipes.resnet import ResNet

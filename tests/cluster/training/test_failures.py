@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.training.board import Board
 from cluster.training.rank import PeerLost, RankFailed
+from cluster.training.report import Board
 
 pytestmark = pytest.mark.long
 
@@ -20,7 +20,7 @@ def board():
 
 @pytest.fixture
 def failures(tmp_path, board):
-    from cluster.training.failures import Failures  # which imports Ray Train, for seconds
+    from cluster.training.trainer import Failures  # which imports Ray Train, for seconds
 
     return Failures(str(tmp_path / "run"), SimpleNamespace(tell=SimpleNamespace(remote=board.tell)))
 

@@ -10,17 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.training import launching, logs, pace, reading
-from cluster.training.function import named_function
-from cluster.training.job import TrainingJob, plan_of
-from cluster.training.logs import logging_rank
-from cluster.training.pace import Enough, PacedTraining
-from cluster.training.rank import RankFailed, is_of_connection, run_rank
-from cluster.training.reading import read_log
+from cluster.training import logs, rank, train
+from cluster.training import logs as reading
+from cluster.training.logs import logging_rank, read_log
+from cluster.training.options import named_function
+from cluster.training.rank import Enough, PacedTraining, RankFailed, TrainingJob, is_of_connection, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of, result_text
-from cluster.training.scaling import Scaling, compared, scaling_text
-from cluster.training.settings import ray_train_settings
-from cluster.training.train import named_as_here
+from cluster.training.train import Scaling, compared, named_as_here, ray_train_settings, scaling_text
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.core.lock import training_lock
 from landscape.core.object_store import ObjectLog
@@ -151,7 +147,7 @@ def test_each_epoch_is_told_with_its_mean_loss_over_the_samples(tmp_path):
 
 
 def test_a_long_epoch_is_told_of_before_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(pace, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(rank, "TELL_SECONDS", 0.0)
     news = []
     steps_of(PacedTraining(str(tmp_path / "run"), lambda kind, each: news.append(each)), epochs=1)
     assert [(each.get("samples"), each.get("count")) for each in news[:4]] == [(4, 10), (8, 10), (10, 10), (10, None)]
@@ -162,11 +158,11 @@ def test_a_store_that_falls_silent_does_not_hide_why_a_training_was_refused(tmp_
         raise LandscapeError("the store does not answer")
 
     def refused():
-        monkeypatch.setattr(launching, "checkpoint_numbers", silent)
+        monkeypatch.setattr(train, "checkpoint_numbers", silent)
         raise JobError("epochs: must be another")
 
     job = TrainingJob(named_function("lenet-digits"), str(tmp_path))
-    with pytest.raises(JobError, match="epochs: must be another"), launching.launched(job, 1, ""):
+    with pytest.raises(JobError, match="epochs: must be another"), train.launched(job, 1, ""):
         refused()
 
 

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from cluster.commands.train import own_options, train
-from cluster.training.function import named_function, parameters_of
-from cluster.training.options import checked_options, described_options, option_lines, read_words
+from cluster.training.options import (
+    checked_options,
+    described_options,
+    named_function,
+    option_lines,
+    parameters_of,
+    read_words,
+)
 from cluster.training.train import make_job
 from landscape.core.errors import JobError
 from landscape.recipes.settings import OPTIMIZERS, PRECISIONS, SCHEDULES
