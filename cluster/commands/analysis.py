@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Workers
-from cluster.commands.output import Json, show
+from cyclopts import Parameter
+
+from cluster.commands.output import (
+    ANYONE,
+    AS_RECORDED,
+    Callback,
+    CallbackOptions,
+    Json,
+    WorkerOptions,
+    Workers,
+    read_told_job,
+    show,
+)
 from cluster.runtime.console import diverted
-from cluster.runtime.logs import write_remark
+from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeWhole
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, shown
+
+if TYPE_CHECKING:
+    from landscape.job.job import Job
+    from landscape.surface.record_entries import Checks
 
 MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice
 LARGEST_PATCH = 301  # points per side, of whose square each is evaluated twice
@@ -130,3 +146,200 @@ def _compare_measures(first: str, second: str, given: Mapping[str, object], json
     with diverted():
         found = compare_targets(targets_of(first), targets_of(second)).document()
     show(found, json, "\n".join(comparison_lines(found)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape check`: whether the picture of a landscape can be trusted.
+
+
+def check(
+    run: str,
+    name: str | None = None,
+    *,
+    deep: Flag = False,
+    json: Json = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
+) -> int:
+    """Judge whether the picture of a landscape can be trusted, by fifteen checks, each with its number and remedy.
+
+    The marks: ✓ holds, ! a reservation, ✗ does not hold, – not judged, and why. What is found is kept with the
+    landscape, and the report shows it. Exit code 1 where a check does not hold, else 4 where the network of a landscape
+    could not be evaluated, so that it is not judged.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    name
+        The landscape; default: all of the run.
+    deep
+        Look for the steepest direction too: about 60 products with the Hessian.
+    """
+    who.check()
+    from landscape.store.results import open_run
+    from landscape.surface.record import plain
+
+    opened = open_run(run)
+    bind(run=opened.path)
+    names = list(opened) if name is None else [name]
+    if not names:
+        raise NotFoundError(f"run {shown(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
+    found = check_all(opened.path, names, deep=deep, callback=callback, who=who)
+    data = [
+        {"name": each, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
+        for each, checks in found.items()
+    ]
+    show({"run": opened.path, "landscapes": data}, json, texts_of(found))
+    if any(checks.fails for checks in found.values()):
+        return FAILED
+    return PARTIAL if any(checks.not_judged for checks in found.values()) else DONE
+
+
+def check_all(
+    run: str, names: list[str], *, deep: bool = False, callback: CallbackOptions = AS_RECORDED,
+    who: WorkerOptions = ANYONE,
+) -> dict[str, Checks]:  # fmt: skip
+    """Check landscapes of a run one after another, and keep what is found where the run can be written."""
+    from landscape.analysis.checks.table import check_landscape, keep_checks
+
+    found = {}
+    with diverted():
+        for name in names:
+            found[name] = check_landscape(
+                run, name, deep=deep, problem=callback.problem, folder=callback.folder, calculator=who.calculator
+            )
+            try:
+                keep_checks(run, name, found[name])
+            except LandscapeError as error:
+                write_remark(f"what was found of {name} is not kept: {error}")
+    return found
+
+
+def texts_of(found: dict[str, Checks]) -> str:
+    """What was found of several landscapes, as text."""
+    from landscape.analysis.checks.check import checks_text
+
+    return "\n\n".join(checks_text(name, checks) for name, checks in found.items())
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape inspect`: which layer of the network goes wrong at a point of a landscape.
+
+
+def inspect(
+    run: str,
+    name: str,
+    *,
+    at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    gradients: Flag = False,
+    rules: str | None = None,
+    json: Json = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
+) -> int:
+    """Say which layer goes wrong first at a point, and how: not finite, saturated, all zero, exploding, vanishing.
+
+    Each layer and each operation between layers has its statistics over the landscape's samples, beside the same at the
+    origin. The loss is what the landscape has there, to the bit; nothing is written. Exit code 0 whatever is found.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    name
+        The landscape.
+    at
+        The coordinates, one for each axis, such as --at=0.3,-0.7, also beyond the grid; default: the first point whose
+        loss is not finite, else the origin.
+    gradients
+        Statistics of the gradient of the mean loss, parameter by parameter, too.
+    rules
+        Which to ask, of docs/howto/inspect.md: names, or NAME=THRESHOLD, separated by commas; default: all.
+    """
+    who.check()
+    from landscape.analysis.inspection import inspect_point, inspection_text, plain_inspection
+
+    bind(run=run)
+    point = None if at is None else _coordinates(at)
+    with diverted():
+        found = inspect_point(
+            run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
+            calculator=who.calculator,
+        )  # fmt: skip
+    show(plain_inspection(found), json, inspection_text(found))
+    return DONE
+
+
+def _coordinates(text: str) -> list[float]:
+    """The numbers of `0.3,-0.7`.
+
+    Raises:
+        JobError: they are none.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {shown(text)}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape measure`: how sharp the loss is around some weights of a run.
+
+SAYING = (
+    "These numbers describe these weights on these samples. Sharpness does not track generalisation well, sometimes "
+    "inversely (Andriushchenko et al. 2023)."
+)
+
+
+def measure(
+    run: str,
+    *,
+    origins: str | None = None,
+    layers: Flag = False,
+    all: Flag = False,
+    json: Json = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
+) -> None:
+    """Measure how the loss rises around weights: along lines, in the worst case, by curvature, with intervals.
+
+    The table is kept in RUN/measures.json; what is measured already is not measured again.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL, or a YAML job file. Of a run the samples and the precision of its first landscape are
+        taken.
+    origins
+        Which weights, separated by commas: last, first, all (every snapshot), problem, epoch-N or step-N, a file of
+        weights. Default: last where the run has a trajectory, else problem.
+    layers
+        Also how the loss rises when one layer alone moves, and when it goes back to the first snapshot.
+    all
+        Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
+    """
+    who.check()
+    from landscape.analysis.measures.measure import Asked, origins_of, record
+    from landscape.model.snapshots import read_trajectory
+    from landscape.views.prepare.measures import lines_of
+
+    with diverted():
+        job = _job(run, callback)
+        bind(run=job.run_path)
+        trajectory = read_trajectory(job.run_path)
+        chosen = origins_of(origins, trajectory, Path.cwd())
+        found = record(job, chosen, trajectory, Asked(layers, all), who.calculator).document()
+    show(found, json, "\n".join([*lines_of(found), SAYING]))
+
+
+def _job(run: str, callback: CallbackOptions) -> Job:
+    """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
+    from landscape.analysis.measures.measure import job_of_file, job_of_run
+    from landscape.store.results import open_run
+
+    if Path(run).is_file():
+        if callback.problem or callback.folder:
+            raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
+        return job_of_file(read_told_job(Path(run)))
+    return job_of_run(open_run(run).path, callback.problem, callback.folder)

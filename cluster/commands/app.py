@@ -6,45 +6,84 @@ its help. Each command imports what it needs when it is called: `landscape --hel
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cyclopts import App
 
-from cluster.commands.analysis import compare
+from cluster.commands.analysis import check, compare, inspect, measure
 from cluster.commands.bench import bench
-from cluster.commands.cancel import cancel
-from cluster.commands.check import check
 from cluster.commands.connect import connect
 from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
-from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
-from cluster.commands.extend import extend
-from cluster.commands.help_text import Paragraphs
-from cluster.commands.import_ import import_
-from cluster.commands.import_surface import import_surface
-from cluster.commands.init import init
-from cluster.commands.inspect import inspect
-from cluster.commands.logs import logs
-from cluster.commands.measure import measure
-from cluster.commands.pack import pack
-from cluster.commands.plan import plan
-from cluster.commands.refine import refine
-from cluster.commands.rename import rename
-from cluster.commands.rm import rm
-from cluster.commands.run import run
-from cluster.commands.runs import list_
-from cluster.commands.serve import serve
-from cluster.commands.status import status
-from cluster.commands.submit import submit
+from cluster.commands.extend import extend, refine
+from cluster.commands.output import exit_code_of
+from cluster.commands.run import pack, plan, run
+from cluster.commands.runs import import_, import_surface, init, list_, rename, rm, status, validate
+from cluster.commands.serve import serve, view
+from cluster.commands.submit import cancel, logs, submit
 from cluster.commands.train import train
-from cluster.commands.validate import validate
-from cluster.commands.view import view
 from cluster.runtime.logs import chosen, common_options, configure, supervised, tell_unraisable
 from landscape import __version__
+
+# ----------------------------------------------------------------------------------------------------
+# How the help of commands is laid out: a paragraph fills its lines, wherever the source breaks its own.
+
+# A line that goes on from the one before: neither empty lines nor indented or listed ones do.
+BREAK = re.compile(r"(?<=\S)[ \t]*\n(?=\S)(?![*-] )")
+
+
+def reflowed(plain: str) -> str:
+    r"""The text with each paragraph in one line.
+
+    >>> reflowed("The plane, the line and the\ncurve.\n\nEach epoch.\n- one\n- two\n")
+    'The plane, the line and the curve.\n\nEach epoch.\n- one\n- two\n'
+    """
+    return BREAK.sub(" ", plain)
+
+
+class Paragraphs:
+    """The formatter of cyclopts, which keeps line breaks, told texts that have none within a paragraph."""
+
+    def __call__(self, console: Any, options: Any, panel: Any) -> None:
+        """Print a panel of commands or parameters."""
+        from cyclopts.help import DefaultFormatter
+
+        for described in (panel, *panel.entries):
+            _reflow(described.description)
+        DefaultFormatter()(console, options, panel)
+
+    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
+        """Print how the command is called."""
+        from cyclopts.help import DefaultFormatter
+
+        DefaultFormatter().render_usage(console, options, usage)
+
+    def render_description(self, console: Any, options: Any, description: Any) -> None:
+        """Print what the command does."""
+        from cyclopts.help import DefaultFormatter
+
+        _reflow(description)
+        DefaultFormatter().render_description(console, options, description)
+
+
+def _reflow(described: Any) -> None:
+    for text in _texts(described):
+        text.plain = reflowed(text.plain)
+
+
+def _texts(described: Any) -> Iterator[Any]:
+    """The texts in what cyclopts prints, which are of rich."""
+    for each in (described, getattr(described, "primary_renderable", None), *getattr(described, "renderables", ())):
+        if isinstance(getattr(each, "plain", None), str):
+            yield each
+
+
+# ----------------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "init": init,

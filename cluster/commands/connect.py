@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from cluster.commands.computing_options import ANYONE, JobRunner, Workers
-from cluster.commands.output import Json, read_bound_job, show
+from cluster.commands.output import ANYONE, JobRunner, Json, Workers, read_bound_job, show
 from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, message_of, shown

@@ -44,8 +44,8 @@ def run_demo(out: Path, workers: int) -> int:
     Returns:
         The exit code: 0, or 4 where something was given up.
     """
-    from cluster.commands.check import check_all, texts_of
-    from cluster.commands.computing import compute
+    from cluster.commands.analysis import check_all, texts_of
+    from cluster.commands.output import compute
     from cluster.runtime.console import seconds_text
     from landscape.compute.requested import collected_landscapes
     from landscape.job.job import Job
@@ -83,7 +83,7 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 
 def _draw(out: Path) -> list[Path]:
     """Write the report, then a PNG per landscape and view where this machine has a Chromium; the paths."""
-    from cluster.commands.exporting import export_run
+    from cluster.commands.export import export_run
     from landscape.store.results import open_run
     from landscape.views.report import write_report
 

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import json as json_module
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import CycloptsError, Parameter, UnknownOptionError
 
 from cluster.runtime import logs
-from cluster.runtime.console import put
-from cluster.runtime.logs import bind
-from landscape.core.errors import printable
+from cluster.runtime.console import ProgressDisplay, diverted, drop_output, put
+from cluster.runtime.logs import as_json, bind, masked, supervised, write_remark
+from cluster.runtime.options import Flag, MaybeWhole, checked_workers
+from cluster.runtime.status import run_status, status_text
+from landscape.core.errors import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PARTIAL,
+    JobError,
+    LandscapeError,
+    few_lines,
+    message_of,
+    one_line,
+    printable,
+    shown,
+)
+from landscape.job.job import Job
 
 if TYPE_CHECKING:
-    from landscape.job.job import Job
+    from landscape.compute.executor import Calculator
+    from landscape.compute.prepared import PreparedJob, PreparedLandscape
+    from landscape.store.results import Run
 
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]
 
@@ -48,3 +73,213 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
     if names_a_file(found.problem):
         logs.tell(logs.PACKED)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# A job computed with progress on stderr, and a line per landscape on stdout at its end.
+
+
+def compute(
+    job: Job,
+    *,
+    serial: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    allow_open: bool = False,
+    shown: bool = True,
+    accept_origin: bool = False,
+) -> int:
+    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up.
+
+    Args:
+        shown: whether the lines are printed.
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
+    """
+    with diverted(), ProgressDisplay() as display:
+        if serial:
+            from cluster.driver.run import run_serially
+            from landscape.core.devices import keep_freed_memory
+
+            keep_freed_memory()
+            found = run_serially(job, display, accept_origin=accept_origin)
+        else:
+            from cluster.driver.run import run as run_on_ray
+
+            found = run_on_ray(job, workers, address, display, allow_open=allow_open, accept_origin=accept_origin)
+    status = run_status(found.path)
+    if shown:
+        put(printable(status_text(status)))
+    mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
+    return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
+
+
+# ----------------------------------------------------------------------------------------------------
+# The options of commands that compute: which callback, and whether this process or workers; each text is its help.
+
+
+@dataclass(frozen=True)
+class CallbackOptions:
+    """Which callback gives the problem of a landscape that is on disk."""
+
+    problem: str | None = None
+    """The callback, module:function; default: the one that it was computed with."""
+    folder: Path | None = None
+    """Where the callback is looked up first; default: where it was then."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Who computes: this process, or workers on Ray."""
+
+    serial: Flag = False
+    """In this process, without Ray: the reference."""
+    workers: MaybeWhole = None
+    """How many actors; default: one per GPU, else one per core."""
+    address: str | None = None
+    """host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray."""
+    allow_open: Flag = False
+    """Also attach to a cluster that is not on this machine and asks for no token."""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            JobError: this process is to compute alone, and workers are asked for; or there cannot be so many.
+        """
+        if self.serial and (self.workers or self.address):
+            raise JobError("serial: runs in this process alone; leave out workers and address")
+        checked_workers(self.workers)
+
+    def compute(self, job: Job, *, shown: bool = True, accept_origin: bool = False) -> int:
+        """Compute a job with progress on stderr; the exit code.
+
+        Args:
+            shown: whether a line per landscape is printed.
+            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
+        """
+
+        return compute(
+            job, serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open,
+            shown=shown, accept_origin=accept_origin,
+        )  # fmt: skip
+
+    def calculator(
+        self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
+    ) -> AbstractContextManager[Calculator]:
+        """What answers questions about a landscape, see `calculator_of`."""
+        from cluster.driver.executor import calculator_of
+
+        return calculator_of(
+            prepared, landscape, evaluations,
+            serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open,
+        )  # fmt: skip
+
+
+@dataclass
+class JobRunner:
+    """Computes the jobs of a command one after another, and remembers how they ended.
+
+    Attributes:
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
+        code: the exit code of the command: that of the job which ended worst.
+    """
+
+    options: WorkerOptions
+    accept_origin: bool = False
+    code: int = field(default=DONE, init=False)
+
+    def __call__(self, job: Job) -> Run:
+        """Compute a job; its run, opened for reading."""
+        from landscape.store.results import open_run
+
+        self.code = max(self.code, self.options.compute(job, shown=False, accept_origin=self.accept_origin))
+        return open_run(job.run_path)
+
+
+# As parameters of a command, whose fields are options of it.
+Callback = Annotated[CallbackOptions, Parameter(name="*")]
+Workers = Annotated[WorkerOptions, Parameter(name="*")]
+AS_RECORDED, ANYONE = CallbackOptions(), WorkerOptions()
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a command ends: its errors as one or two lines on stderr, and its exit code.
+
+
+def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
+    """Carry out a command; what it raises is said on stderr.
+
+    Args:
+        carry_out: returns the exit code, or anything else where the command is done.
+        debug: say the traceback too.
+
+    Returns:
+        The exit code of the process.
+    """
+    try:
+        code = carry_out()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except CycloptsError as error:
+        return _failed(_usage(error), BAD_USAGE, debug)
+    except LandscapeError as error:
+        if supervised() and logs.ray_lost and not debug:
+            return error.exit_code  # the supervisor says why, and starts the work anew
+        return _failed(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        return _failed("interrupted; the same command goes on", INTERRUPTED, debug)
+    except BrokenPipeError:
+        drop_output()
+        return DONE
+    except PermissionError as error:
+        return _failed(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+    except OSError as error:
+        place = shown(str(error.filename), 300) if error.filename else "a file"
+        if error.errno == errno.EROFS:
+            told = f"{place} lies on a disk that is mounted read-only; mount it for writing or name another place"
+            return _failed(told, BAD_USAGE, debug)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _failed(
+                f"{place} cannot be written: {error.strerror}; make room or name another place", FAILED, debug
+            )
+        return _unforeseen(error, debug)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
+            drop_output()
+            return DONE
+        code = f"sys.exit({shown(ended.code)})"
+        return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
+    except Exception as error:
+        return _unforeseen(error, debug)
+
+
+def _unforeseen(error: Exception, debug: bool) -> int:
+    return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a command line, and where the help of its command is.
+
+    An unknown option that resembles none gets the list of those that there are.
+    """
+    message, command = message_of(error), " ".join(("landscape", *(error.command_chain or ())))
+    if isinstance(error, UnknownOptionError) and error.argument_collection and "Did you mean" not in message:
+        # A group of options, as those of one target, is an argument whose name is `*`.
+        names = [option.name for option in error.argument_collection if option.name.startswith("--")]
+        message += f" Known: {', '.join(names)}"
+    return f"landscape: {message} (see {command} --help)"
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {last.name} ({last.filename}, line {last.lineno})"
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    """Say why the command ends with this code; returns the code."""
+    trace = traceback.format_exc() if debug else ""
+    if debug and not as_json():
+        print(printable(masked(trace)), end="", file=sys.stderr)
+    write_remark(few_lines(message), "error", logging.ERROR, code=code, traceback=trace)
+    return code

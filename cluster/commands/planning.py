@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from cluster.driver.short_jobs import time_in_words, times_of
-from cluster.runtime.console import bytes_text
+from cluster.runtime.console import bytes_text, seconds_text
 from landscape.compute import auto_range
 from landscape.compute.axes import origin_remedy, target_remedy, without_zero
 from landscape.compute.eigen_stores import bytes_of_bases
+from landscape.compute.extend import More, extension_job
 from landscape.compute.hessian import layout_of
 from landscape.compute.point_extras import (
     bytes_of_losses,
@@ -26,10 +29,12 @@ from landscape.compute.point_extras import (
 )
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.compute.recorded import recorded_plan
+from landscape.compute.refine import level_job
 from landscape.compute.reproducibility import recorded, why_not_compared
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
-from landscape.core.grid import tile_counts
+from landscape.core.grid import as_written, tile_counts
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import Freedom, KeptChoices, Tuned
@@ -41,7 +46,10 @@ from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
 from landscape.store.format import PathPlan
 from landscape.store.landscape import LandscapeStore
+from landscape.store.levels import points_left
+from landscape.store.results import open_run
 from landscape.surface.record import plain
+from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import MOST_LEVELS, finer_shape
 from landscape.surface.surface import MOMENT_PARTS
 
@@ -373,3 +381,156 @@ def _engine_text(engine: dict[str, Any]) -> str:
     if engine["engine"] is None:
         return f"engine: {engine['why']}"
     return f"engine: {engine['engine']}, batches of {engine['batch_size']} ({engine['why']})"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an extension costs, step by step: the first step is planned, the later ones are reckoned from it.
+
+ALL = ""  # the samples of a loss that is no sum of terms
+
+
+def plan_extension(
+    run: str,
+    name: str,
+    steps: Sequence[More],
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """The plan of the first step, as `plan_job` gives it, and what every step costs, in `steps`.
+
+    A later step cannot be prepared before those ahead of it are done. Its points and samples are known all the same,
+    and take as long as those of the first one.
+
+    Raises:
+        JobError: one of the steps is refused.
+    """
+    jobs = [extension_job(run, name, step, problem, folder) for step in steps]
+    planned = plan_job(jobs[0], workers)
+    first = planned["landscapes"][0]
+    counts = list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))
+    _, of_first, held = counts[0]
+    # Of the first one, a part may have been computed already.
+    counts[0] = first["missing_points"], of_first, held
+    of_one_sample = planned["seconds_per_point"] / sum(held.values()) / _at_once(planned)
+    planned["steps"] = [
+        {
+            "adds": _option(step),
+            "points": points,
+            "samples": samples.get(ALL, samples),
+            "seconds": points * sum(samples.values()) * of_one_sample,
+        }
+        for step, (points, samples, _) in zip(steps, counts, strict=True)
+    ]
+    planned["seconds_of_all_steps"] = sum(step["seconds"] for step in planned["steps"])
+    return planned
+
+
+def _counts(
+    store: LandscapeStore, steps: Sequence[More], jobs: Sequence[Job]
+) -> Iterator[tuple[int, dict[str, int], dict[str, int]]]:
+    """How many points each step evaluates, snapshots of the path among them, on how many samples, and of how many.
+
+    Samples are counted by term, under `ALL` where the loss is no sum of terms.
+    """
+    held = {name: term.samples or 0 for name, term in store.record.terms.items()}
+    held = held or {ALL: store.identity.num_samples or 0}
+    points = math.prod(store.shape)
+    path, batch_size = int(store.counts().sum()) - points, recorded_plan(store).batch_size
+    for step, job in zip(steps, jobs, strict=True):
+        if step.num_samples is not None:
+            most = max(held.values())
+            known = most // batch_size * batch_size
+            # A term that has fewer samples than others has no more.
+            held = {name: count if count < most else step.num_samples for name, count in held.items()}
+            yield points + path, {name: max(0, count - known) for name, count in held.items()}, held
+        elif step.ranges is not None:
+            wider = math.prod(job.landscapes[0].size)
+            yield wider - points, held, held
+            points = wider
+        else:
+            yield points, held, held
+
+
+def _in_words(samples: int | dict[str, int]) -> str:
+    if isinstance(samples, int):
+        return f"{samples} samples"
+    return ", ".join(f"{count} of {name}" for name, count in samples.items())
+
+
+def _option(step: More) -> str:
+    """A step as it is asked for."""
+    if step.num_samples is not None:
+        return f"--samples {step.num_samples}"
+    if step.ranges is not None:
+        return f"--range={','.join(as_written(end) for ends in step.ranges for end in ends)}"
+    return " ".join(f"--observable {name}" for name in step.observables)
+
+
+def extension_text(planned: dict[str, Any]) -> str:
+    """The plan as lines: that of the first step in full, a line for every later one, and the sum."""
+    steps, text = planned["steps"], plan_text(planned)
+    if len(steps) == 1:
+        return text
+    lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]
+    lines += [
+        f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on "
+        f"{_in_words(step['samples'])} each: about {seconds_text(step['seconds'])}"
+        for number, step in enumerate(steps[1:], 2)
+    ]
+    work = planned["seconds_of_all_steps"] * _at_once(planned)
+    lines.append(f"all {len(steps)} steps: {time_in_words(work, planned['workers'], planned['here'])}")
+    return "\n".join(lines)
+
+
+def _at_once(planned: dict[str, Any]) -> int:
+    """How many processes compute."""
+    return 1 if planned["here"] else int(planned["workers"])
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a refinement costs, level by level: one point is measured, and the points of each level are counted.
+
+
+def plan_refinement(
+    run: str,
+    name: str,
+    levels: Sequence[LevelRecord],
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """The plan of the first level, as `plan_job` gives it, and what every level costs, in `levels`.
+
+    Raises:
+        JobError: the landscape cannot be refined.
+    """
+    path = open_run(run).path
+    shape = LandscapeStore.open(path, name).shape
+    planned = plan_job(level_job(run, name, levels[0], problem, folder), workers)
+    each = planned["seconds_per_point"] / (1 if planned["here"] else planned["workers"])
+    planned["levels"] = [_cost(path, name, level, shape, each) for level in levels]
+    planned["seconds"] = sum(level["seconds"] for level in planned["levels"])
+    return planned
+
+
+def _cost(run: str, name: str, level: LevelRecord, shape: Sequence[int], seconds: float) -> dict[str, Any]:
+    points = points_left(run, name, level, shape)
+    size = [(size - 1) * level.stride + 1 for size in reversed(shape)]
+    return {"level": level.number, "size": size, "points": points, "seconds": points * seconds}
+
+
+def refinement_text(planned: dict[str, Any]) -> str:
+    """The plan as lines: one for each level, and the sum."""
+    workers, points = planned["workers"], sum(level["points"] for level in planned["levels"])
+    lines = [
+        f"level {level['level']}: {level['points']} points of {' x '.join(map(str, level['size']))}, "
+        f"about {seconds_text(level['seconds'])}"
+        for level in planned["levels"]
+    ]
+    work = points * planned["seconds_per_point"]
+    lines.append(
+        f"all: {points} points on {planned['num_samples']} samples each, "
+        f"{time_in_words(work, workers, planned['here'])}"
+    )
+    return "\n".join(lines)

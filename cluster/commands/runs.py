@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from cluster.commands.output import Json, show
 from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import write_remark
-from landscape.core.errors import DONE, FAILED, flat
+from cluster.runtime.options import Flag
+from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, shown
 
 LONGEST_NAMES = 60
 
@@ -83,3 +89,244 @@ def size_text(count: int | None) -> str:
         size /= 1024
         units.pop(0)
     return f"{size:.4g} {units[0]}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape import`: a trajectory made of existing checkpoints.
+
+
+def import_(
+    checkpoints: list[str],
+    *,
+    run: str,
+    unit: Literal["epoch", "step"] | None = None,
+    order: Literal["auto", "given"] = "auto",
+    overwrite: Flag = False,
+) -> None:
+    """Make a trajectory of existing checkpoints: safetensors, or torch.load(weights_only=True) files.
+
+    Their order and their numbers are those in their names (ckpt_0.pt, ckpt_60.pt, …), or of the folders that they lie
+    in, else the step or epoch inside the files.
+
+    Parameters
+    ----------
+    checkpoints
+        The files.
+    run
+        The run folder or URL to put them in.
+    unit
+        What their numbers count; default: what the names or files call them, else steps.
+    order
+        auto, or given: numbered 1, 2, 3, … in the order given, whatever the names say.
+    overwrite
+        Replace the trajectory that the run holds.
+    """
+    from landscape.model.checkpoint_import import import_checkpoints
+
+    found = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
+    lines = [f"{each.source} -> {found.unit} {each.number}" for each in found.snapshots]
+    for line in lines if len(lines) <= 40 else [*lines[:20], f"… {len(lines) - 40} more …", *lines[-20:]]:
+        write_remark(line, "imported")
+    last = f"; {found.unit} {found.numbers[-1]} is the end" if len(lines) > 1 else ""
+    write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape import-surface`: surfaces of other software as landscapes of a run.
+
+
+def import_surface(*files: str, run: str, name: str | None = None) -> None:
+    """Make surfaces that other software computed landscapes of a run, which views, exports and the page take.
+
+    Read are HDF5 files of Li et al.'s loss-landscape (.h5), NPZ files with loss and its coordinates (alpha, beta or
+    x, y), Landscaper's NPZ files, CSV files with a row per point, and what `landscape export --to csv,npz` writes.
+    Where one file cannot be read none is imported. No job goes on with such a landscape.
+
+    Parameters
+    ----------
+    files
+        The files: .h5, .hdf5, .npz or .csv.
+    run
+        The run folder or URL to put them in; it is made if need be.
+    name
+        The name of the landscape, for one file; default: made of the file's name.
+    """
+    from landscape.store.importing import import_surfaces
+
+    if not files:
+        raise JobError("files: must name one file or more")
+    names = import_surfaces(files, run, name)
+    for file, landscape in zip(files, names, strict=True):
+        write_remark(f"{flat(file, 300)} -> {landscape}", "imported", landscape=landscape)
+    write_remark(f"next: landscape export {flat(run, 300)} --to html, or landscape view {flat(run, 300)}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape init`: a job file and a callback to start from.
+
+
+def init(folder: Path = Path()) -> None:
+    """Write a commented job file and a callback to start from.
+
+    Parameters
+    ----------
+    folder
+        Where to write job.yaml and my_problem.py; existing files are never replaced.
+    """
+    from importlib.resources import files
+
+    names = ("job.yaml", "my_problem.py")
+    there = [name for name in names if (folder / name).exists()]
+    if there:
+        raise JobError(f"folder: {shown(str(folder))} already holds {' and '.join(there)}; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(files("cluster.commands").joinpath("templates", name).read_text())
+        print(folder / name)
+    write_remark(f"next: landscape plan {folder / 'job.yaml'}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape rename`: another name for a landscape.
+
+
+def rename(run: str, name: str, new: str) -> None:
+    """Give a landscape another name, also in its record. A job goes on with it where its `name:` is the new one.
+
+    Refused where a driver writes the run, and where the new name is taken or differs from another one in case alone.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    name
+        The landscape.
+    new
+        Its name from now on: letters, digits, '.', '-' and '_'.
+    """
+    from landscape.store.results import rename_landscape
+
+    rename_landscape(run, name, new)
+    write_remark(f"{flat(name)} is {flat(new)} now; a job that goes on with it needs `name: {flat(new)}`", "renamed")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape rm`: landscapes removed from a run.
+
+
+def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False) -> int:
+    """Remove landscapes from a run, with all their values; on a terminal it asks first.
+
+    An extension that is begun, NAME.extending, goes with its landscape; by its own name it is removed alone. Refused
+    where a driver writes the run, and where something lies in a landscape that this software did not write; then none
+    of them is removed. Killed in the middle, the same command goes on.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    names
+        The landscapes; `landscape status RUN` lists them.
+    yes
+        Do not ask.
+    """
+    from landscape.store.results import remove_landscapes
+
+    if not names:
+        raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")
+    if not yes and not sys.stdin.isatty():
+        raise JobError("yes: is needed where nobody can be asked; give --yes to remove without asking")
+    removed = remove_landscapes(run, names, (lambda path, asked: True) if yes else _ask)
+    if not removed:
+        write_remark("nothing was removed")
+        return FAILED
+    for name in removed:
+        write_remark(f"removed {flat(name)} from {flat(run)}", "removed", landscape=name)
+    return DONE
+
+
+def _ask(run: str, names: list[str]) -> bool:
+    """Ask on stderr, as stdout carries data alone; no answer is a no."""
+    from landscape.store.landscape import LandscapeStore
+
+    stores = [LandscapeStore.find(run, name) for name in names]
+    listed = [_described(name, store) for name, store in zip(names, stores, strict=True)]
+    print(f"remove {', '.join(listed)} from {flat(run)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _described(name: str, store: object) -> str:
+    shape = getattr(store, "shape", ())
+    return f"{flat(name)} ({' × '.join(map(str, reversed(shape)))} points)" if shape else f"{flat(name)} (half made)"
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape status`: what is done of a run, and how a job that was sent is doing.
+
+
+def status(
+    run: str,
+    *,
+    address: str | None = None,
+    allow_open: Flag = False,
+    json: Json = False,
+) -> int:
+    """Show what is done, missing and failed, and the rate, by landscape; of a job that was sent also its state.
+
+    Exit code 1 where something of the run cannot be read; the state of a job changes no code, `--json` has it: PENDING,
+    RUNNING, SUCCEEDED, FAILED or STOPPED on Ray, the words of Slurm and Kubernetes there, UNREACHABLE where the cluster
+    does not answer, UNKNOWN where a head was started anew and has forgotten the job.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL, which may be read at any moment of a running job, or what `landscape submit` printed.
+    address
+        The dashboard's URL of a job that was sent; default: where it was sent to. Not asked where RUN can be read.
+    allow_open
+        Also talk to a cluster that is not on this machine and asks for no token.
+    """
+    from cluster.runtime.status import is_readable, run_status, status_text
+    from cluster.submit.status import job_status, job_status_text, names_a_job
+
+    def show_job() -> int:
+        job = job_status(run, address, allow_open)
+        show(job, json, job_status_text(job))
+        return DONE
+
+    if names_a_job(run):
+        return show_job()
+    try:
+        found = run_status(run)
+    except LandscapeError as error:
+        if "/" in run or os.path.isfile(run):
+            raise
+        if address is not None:
+            return show_job()
+        if not isinstance(error, NotFoundError):
+            raise
+        raise NotFoundError(
+            f"{shown(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "
+            "the job's --address"
+        ) from None
+    show(found, json, status_text(found))
+    return DONE if is_readable(found) else FAILED
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape validate`: whether every chunk of a run is sound.
+
+
+def validate(run: str, *, json: Json = False) -> int:
+    """Read every chunk; check schema, checksums and digests. Exit code 1 where something is damaged.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    """
+    from cluster.runtime.status import validate_run, validation_text
+
+    found = validate_run(run)
+    show(found, json, validation_text(found))
+    return FAILED if found["damaged"] else DONE

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json as json_module
+import logging
 import os
-from typing import TYPE_CHECKING
+import sys
+import webbrowser
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from cluster.commands.computing_options import AS_RECORDED, Callback
-from cluster.commands.output import Json
-from cluster.runtime.options import Flag, Whole
-from landscape.core.errors import JobError
+from cyclopts import Parameter
+
+from cluster.commands.output import AS_RECORDED, Callback, Json
+from cluster.runtime.console import put
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Flag, Whole, Words
+from landscape.core.errors import DONE, JobError
 
 if TYPE_CHECKING:
     from cluster.serving.serve import Listening
@@ -99,3 +106,77 @@ def serve(
             put_line(json_module.dumps(known) if json else "\n".join(f"{name} {known[name]}" for name in known))
 
         serve_landscapes(catalog, serving, ready)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `landscape view`: the page over runs, live while jobs write them.
+
+
+def view(
+    *places: str,
+    host: str = "127.0.0.1",
+    port: Whole = 8765,
+    no_open: Flag = False,
+    allow_host: Annotated[Words, Parameter(consume_multiple=False)] = None,
+) -> int:
+    """Show runs in the browser, live while jobs write them. Reads only; Ctrl-C ends it.
+
+    Prints the address with its token: whoever opens it sees the page, nobody else does.
+
+    Parameters
+    ----------
+    places
+        Runs, folders of runs, or URLs such as s3://bucket/runs; default: the folder runs.
+    host
+        The address to listen at; 0.0.0.0 for all of this machine. Others reach it only with the token.
+    port
+        The port to listen at; where it is taken, a free one.
+    no_open
+        Do not open a browser.
+    allow_host
+        A further name under which the page may be asked for, such as that of a proxy; may be repeated.
+    """
+
+    return view_places(places or ("runs",), host, port, allow_host or (), opens=not no_open)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Serve the page for a command: its address on stdout, what it does on stderr, a browser where there is one.
+
+
+def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequence[str], *, opens: bool) -> int:
+    """Serve the page over these places until a signal ends it.
+
+    Args:
+        opens: open a browser, where this machine has a screen.
+
+    Raises:
+        NotFoundError: a place does not exist.
+        JobError: a package is missing, a place is malformed, or the server cannot listen there.
+        Interrupted: a signal ended it.
+    """
+    if not 0 <= port <= 65_535:
+        raise JobError(f"port: must be from 0 to 65535, not {port}; 0 is any free one")
+    try:
+        from landscape.page.server import Address, serve
+        from landscape.store.status import open_place
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "sse_starlette"):
+            raise
+        raise JobError(f"view: needs the package {error.name}; `pip install 'loss-landscape-cluster[page]'`") from None
+
+    def ready(address: Address) -> None:
+        if port not in (0, address.port):
+            write_remark(f"port {port} is taken, so the page is at port {address.port}", "port", logging.INFO)
+        put(address.url)
+        sys.stdout.flush()
+        if opens and has_screen():
+            webbrowser.open(address.url)
+
+    serve([open_place(place) for place in places], host=host, port=port, allow_hosts=allow_hosts, ready=ready)
+    return DONE
+
+
+def has_screen() -> bool:
+    """Whether a browser on this machine would be seen: not on a login node, nor in a container."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -10,8 +10,16 @@ import time
 
 import pytest
 
-from cluster.commands.bench_measuring import TooFewTiles, Watch, bench_report, over_serial, stretch
-from cluster.commands.bench_startup import first_tile, startup, write_job
+from cluster.commands.bench_measuring import (
+    TooFewTiles,
+    Watch,
+    bench_report,
+    first_tile,
+    over_serial,
+    startup,
+    stretch,
+    write_job,
+)
 from landscape.core.errors import LandscapeError, Progress
 from landscape.job.reading import read_job
 from landscape.store.landscape import LandscapeStore

@@ -10,12 +10,20 @@ import sys
 
 import pytest
 
-from cluster.commands import machine, run_place
-from cluster.commands.checks import GOOD, NOTE, WRONG, exit_code, safely
-from cluster.commands.diagnosis import diagnose, diagnosis_text
+from cluster.commands import doctor
+from cluster.commands.doctor import (
+    GOOD,
+    NOTE,
+    WRONG,
+    check_node,
+    check_places,
+    diagnose,
+    diagnosis_text,
+    exit_code,
+    probe_run,
+    safely,
+)
 from cluster.commands.entry import main
-from cluster.commands.nodes import check_node, check_places
-from cluster.commands.run_place import probe_run
 from landscape.core.errors import JobError
 
 SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
@@ -46,14 +54,14 @@ def test_a_place_that_takes_no_files_is_wrong(tmp_path):
 
 
 def test_a_slow_place_is_noted(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_place, "SLOW_STORE", 0.0)
+    monkeypatch.setattr(doctor, "SLOW_STORE", 0.0)
     assert by_name(probe_run(str(tmp_path)))["run's latency"]["state"] == NOTE
 
 
 def test_a_port_that_is_taken_is_noted(monkeypatch):
     with socket.create_server(("", 0)) as taken:
-        monkeypatch.setattr(machine, "HEAD_PORTS", (taken.getsockname()[1],))
-        found = by_name(machine.check_network())["ports"]
+        monkeypatch.setattr(doctor, "HEAD_PORTS", (taken.getsockname()[1],))
+        found = by_name(doctor.check_network())["ports"]
     assert found["state"] == NOTE
     assert "in use" in found["value"]
 
@@ -72,9 +80,9 @@ NODES = [
 
 @pytest.mark.parametrize(("node", "seen", "said"), NODES)
 def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
-    monkeypatch.setattr("cluster.commands.nodes.platform.python_version", lambda: "3.11.7")
-    monkeypatch.setattr("cluster.commands.nodes.version", lambda name: SEEN[name])
-    monkeypatch.setattr("cluster.commands.nodes.time.time", lambda: 1e9)
+    monkeypatch.setattr("cluster.commands.doctor.platform.python_version", lambda: "3.11.7")
+    monkeypatch.setattr("cluster.commands.doctor.version", lambda name: SEEN[name])
+    monkeypatch.setattr("cluster.commands.doctor.time.time", lambda: 1e9)
     bad = [each for each in check_node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
     assert len(bad) == len(said)
     for each, words in zip(bad, said, strict=True):
@@ -132,7 +140,7 @@ def test_what_a_disk_refuses_has_the_remedy_for_it(tmp_path, monkeypatch, code, 
     def refuse(place: str) -> list[str]:
         raise OSError(code, os.strerror(code), place)
 
-    monkeypatch.setattr(run_place, "probe", refuse)
+    monkeypatch.setattr(doctor, "probe", refuse)
     (found,) = probe_run(str(tmp_path))
     assert found["state"] == WRONG
     assert found["remedy"].startswith(remedy)

@@ -14,7 +14,7 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 from torch import nn
 
 from cluster.commands.app import command
-from cluster.commands.extension_plan import extension_text, plan_extension
+from cluster.commands.planning import extension_text, plan_extension
 from landscape import JobError, Problem, extend, run
 from landscape.compute.extend import More
 

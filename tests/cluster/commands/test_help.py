@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from cluster.commands.app import app
-from cluster.commands.help_text import reflowed
+from cluster.commands.app import app, reflowed
 
 
 def test_the_help_of_a_command_breaks_no_line_where_its_source_does(capsys):

@@ -13,9 +13,9 @@ import torch
 import zarr
 from torch import Tensor, nn
 
-from cluster.commands.exporting import export_run
+from cluster.commands.export import export_run
 from cluster.commands.runs import list_ as list_command
-from cluster.commands.status import status as status_command
+from cluster.commands.runs import status as status_command
 from cluster.runtime.status import is_readable, run_status, status_text, validate_run, validation_text
 from landscape import Job, Problem, TrajectoryCollector, list_runs, open_run, run
 from landscape.core.errors import LandscapeError
