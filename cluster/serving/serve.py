@@ -19,13 +19,12 @@ from cluster.runtime.address import is_loopback
 from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
-from cluster.serving.deployment import LANDSCAPES, Scale, scale_of
 from cluster.serving.landscapes import KeptFiles, Replicas, ServedLandscape, keeping, refuse_other_kept
 from cluster.serving.requests import LARGEST_MESSAGE, UNAVAILABLE, Described, Limits, Refusal, describe_stored
 from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.service import LandscapeService
-from cluster.serving.sources import Catalog, Source
+from cluster.serving.sources import LANDSCAPES, Catalog, Scale, Source, scale_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
 from landscape.core.http import (
     BACKLOG,

@@ -11,11 +11,10 @@ import threading
 import numpy as np
 import pytest
 
-from cluster.serving.deployment import scale_of
 from cluster.serving.landscapes import KeptPoints, StoredPoints, refuse_other_kept
 from cluster.serving.replica import Replica
 from cluster.serving.resolver import OVERHEAD, PointCache
-from cluster.serving.sources import catalog_of
+from cluster.serving.sources import catalog_of, scale_of
 from landscape.compute.refine import refine
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, NotFoundError
