@@ -5,9 +5,10 @@ Names are imported when they are first used, so that `import landscape` is quick
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from landscape.core.digests import import_on_use
+from landscape.core.late_imports import import_on_use, provide
 
 if TYPE_CHECKING:
     from landscape.compute.extend import extend
@@ -106,6 +107,7 @@ __all__ = [
 
 
 __getattr__ = import_on_use(__name__, _HOMES)
+provide("views", lambda: importlib.import_module("landscape.views"))
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from landscape.core.digests import import_on_use
+from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
     from landscape.bench.__main__ import bench_text

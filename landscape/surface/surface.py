@@ -5,7 +5,6 @@ Values only: what reads a store or draws a figure imports this file, never the o
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, LandscapeError, nearest, shown
 from landscape.core.grid import Floats as Floats
 from landscape.core.grid import Index, overlap, tile_at
+from landscape.core.late_imports import provided
 from landscape.surface.barriers import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.surface.record import NOT_COMPUTED as NOT_COMPUTED
 from landscape.surface.record import NOT_FINITE as NOT_FINITE
@@ -464,7 +464,7 @@ class Surface:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """What a notebook shows of this surface: the figure, a static picture, text."""
-        bundle: dict[str, Any] = importlib.import_module("landscape.views").surface_bundle(self)
+        bundle: dict[str, Any] = provided("views").surface_bundle(self)
         return bundle
 
     def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
@@ -477,7 +477,7 @@ class Surface:
             JobError: an unknown kind or option, or one that does not fit this surface or these axes.
             LandscapeError: matplotlib is not installed.
         """
-        return importlib.import_module("landscape.views").plot(self, ax, kind, **options)
+        return provided("views").plot(self, ax, kind, **options)
 
     def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
         """A plotly figure of this surface; see `landscape.views.figure` for kinds and options.
@@ -486,4 +486,4 @@ class Surface:
             JobError: an unknown kind or option, or one that does not fit this surface.
         """
         # Imported by its name and only now: values must not depend on what draws them.
-        return importlib.import_module("landscape.views").figure(self, kind, **options)
+        return provided("views").figure(self, kind, **options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from landscape.core.digests import import_on_use
+from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
