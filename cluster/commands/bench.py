@@ -56,7 +56,7 @@ def bench(
     json
         Print one JSON document instead of text.
     """
-    from landscape.bench.measure import options_for
+    from landscape.bench.options import options_for
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
     given = read_told_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)

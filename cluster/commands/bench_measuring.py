@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from landscape.bench.__main__ import aligned, bench_text, spread
-from landscape.bench.measure import Options, bench
+from landscape.bench.measure import bench
+from landscape.bench.options import Options
 from landscape.bench.yardsticks import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cluster.driver import workers as journal
-from cluster.driver.crew import Crew, WorkerHandle
 from cluster.driver.landscapes import DrivenLandscape, Landscapes, NewLandscape
+from cluster.driver.protocol import Crew, WorkerHandle
 from cluster.driver.results import Receipts, Results
 from cluster.driver.schedule import Policy, Schedule
 from cluster.driver.worker import Receipt

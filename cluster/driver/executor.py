@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.driver import workers
-from cluster.driver.crew import START, Arrival, Query, WorkerHandle
+from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
 from cluster.driver.schedule import Policy, Schedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from cluster.driver.crew import WorkerHandle
+from cluster.driver.protocol import WorkerHandle
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
 from landscape.compute.dry_run import warn_of_constant

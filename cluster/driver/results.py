@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.driver import workers
-from cluster.driver.crew import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.driver.landscapes import Landscapes, LandscapeState
+from cluster.driver.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.driver.schedule import Schedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cluster.driver.crew import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.driver.landscapes import LandscapeState
+from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.driver.schedule import Schedule
 from cluster.driver.worker import Receipt
 from cluster.runtime.logs import TASKS, event_fields, relay

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from landscape.bench.measure import bench, options_for
+from landscape.bench.measure import bench
+from landscape.bench.options import options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.plan import Precision

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.driver.crew import MEASURE, START, Arrival, WorkerHandle
 from cluster.driver.driver import Driver
 from cluster.driver.landscapes import LandscapeState
+from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.prepared import PreparedJob, PreparedLandscape

@@ -24,9 +24,9 @@ from simulated import (
     simulate,
 )
 
-from cluster.driver.crew import MEASURE, Arrival
 from cluster.driver.driver import Driver
 from cluster.driver.landscapes import LandscapeState
+from cluster.driver.protocol import MEASURE, Arrival
 from cluster.driver.results import MOST_HELD
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt

@@ -15,7 +15,8 @@ from counting import WITNESS
 
 import cluster
 import landscape
-from cluster.driver.crew import RayCrew, WorkerHandle
+from cluster.driver.crew import RayCrew
+from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.reproducibility import OtherModel

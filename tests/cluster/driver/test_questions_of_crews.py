@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.crew import START, Arrival, Query, WorkerHandle
 from cluster.driver.executor import RayCalculator
+from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.executor import Question, Setting

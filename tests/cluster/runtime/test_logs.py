@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from cluster.driver import workers
-from cluster.driver.crew import WorkerHandle
+from cluster.driver.protocol import WorkerHandle
 from cluster.driver.worker import Receipt
 from cluster.runtime import logs
 from cluster.runtime import logs as supervisor_pipe

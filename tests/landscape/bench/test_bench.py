@@ -13,7 +13,8 @@ from torch import nn
 
 from landscape import JobError, Problem
 from landscape.bench.__main__ import bench_text, main
-from landscape.bench.measure import Options, bench, options_for
+from landscape.bench.measure import bench
+from landscape.bench.options import Options, options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
 from landscape.bench.yardsticks import (
     Bare,
