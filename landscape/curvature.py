@@ -4,7 +4,7 @@ from landscape.compute.eigen_stores import bytes_of_bases, refuse_large_bases
 from landscape.compute.eigenpairs import hessian_of, serial_solver, solver_of, spectrum_of
 from landscape.compute.hessian import (
     HessianOperator,
-    Layout,
+    ParameterLayout,
     Trace,
     filter_weighted_trace,
     layout_of,
@@ -34,7 +34,7 @@ __all__ = [
     "Density",
     "HessianOperator",
     "Krylov",
-    "Layout",
+    "ParameterLayout",
     "Ritz",
     "SampledCurvature",
     "Step",

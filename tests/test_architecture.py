@@ -61,7 +61,7 @@ HEAVY = {
 }
 ALLOWED = {
     "ray": {
-        "cluster/driver/crew.py",
+        "cluster/driver/pool.py",
         "cluster/serving/deployment.py",
         "cluster/runtime/",
         "cluster/commands/",

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from landscape.core.errors import JobError, flat, masked, one_line, shown
+from landscape.core.errors import JobError, flat, masked, one_line, quoted
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 
@@ -129,7 +129,7 @@ def test_keys_in_a_text_are_blotted_out_and_nothing_else(text, rest):
 
 def test_a_key_does_not_survive_where_a_long_url_is_cut_short():
     url = f"s3://bucket/{'a' * 500}?X-Amz-Signature={'hidden' * 50}"
-    assert "hidden" not in shown(url) + flat(f"it fails: {url}") + one_line(ValueError(url))
+    assert "hidden" not in quoted(url) + flat(f"it fails: {url}") + one_line(ValueError(url))
 
 
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):

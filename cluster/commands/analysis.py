@@ -22,7 +22,7 @@ from cluster.commands.output import (
 from cluster.runtime.console import diverted
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeWhole
-from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, quoted
 
 if TYPE_CHECKING:
     from landscape.job.job import Job
@@ -110,7 +110,7 @@ def compare(
         check_keepable(*sides, asked.steps)
     with diverted():
         found = compare_landscapes(
-            *sides, asked, problem=callback.problem, folder=callback.folder, calculator=who.calculator,
+            *sides, asked, problem=callback.problem, folder=callback.folder, executor=who.executor,
             tell=write_remark,
         )  # fmt: skip
         if keep:
@@ -142,7 +142,7 @@ def _compare_measures(first: str, second: str, given: Mapping[str, object], json
 
     odd = next((name for name, value in given.items() if value is not None), None)
     if odd is not None:
-        raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {shown(first)} names none; leave it out")
+        raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out")
     with diverted():
         found = compare_targets(targets_of(first), targets_of(second)).document()
     show(found, json, "\n".join(comparison_lines(found)))
@@ -184,7 +184,7 @@ def check(
     bind(run=opened.path)
     names = list(opened) if name is None else [name]
     if not names:
-        raise NotFoundError(f"run {shown(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
+        raise NotFoundError(f"run {quoted(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
     found = check_all(opened.path, names, deep=deep, callback=callback, who=who)
     data = [
         {"name": each, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
@@ -207,7 +207,7 @@ def check_all(
     with diverted():
         for name in names:
             found[name] = check_landscape(
-                run, name, deep=deep, problem=callback.problem, folder=callback.folder, calculator=who.calculator
+                run, name, deep=deep, problem=callback.problem, folder=callback.folder, executor=who.executor
             )
             try:
                 keep_checks(run, name, found[name])
@@ -265,7 +265,7 @@ def inspect(
     with diverted():
         found = inspect_point(
             run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
-            calculator=who.calculator,
+            executor=who.executor,
         )  # fmt: skip
     show(plain_inspection(found), json, inspection_text(found))
     return DONE
@@ -280,7 +280,7 @@ def _coordinates(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {shown(text)}") from None
+        raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {quoted(text)}") from None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def measure(
         Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
     """
     who.check()
-    from landscape.analysis.measures.measure import Asked, origins_of, record
+    from landscape.analysis.measures.measure import ExtraMeasures, origins_of, record
     from landscape.model.snapshots import read_trajectory
     from landscape.views.prepare.measures import lines_of
 
@@ -329,7 +329,7 @@ def measure(
         bind(run=job.run_path)
         trajectory = read_trajectory(job.run_path)
         chosen = origins_of(origins, trajectory, Path.cwd())
-        found = record(job, chosen, trajectory, Asked(layers, all), who.calculator).document()
+        found = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor).document()
     show(found, json, "\n".join([*lines_of(found), SAYING]))
 
 

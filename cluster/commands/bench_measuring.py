@@ -15,7 +15,7 @@ import yaml
 
 from landscape.bench.__main__ import aligned, bench_text, spread
 from landscape.bench.measure import bench
-from landscape.bench.options import Options
+from landscape.bench.options import BenchOptions
 from landscape.bench.yardsticks import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially
@@ -31,7 +31,7 @@ MOST_POINTS = 4000  # of a tile, so that an axis of 16 tiles is one that a job m
 TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be made of, beside the job
 
 
-def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, Any]:
+def bench_job(job: Job, options: BenchOptions, *, quick: bool = False) -> dict[str, Any]:
     """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
     found = bench(job, options)
     if quick:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cluster.commands.output import ANYONE, JobRunner, Json, Workers, read_bound_job, show
 from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
-from landscape.core.errors import JobError, message_of, shown
+from landscape.core.errors import JobError, message_of, quoted
 
 if TYPE_CHECKING:
     from landscape.analysis.connect.connect import Connection, Values1D
@@ -91,20 +91,20 @@ def connect(
     given = read_bound_job(job, run=run)
     from landscape.analysis.connect.connect import POINTS
     from landscape.analysis.connect.connect import connect as connect_networks
-    from landscape.analysis.connect.curve import Training
+    from landscape.analysis.connect.curve import BendTraining
 
     settings: dict[str, Any] = {
         "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,
         "batch_size": batch_size, "seed": seed,
     }  # fmt: skip
-    training = Training(**{key: value for key, value in settings.items() if value is not None})
+    training = BendTraining(**{key: value for key, value in settings.items() if value is not None})
     runner = JobRunner(who, accept_origin=accept_origin)
     with diverted():
         found = connect_networks(
             given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
             match=match, table=None if table is None else _read_table(table),
             bend=bend, size=size, points=POINTS if points is None else points,
-            compute=runner, calculators=who.calculator,
+            compute=runner, executors=who.executor,
         )  # fmt: skip
     show(_plain(found), json, text_of_connection(found))
     return runner.code
@@ -121,11 +121,11 @@ def _read_table(file: Path) -> dict[str, list[str | None]]:
     try:
         given = parse_yaml(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise JobError(f"table: {shown(str(file))} cannot be read: {message_of(error)}") from None
+        raise JobError(f"table: {quoted(str(file))} cannot be read: {message_of(error)}") from None
     rows = given.values() if isinstance(given, dict) else [None]
     if not all(isinstance(row, list) and all(name is None or isinstance(name, str) for name in row) for row in rows):
         raise JobError(
-            f"table: {shown(str(file))} must hold lines such as 'fc1.weight: [P1, null]': the permutation of each "
+            f"table: {quoted(str(file))} must hold lines such as 'fc1.weight: [P1, null]': the permutation of each "
             "axis, or null"
         )
     return dict(given)

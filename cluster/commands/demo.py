@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.runtime.console import diverted, put
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Whole, checked_workers
-from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
+from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, quoted
 
 NUM_SAMPLES = 512
 
@@ -27,7 +27,7 @@ def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
     """
     if not out or "://" in out:
         raise JobError(
-            f"out: must be a folder of this machine, which report and pictures are written to, not {shown(out)}; "
+            f"out: must be a folder of this machine, which report and pictures are written to, not {quoted(out)}; "
             "give one"
         )
     checked_workers(workers)

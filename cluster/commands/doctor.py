@@ -20,7 +20,7 @@ from typing import Any
 from cluster.commands.output import Json, show
 from cluster.runtime.address import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
 from cluster.runtime.console import diverted
-from landscape.core.errors import ClusterUnreachableError, LandscapeError, one_line, shown
+from landscape.core.errors import ClusterUnreachableError, LandscapeError, one_line, quoted
 from landscape.core.files import whole_file
 
 
@@ -363,7 +363,7 @@ def check_network() -> Iterator[CheckResult]:
         place = socket.gethostbyname(host)
     except OSError:
         yield result(
-            "host name", WRONG, f"{shown(host)} has no address", "add it to /etc/hosts: Ray's nodes look it up"
+            "host name", WRONG, f"{quoted(host)} has no address", "add it to /etc/hosts: Ray's nodes look it up"
         )
         return
     yield result("host name", GOOD, f"{host}, {place}")

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
-from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.store.landscape import LandscapeStore
@@ -230,7 +230,7 @@ def export_runs(
     wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
     if wanted != [REPORT]:
         raise JobError(
-            f"to: must be report for several runs, not {shown(','.join(wanted))}; or export each run by itself"
+            f"to: must be report for several runs, not {quoted(','.join(wanted))}; or export each run by itself"
         )
     if asked:
         option = next(iter(asked))
@@ -265,7 +265,7 @@ def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
     wanted = [name.strip() for name in formats]
     for name in wanted:
         if name not in known:
-            raise JobError(f"to: unknown format {shown(name)}; {nearest(name, known)}")
+            raise JobError(f"to: unknown format {quoted(name)}; {nearest(name, known)}")
     return wanted
 
 
@@ -321,7 +321,7 @@ def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *,
     if refused and (all_must or not fitting):
         raise refused[0]
     if left:
-        what = "stl is" if ending == "stl" else f"the kind {shown(kind)} is"
+        what = "stl is" if ending == "stl" else f"the kind {quoted(kind)} is"
         write_remark(f"left out of {ending}: {', '.join(left)}; {what} for another number of axes")
     return fitting
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cluster.commands.output import ANYONE, AS_RECORDED, Callback, JobRunner, Json, Workers, show
 from cluster.runtime.console import diverted
 from cluster.runtime.options import Flag, MaybeWhole, Words
-from landscape.core.errors import DONE, JobError, shown
+from landscape.core.errors import DONE, JobError, quoted
 
 TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
 
@@ -98,7 +98,7 @@ def _ranges(text: str) -> Sequence[tuple[float, float]]:
         ends = []
     pairs = list(zip(ends[::2], ends[1::2], strict=False))
     if not pairs or len(ends) % 2 or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
-        raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {shown(text)}")
+        raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
     return pairs
 
 
@@ -171,5 +171,5 @@ def _pairs(text: str) -> list[tuple[float, float]]:
     except ValueError:
         ends = []
     if not ends or len(ends) % 2:
-        raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {shown(text)}")
+        raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {quoted(text)}")
     return list(zip(ends[::2], ends[1::2], strict=True))

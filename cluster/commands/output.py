@@ -32,12 +32,12 @@ from landscape.core.errors import (
     message_of,
     one_line,
     printable,
-    shown,
+    quoted,
 )
 from landscape.job.job import Job
 
 if TYPE_CHECKING:
-    from landscape.compute.executor import Calculator
+    from landscape.compute.executor import Executor
     from landscape.compute.prepared import PreparedJob, PreparedLandscape
     from landscape.store.results import Run
 
@@ -163,13 +163,13 @@ class WorkerOptions:
             shown=shown, accept_origin=accept_origin,
         )  # fmt: skip
 
-    def calculator(
+    def executor(
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
-    ) -> AbstractContextManager[Calculator]:
-        """What answers questions about a landscape, see `calculator_of`."""
-        from cluster.driver.executor import calculator_of
+    ) -> AbstractContextManager[Executor]:
+        """What answers questions about a landscape, see `executor_of`."""
+        from cluster.driver.executor import executor_of
 
-        return calculator_of(
+        return executor_of(
             prepared, landscape, evaluations,
             serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open,
         )  # fmt: skip
@@ -234,7 +234,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
     except PermissionError as error:
         return _failed(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
     except OSError as error:
-        place = shown(str(error.filename), 300) if error.filename else "a file"
+        place = quoted(str(error.filename), 300) if error.filename else "a file"
         if error.errno == errno.EROFS:
             told = f"{place} lies on a disk that is mounted read-only; mount it for writing or name another place"
             return _failed(told, BAD_USAGE, debug)
@@ -247,7 +247,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
             drop_output()
             return DONE
-        code = f"sys.exit({shown(ended.code)})"
+        code = f"sys.exit({quoted(ended.code)})"
         return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
     except Exception as error:
         return _unforeseen(error, debug)

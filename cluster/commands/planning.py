@@ -22,10 +22,10 @@ from landscape.compute.point_extras import (
     bytes_of_losses,
     convexity_cost,
     convexity_text,
-    freedom_of,
     layers_cost,
     make_evaluator,
     tile_shape_for,
+    tuning_scope,
 )
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
@@ -37,7 +37,7 @@ from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import as_written, tile_counts
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Freedom, KeptChoices, Tuned
+from landscape.evaluation.tuning.protocol import KeptChoices, Tuned, TuningScope
 from landscape.evaluation.tuning.tuning import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
@@ -68,11 +68,11 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     # A plan for GPUs may be made on a machine that has none: the seconds are a guess then.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
     # Timed with the plan as it is: a faster engine is searched for when the job runs.
-    freedom, tuned, evaluator, remarks = Freedom(first.plan.engine), Tuned(first.plan), None, list[str]()
+    scope, tuned, evaluator, remarks = TuningScope(first.plan.engine), Tuned(first.plan), None, list[str]()
     if measured:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
-            tuned = tune(evaluator, first.grid, freedom)
+            tuned = tune(evaluator, first.grid, scope)
             remarks = _remarks(evaluator, first, tuned)
         if first.extension is not None and _stored(prepared.run, first) is None:
             first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
@@ -134,15 +134,15 @@ def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -
 
 def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
     """How new landscapes will be computed, and why; `engine` is None where that is found out when the job runs."""
-    freedom, chosen = freedom_of(prepared)
+    scope, chosen = tuning_scope(prepared)
     plan = prepared.landscapes[0].plan
     size = (chosen or plan).batch_size
-    if freedom.engine is not None:
+    if scope.engine is not None:
         why = "the job's" if chosen is None else "as recorded"
-        return {"engine": str(freedom.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
+        return {"engine": str(scope.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
     if evaluator is None:
         return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
-    found = outlook(evaluator, plan, freedom, seconds, KeptChoices.of_user())
+    found = outlook(evaluator, plan, scope, seconds, KeptChoices.of_user())
     if found.kept is not None:
         kept, why = found.kept, f"kept choice of {found.kept.since[:10]}"
         return {"engine": str(kept.engine), "batch_size": kept.batch_size, "why": why, "search_seconds": 0.0}
@@ -270,8 +270,8 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
 def _left_of(samples: Samples, known: int) -> tuple[float, str]:
     """The share of the samples beyond the first `known` ones, of every set of points; and how many they are, in words.
 
-    >>> from landscape.problem.samples import Rows
-    >>> _left_of(Rows(torch.zeros(8)), 6)
+    >>> from landscape.problem.samples import TensorSamples
+    >>> _left_of(TensorSamples(torch.zeros(8)), 6)
     (0.25, '2 samples')
     """
     if not isinstance(samples, PointSets):

@@ -13,7 +13,7 @@ from cluster.commands.output import Json, show
 from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag
-from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, quoted
 
 LONGEST_NAMES = 60
 
@@ -178,7 +178,7 @@ def init(folder: Path = Path()) -> None:
     names = ("job.yaml", "my_problem.py")
     there = [name for name in names if (folder / name).exists()]
     if there:
-        raise JobError(f"folder: {shown(str(folder))} already holds {' and '.join(there)}; name another folder")
+        raise JobError(f"folder: {quoted(str(folder))} already holds {' and '.join(there)}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_text(files("cluster.commands").joinpath("templates", name).read_text())
@@ -306,7 +306,7 @@ def status(
         if not isinstance(error, NotFoundError):
             raise
         raise NotFoundError(
-            f"{shown(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "
+            f"{quoted(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "
             "the job's --address"
         ) from None
     show(found, json, status_text(found))

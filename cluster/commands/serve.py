@@ -90,14 +90,14 @@ def serve(
     refuse_token(token or "")
     refuse_open_service(host, token)
     from cluster.runtime.console import stdout_as_it_is
-    from cluster.serving.requests import Limits
+    from cluster.serving.requests import RequestLimits
     from cluster.serving.serve import Serving
     from cluster.serving.serve import serve as serve_landscapes
     from cluster.serving.sources import catalog_of
 
     catalog = catalog_of(places, callback.problem, callback.folder)
     serving = Serving(
-        host, port, grpc_port, token, replicas, keep, cache, queue, Limits(max_points), address, allow_open
+        host, port, grpc_port, token, replicas, keep, cache, queue, RequestLimits(max_points), address, allow_open
     )
     with stdout_as_it_is() as put_line:
 

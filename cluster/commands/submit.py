@@ -16,7 +16,7 @@ from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SubmitOptions, watched
 from cluster.submit.ray_jobs import RayTarget
 from cluster.submit.slurm import SlurmTarget
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 
 Target = Literal["ray", "kuberay", "slurm"]
 # The options of what is not given.
@@ -119,7 +119,9 @@ def logs(
     if rank is not None:
         return _of_rank(identifier, rank, follow, address)
     if os.path.isdir(identifier) or "://" in identifier:
-        raise JobError(f"rank: must be given for the log of a training, as {shown(identifier)} is a run; give --rank 0")
+        raise JobError(
+            f"rank: must be given for the log of a training, as {quoted(identifier)} is a run; give --rank 0"
+        )
     from cluster.submit import ray_jobs
     from cluster.submit.ray_jobs import connect_to, info, keep_address
 

@@ -16,7 +16,7 @@ from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs import RayTarget
 from cluster.submit.slurm import SlurmTarget
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 
 if TYPE_CHECKING:
     from cluster.training.rank import TrainingJob
@@ -114,10 +114,10 @@ class TrainScaling:
         """
         parts = [part.strip() for part in (self.measure_workers or "").split(",")]
         if not all(part.isdecimal() for part in parts):
-            raise JobError(f"measure_workers: must be numbers such as 1,2,4, not {shown(self.measure_workers)}")
+            raise JobError(f"measure_workers: must be numbers such as 1,2,4, not {quoted(self.measure_workers)}")
         numbers = [int(part) for part in parts]
         if len(set(numbers)) < len(numbers):
-            raise JobError(f"measure_workers: must name each number once, not {shown(self.measure_workers)}")
+            raise JobError(f"measure_workers: must name each number once, not {quoted(self.measure_workers)}")
         return numbers
 
     def check(self, where: TrainWhere, sending: TrainSending, run: str | None) -> None:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.driver import workers as journal
 from cluster.driver.landscapes import DrivenLandscape, Landscapes, NewLandscape
-from cluster.driver.protocol import Crew, WorkerHandle
+from cluster.driver.protocol import WorkerHandle, WorkerPool
 from cluster.driver.results import Receipts, Results
-from cluster.driver.schedule import Policy, Schedule
+from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
-from landscape.compute.point_extras import freedom_of, tile_shape_for
+from landscape.compute.point_extras import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.reuse import Task, make_work
 from landscape.compute.tasks import create_landscape
-from landscape.core.errors import CHOOSING, Interrupted, Observer, StoreError, shown, stage
-from landscape.evaluation.tuning.protocol import Limits, Measure, Request, follow
+from landscape.core.errors import CHOOSING, Interrupted, Observer, StoreError, quoted, stage
+from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
 from landscape.evaluation.tuning.search import Search
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Measuring:
     def __init__(
         self,
         prepared: PreparedJob,
-        crew: Crew,
+        pool: WorkerPool,
         manager: WorkerManager[Task],
         receipts: Receipts,
         wait: Callable[[], None],
@@ -51,11 +51,11 @@ class Measuring:
     ) -> None:
         """
         Args:
-            wait: looks after the crew, then waits a moment for receipts and handles them.
+            wait: looks after the pool, then waits a moment for receipts and handles them.
             tries: how many workers may die of measuring a point until a guess is taken for its cost.
             limits: how long the search for the fastest engine may take.
         """
-        self._prepared, self._crew, self._manager, self._receipts = prepared, crew, manager, receipts
+        self._prepared, self._crew, self._manager, self._receipts = prepared, pool, manager, receipts
         self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
         self._timed_together: list[str] | None = None  # workers of one node
 
@@ -78,13 +78,13 @@ class Measuring:
         stored: smaller ones later would give other bits.
         """
         stage(CHOOSING)
-        freedom, chosen = freedom_of(self._prepared)
+        scope, chosen = tuning_scope(self._prepared)
         self._first_ready()  # when it started, the landscapes were planned for its device
         if chosen is not None:
             for each in new:
                 each.sent.replan(each.landscape.in_batches(chosen.batch_size))
         first = new[0]
-        search = Search(first.landscape.plan, freedom, self._limits)
+        search = Search(first.landscape.plan, scope, self._limits)
         tuned = follow(search.steps(), lambda request: self._answers(request, first))
         for each in new:
             each.sent.replan(each.landscape.tuned(tuned))
@@ -92,7 +92,7 @@ class Measuring:
             journal.tuned(tuned.warning)
         return float(tuned.seconds_per_point)
 
-    def _answers(self, request: Request, landscape: NewLandscape) -> list[Any]:
+    def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
         """What the search asks for, done by the workers of one node at the same time, or by one of them.
 
         The answers of workers that die or hang are missing. Measuring a point is tried on one worker after the other.
@@ -119,7 +119,7 @@ class Measuring:
             self._timed_together = [each.name for each in self._crew.ready.values() if each.node == node]
         return [self._crew.ready[name] for name in self._timed_together if name in self._crew.ready]
 
-    def _ask_together(self, workers: Sequence[WorkerHandle], request: Request, inputs: Any) -> list[Receipt]:
+    def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
         """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
         names = [worker.name for worker in workers]
         received = self._receipts.measurements
@@ -143,13 +143,13 @@ DRAIN_SECONDS = 2.0  # outcomes that come in within it after a stop are still co
 
 
 class Driver:
-    """Computes what is left to do of a job's landscapes with the workers of a crew; it alone writes the stores."""
+    """Computes what is left to do of a job's landscapes with the workers of a pool; it alone writes the stores."""
 
     def __init__(
         self,
         prepared: PreparedJob,
         landscapes: Sequence[DrivenLandscape],
-        crew: Crew,
+        pool: WorkerPool,
         observer: Observer,
         stop: Callable[[], bool],
         policy: Policy,
@@ -161,22 +161,22 @@ class Driver:
     ) -> None:
         """
         Args:
-            crew: workers that have computed for another driver are taken over; it is not closed at the end.
+            pool: workers that have computed for another driver are taken over; it is not closed at the end.
             observer: is told the progress of a landscape after every task.
             stop: is asked several times a second whether to end early.
             limits: how long the search for the fastest engine may take.
             accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
         """
-        self._run, self._crew, self._stop, self._clock = prepared.run, crew, stop, clock
+        self._run, self._crew, self._stop, self._clock = prepared.run, pool, stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
-        self._schedule: Schedule[Task] = Schedule(policy=policy, kind=_kind_of)
+        self._schedule: TaskSchedule[Task] = TaskSchedule(policy=policy, kind=_kind_of)
         results = Results(self._landscapes, self._schedule, metrics, observer)
-        self._manager = WorkerManager(results, crew, self._schedule, metrics, clock)
+        self._manager = WorkerManager(results, pool, self._schedule, metrics, clock)
         self._receipts = Receipts(
-            self._landscapes, crew, self._schedule, self._manager, results, clock, accept_origin=accept_origin
+            self._landscapes, pool, self._schedule, self._manager, results, clock, accept_origin=accept_origin
         )
         self._measuring = Measuring(
-            prepared, crew, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits
+            prepared, pool, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits
         )
 
     def run(self) -> None:
@@ -253,7 +253,7 @@ class Driver:
             self._take_in()
             self._schedule.abandon()
         self._receipts.commit_held("its own forward pass had not ended when the job was stopped")
-        raise Interrupted(f"run {shown(self._run)} is interrupted; what is done is kept: the same command goes on")
+        raise Interrupted(f"run {quoted(self._run)} is interrupted; what is done is kept: the same command goes on")
 
 
 def _kind_of(task: Task) -> tuple[str, bool]:

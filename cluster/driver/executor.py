@@ -1,4 +1,4 @@
-"""Questions answered by the workers of a crew: sent, tried again where a worker is lost, gathered in their order."""
+"""Questions answered by the workers of a pool: sent, tried again where a worker is lost, gathered in their order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.driver import workers
-from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
-from cluster.driver.schedule import Policy, Schedule
+from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
+from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
 from cluster.driver.workers import WorkerManager
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
-from landscape.compute.executor import Calculator, LocalCalculator, Question, Setting, Shared, unanswered
+from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import Interrupted, JobError, stage
 from landscape.core.grid import Grid
 
 if TYPE_CHECKING:
-    from cluster.driver.crew import RayCrew
+    from cluster.driver.pool import RayWorkerPool
     from cluster.runtime.metrics import Metrics
 
 Answer = TypeVar("Answer")
@@ -34,46 +34,48 @@ KEPT_SETTINGS = 4  # each takes the weights and the axes once; measures go throu
 NO_GRID = Grid((), ())
 
 
-class RayCalculator(Calculator):
-    """Has questions answered by the workers of a crew.
+class RayExecutor(Executor):
+    """Has questions answered by the workers of a pool.
 
     A question whose worker is lost goes to another one, and one that raises is tried as often as a task is. A worker
     that takes far longer than others gets company, and one that hangs is replaced.
 
     Args:
-        crew: is ended by `close`.
+        pool: is ended by `close`.
         stop: is asked several times a second; when true, `Interrupted` is raised.
     """
 
     def __init__(
         self,
-        crew: RayCrew,
+        pool: RayWorkerPool,
         stop: Callable[[], bool],
         policy: Policy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._crew, self._stop, self._clock = crew, stop, clock
-        self._schedule: Schedule[Query] = Schedule(policy=policy)
-        self._manager = WorkerManager[Query](self, crew, self._schedule, metrics, clock)
+        self._crew, self._stop, self._clock = pool, stop, clock
+        self._schedule: TaskSchedule[WorkerQuery] = TaskSchedule(policy=policy)
+        self._manager = WorkerManager[WorkerQuery](self, pool, self._schedule, metrics, clock)
         self._numbers = itertools.count()
-        self._settings: dict[int, tuple[Setting, Any]] = {}  # by identity; the setting is kept, so that it stays unique
-        self._asked: dict[Query, tuple[Any, Question[Any]]] = {}  # what each is about, and the question
-        self._answers: dict[Query, Any] = {}
-        self._raised: dict[Query, str] = {}  # by what is asked of one worker apart from the schedule
+        self._settings: dict[
+            int, tuple[EvaluationSetting, Any]
+        ] = {}  # by identity; the setting is kept, so that it stays unique
+        self._asked: dict[WorkerQuery, tuple[Any, WorkItem[Any]]] = {}  # what each is about, and the question
+        self._answers: dict[WorkerQuery, Any] = {}
+        self._raised: dict[WorkerQuery, str] = {}  # by what is asked of one worker apart from the schedule
         self._device = ""
 
     def close(self) -> None:
         """End all workers."""
         self._crew.close()
 
-    # -- what a calculator does -------------------------------------------------------------------------------
+    # -- what an executor does -------------------------------------------------------------------------------
 
     def share(self, value: Any) -> Shared[Any]:
         """Make a value available to all workers; each node fetches it once."""
         return self._crew.share_value(value)
 
-    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
         """The answers, in the order of the questions."""
         queries = self._put(self._inputs(setting), setting, questions)
         self._schedule.enqueue(queries)
@@ -86,7 +88,7 @@ class RayCalculator(Calculator):
             self._schedule.holders.clear()  # workers go on with what they have; nothing of it is asked for again
             self._forget(queries)
 
-    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of several workers, each set anew; of as many different ones as start within a while."""
         end = self._clock() + GATHER_SECONDS
         while (len(self._crew.ready) < min(times, self._crew.size) and self._clock() < end) or not self._crew.ready:
@@ -104,7 +106,7 @@ class RayCalculator(Calculator):
                 raise unanswered(question.label, cause)
         return answers
 
-    def _ask_one(self, name: str, query: Query) -> str:
+    def _ask_one(self, name: str, query: WorkerQuery) -> str:
         """Have one worker answer, apart from the schedule, unless it is lost; what user code raised, else nothing."""
         self._send(name, query)
         while query not in self._answers and query not in self._raised and name in self._crew.handles:
@@ -125,7 +127,7 @@ class RayCalculator(Calculator):
             if arrival.worker in self._crew.handles:  # it may have been lost in this very round
                 self._handle(arrival)
 
-    def _send(self, name: str, query: Query) -> None:
+    def _send(self, name: str, query: WorkerQuery) -> None:
         inputs, question = self._asked[query]
         self._crew.query(name, query, inputs, question)
 
@@ -138,7 +140,7 @@ class RayCalculator(Calculator):
         if query == START:
             self._manager.started(name, receipt)
             return
-        assert isinstance(query, Query)
+        assert isinstance(query, WorkerQuery)
         awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
         if receipt.fatal and awaited:
             raise JobError(receipt.cause)
@@ -167,30 +169,30 @@ class RayCalculator(Calculator):
                 f"{self._device}"
             )
 
-    def excuses(self, task: Query) -> bool:
+    def excuses(self, task: WorkerQuery) -> bool:
         """No: a question may be what kills its worker."""
         return False
 
-    def give_up(self, task: Query, worker: WorkerHandle, cause: str) -> None:
+    def give_up(self, task: WorkerQuery, worker: WorkerHandle, cause: str) -> None:
         """Raise for a question that workers died of."""
         raise unanswered(self._asked[task][1].label, cause)
 
     # -- what is asked ----------------------------------------------------------------------------------------
 
-    def _put(self, inputs: Any, setting: Setting, questions: Sequence[Question[Any]]) -> list[Query]:
+    def _put(self, inputs: Any, setting: EvaluationSetting, questions: Sequence[WorkItem[Any]]) -> list[WorkerQuery]:
         self._device = setting.plan.device
         for worker in self._crew.ready.values():
             self.admit(worker)
-        queries = [Query(next(self._numbers)) for _ in questions]
+        queries = [WorkerQuery(next(self._numbers)) for _ in questions]
         self._asked |= {query: (inputs, question) for query, question in zip(queries, questions, strict=True)}
         return queries
 
-    def _forget(self, queries: Sequence[Query]) -> None:
+    def _forget(self, queries: Sequence[WorkerQuery]) -> None:
         for query in queries:
             self._asked.pop(query, None)
             self._answers.pop(query, None)
 
-    def _inputs(self, setting: Setting) -> Any:
+    def _inputs(self, setting: EvaluationSetting) -> Any:
         """A reference to what the workers are set to; the last ones are kept in Ray's store."""
         known = self._settings.pop(id(setting), None) or (setting, self._pack(setting))
         self._settings[id(setting)] = known
@@ -198,18 +200,18 @@ class RayCalculator(Calculator):
             del self._settings[next(iter(self._settings))]
         return known[1]
 
-    def _pack(self, setting: Setting) -> Any:
+    def _pack(self, setting: EvaluationSetting) -> Any:
         return self._crew.share(
             LandscapeInputs("", pack_state(setting.origin), pack_directions(setting.directions), NO_GRID, setting.plan)
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# A calculator for a command: this process where it is done sooner, else the workers of a Ray that ends with it.
+# An executor for a command: this process where it is done sooner, else the workers of a Ray that ends with it.
 
 
 @contextmanager
-def calculator_of(
+def executor_of(
     prepared: PreparedJob,
     landscape: PreparedLandscape,
     evaluations: int,
@@ -219,8 +221,8 @@ def calculator_of(
     address: str | None = None,
     allow_open: bool = False,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Calculator]:
-    """Within the block, a calculator for questions about a landscape; its workers end with the block.
+) -> Iterator[Executor]:
+    """Within the block, an executor for questions about a landscape; its workers end with the block.
 
     Args:
         evaluations: about how many the questions cost, an evaluation of all samples each; decides who answers.
@@ -236,18 +238,18 @@ def calculator_of(
     """
     if serial or is_quicker_here(prepared, landscape, evaluations, workers, address, searches=False):
         with graceful_stop() as signalled:
-            yield LocalCalculator(prepared, landscape, lambda: stop() or signalled())
+            yield LocalExecutor(prepared, landscape, lambda: stop() or signalled())
         return
     # Importing Ray takes seconds, which what is computed here should not cost.
-    from cluster.driver.crew import RayCrew
+    from cluster.driver.pool import RayWorkerPool
     from cluster.runtime.metrics import Metrics
 
     # The handlers of signals come after `ray.init`, which installs some of its own.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         stage("starting workers")
-        crew = RayCrew(prepared, placement, workers)
-        calculator = RayCalculator(crew, lambda: stop() or signalled(), Policy(), Metrics())
+        pool = RayWorkerPool(prepared, placement, workers)
+        executor = RayExecutor(pool, lambda: stop() or signalled(), Policy(), Metrics())
         try:
-            yield calculator
+            yield executor
         finally:
-            calculator.close()
+            executor.close()

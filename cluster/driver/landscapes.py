@@ -13,20 +13,20 @@ from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.reproducibility import (
     NO_LOSSES,
     NotReproduced,
-    Witness,
+    ReferencePoint,
     check_point,
     is_to_be_compared,
     keep_comparison,
     keep_not_compared,
+    keep_reference_point,
     keep_why_not_compared,
-    keep_witness,
     other_network,
     recorded,
     refusal,
 )
 from landscape.compute.reuse import Task
 from landscape.compute.tasks import OpenLandscape, ReportingWorker, Tally, start_tally
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
 
@@ -140,7 +140,7 @@ class LandscapeState:
         self._unsettled = len(opened.tasks)  # tasks that are neither committed nor given up
         self._tally: Tally | None = None
         self._deaths_before_agreement = 0
-        self._to_keep: Witness | None = None  # once the landscape is known to be of the user's own model
+        self._to_keep: ReferencePoint | None = None  # once the landscape is known to be of the user's own model
         extends, begun = landscape.extension is not None, self._expected is not None
         self._is_open = is_to_be_compared(opened.store.record, extends=extends, begun=begun)
         self._times_asked = 0  # for what the user's own model gives
@@ -193,23 +193,23 @@ class LandscapeState:
 
     # -- the values that every worker must reproduce ----------------------------------------------------------
 
-    def compare_or_keep(self, witness: Witness) -> str:
+    def compare_or_keep(self, reference: ReferencePoint) -> str:
         """Why a worker's values do not belong to this landscape; '' where they do.
 
         Where no values are recorded yet, the worker's are to be, and every other worker must reproduce them.
         """
         expected = self._expected
-        difference = witness.differs_from(expected) if expected else other_network(self.store, witness)
+        difference = reference.differs_from(expected) if expected else other_network(self.store, reference)
         if not difference and not self.store.record.has_check and self._to_keep is None:
-            self._to_keep = witness
-            self._expected = expected or witness
+            self._to_keep = reference
+            self._expected = expected or reference
         return difference
 
     def keep_first(self) -> None:
         """Record the values of the first worker, if that is still to be done."""
         if self._to_keep is not None:
             keep_why_not_compared(self.store, self.landscape.extension)
-            keep_witness(self.store, self._to_keep)
+            keep_reference_point(self.store, self._to_keep)
             self._to_keep = None
 
     @property
@@ -217,9 +217,9 @@ class LandscapeState:
         """The processor that computed the values which every worker must reproduce; '' where it is not recorded."""
         return self._expected.processor if self._expected else ""
 
-    def refusal(self, witness: Witness, difference: str) -> NotReproduced:
+    def refusal(self, reference: ReferencePoint, difference: str) -> NotReproduced:
         """The error of a job whose workers all compute other values."""
-        return refusal(self.landscape.name, self._expected, witness, difference)
+        return refusal(self.landscape.name, self._expected, reference, difference)
 
     def died_before_agreement(self, most: int) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, as no worker has done so yet.
@@ -363,7 +363,7 @@ class Landscapes:
             if not state.finished and state.landscape.plan.device != worker.device:
                 planned = state.landscape.plan.device
                 raise JobError(
-                    f"device: landscape {shown(state.landscape.name)} is computed on {planned}, {worker.place} has "
+                    f"device: landscape {quoted(state.landscape.name)} is computed on {planned}, {worker.place} has "
                     f"{worker.device}, and the bits would differ; go on where it was begun, "
                     "or give it another name or run"
                 )

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.worker import Receipt
 from landscape.compute.reuse import Task, Work
-from landscape.evaluation.tuning.protocol import Request
+from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.surface.record_parts import WorkerRecord
 
 LOOK_SECONDS = 2.0  # between two questions for what the cluster has
@@ -18,13 +18,13 @@ MEASURE: Final = "measure"
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class WorkerQuery:
     """A question that a worker is asked, by its number."""
 
     number: int
 
 
-Asked: TypeAlias = Task | Query | Literal["start", "measure"]
+Asked: TypeAlias = Task | WorkerQuery | Literal["start", "measure"]
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Arrival:
     lost: str = ""
 
 
-class Crew(Protocol):
-    """The workers of a job. Each does what it is asked, in the order in which it is asked. A crew knows no schedule."""
+class WorkerPool(Protocol):
+    """The workers of a job. Each does what it is asked, in the order in which it is asked. A pool knows no schedule."""
 
     handles: dict[str, WorkerHandle]
     ready: dict[str, WorkerHandle]  # those of them that have started
@@ -99,7 +99,7 @@ class Crew(Protocol):
     def started(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
 
-    def measure(self, name: str, inputs: Any, request: Request) -> None:
+    def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:
         """Ask a worker to measure what the search for the fastest engine needs.
 
         Args:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from cluster.driver import workers
 from cluster.driver.landscapes import Landscapes, LandscapeState
-from cluster.driver.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
-from cluster.driver.schedule import Schedule
+from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle, WorkerPool
+from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
-from landscape.compute.reproducibility import Witness
+from landscape.compute.reproducibility import ReferencePoint
 from landscape.compute.reuse import Task
 from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points, well_formed
 from landscape.core.errors import Failure, JobError, Observer
@@ -44,7 +44,7 @@ class Results:
     def __init__(
         self,
         landscapes: Landscapes,
-        schedule: Schedule[Task],
+        schedule: TaskSchedule[Task],
         metrics: Metrics,
         observer: Observer,
     ) -> None:
@@ -124,8 +124,8 @@ class Receipts:
     def __init__(
         self,
         landscapes: Landscapes,
-        crew: Crew,
-        schedule: Schedule[Task],
+        pool: WorkerPool,
+        schedule: TaskSchedule[Task],
         manager: WorkerManager[Task],
         results: Results,
         clock: Callable[[], float],
@@ -136,7 +136,7 @@ class Receipts:
         Args:
             accept_origin: go on, with a warning, where the user's own model has other losses.
         """
-        self._landscapes, self._crew, self._schedule = landscapes, crew, schedule
+        self._landscapes, self._crew, self._schedule = landscapes, pool, schedule
         self._manager, self._results, self._clock = manager, results, clock
         self.measurements: dict[str, Receipt] = {}
         self._accept_origin = accept_origin
@@ -248,12 +248,12 @@ class Receipts:
 
     def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
         """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
-        witness: Witness | None = receipt.details.get("witness")
-        if witness is None:
+        reference: ReferencePoint | None = receipt.details.get("reference")
+        if reference is None:
             return True
-        difference = state.compare_or_keep(witness)
+        difference = state.compare_or_keep(reference)
         if difference:
-            self._manager.leave_out(worker, state, witness, difference)
+            self._manager.leave_out(worker, state, reference, difference)
             return False
         state.agreeing.add(worker.name)
         return True

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cluster.driver.driver import Driver
-from cluster.driver.executor import calculator_of
+from cluster.driver.executor import executor_of
 from cluster.driver.landscapes import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.schedule import Policy
 from cluster.driver.short_jobs import is_quicker_here
@@ -20,7 +20,7 @@ from cluster.runtime.mapping import ray_workers
 from cluster.runtime.session import ray_session
 from landscape.compute.auto_range import finder_of
 from landscape.compute.eigenpairs import solver_of
-from landscape.compute.executor import Calculators
+from landscape.compute.executor import Executors
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.refine import with_levels
@@ -37,7 +37,7 @@ from landscape.store.results import Run
 from landscape.store.runs import write_error
 
 if TYPE_CHECKING:
-    from cluster.driver.crew import RayCrew
+    from cluster.driver.pool import RayWorkerPool
     from cluster.runtime.metrics import Metrics
 
 
@@ -62,7 +62,7 @@ class Company:
     address: str | None = None
     allow_open: bool = False
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _hired: tuple[RayCrew, Callable[[], bool]] | None = field(default=None, init=False)
+    _hired: tuple[RayWorkerPool, Callable[[], bool]] | None = field(default=None, init=False)
 
     def __enter__(self) -> Company:
         return self
@@ -72,23 +72,23 @@ class Company:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def workers_for(self, prepared: PreparedJob) -> tuple[RayCrew, Callable[[], bool]]:
-        """The crew, and whether a signal has come since it was hired.
+    def workers_for(self, prepared: PreparedJob) -> tuple[RayWorkerPool, Callable[[], bool]]:
+        """The pool, and whether a signal has come since it was hired.
 
         Args:
             prepared: the job; every later one has its problem and its samples.
         """
         if self._hired is None:
             # Importing Ray takes seconds, which what is computed here should not cost.
-            from cluster.driver.crew import RayCrew
+            from cluster.driver.pool import RayWorkerPool
 
             session = ray_session(prepared.job, self.address, self.workers, self.allow_open)
             placement = self._stack.enter_context(session)
             # The handlers of signals come after `ray.init`, which installs some of its own.
             signalled = self._stack.enter_context(graceful_stop())
-            crew = RayCrew(prepared, placement, self.workers)
-            self._stack.callback(crew.close)
-            self._hired = crew, signalled
+            pool = RayWorkerPool(prepared, placement, self.workers)
+            self._stack.callback(pool.close)
+            self._hired = pool, signalled
         else:
             self._hired[0].part_with_busy()
         return self._hired
@@ -159,41 +159,37 @@ def run(
     with shown_progress(observer) as shown, Company(workers, address, allow_open) as company:
         options = _Options(shown, stop, workers, address, policy, limits, accept_origin)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
-        calculators: Calculators = partial(
-            calculator_of, workers=workers, address=address, allow_open=allow_open, stop=stop
-        )
+        executors: Executors = partial(executor_of, workers=workers, address=address, allow_open=allow_open, stop=stop)
         compute = partial(_compute, company=company, options=options)
         # Levels have the directions of their landscape.
-        return with_levels(
-            job, lambda each: _while_locked(each, compute, calculators, on_ray if each is job else ALONE)
-        )
+        return with_levels(job, lambda each: _while_locked(each, compute, executors, on_ray if each is job else ALONE))
 
 
 def run_serially(job: Job, observer: Observer, *, accept_origin: bool = False) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
     options = _Options(observer, lambda: False, accept_origin=accept_origin)
-    calculators: Calculators = partial(calculator_of, serial=True)
+    executors: Executors = partial(executor_of, serial=True)
     compute = partial(_until_signalled, options=options)
-    return with_levels(job, lambda each: _while_locked(each, compute, calculators, ALONE))
+    return with_levels(job, lambda each: _while_locked(each, compute, executors, ALONE))
 
 
 def _while_locked(
     job: Job,
     compute: Callable[[PreparedJob], None],
-    calculators: Calculators,
+    executors: Executors,
     workers: AbstractContextManager[Workers],
 ) -> Run:
     """Prepare the job, and compute it while its run is locked against other drivers.
 
     Args:
-        calculators: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
+        executors: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
             kept beside the store, and ranges that are left to the loss.
         workers: where directions that are costly to make may run. They are given back before anything is computed:
             what then runs in this process must not share it with a Ray session.
     """
     stage(PREPARING)
     with workers as mapping:
-        prepared = prepare(job, mapping, solver_of(calculators), finder_of(calculators))
+        prepared = prepare(job, mapping, solver_of(executors), finder_of(executors))
     try:
         with run_lock(prepared.run):
             bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
@@ -246,11 +242,11 @@ def _compute_on_ray(
     prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], company: Company, options: _Options
 ) -> None:
     prepared.log_warnings()
-    crew, signalled = company.workers_for(prepared)
+    pool, signalled = company.workers_for(prepared)
     Driver(
         prepared,
         landscapes,
-        crew,
+        pool,
         options.observer,
         lambda: options.stop() or signalled(),
         options.policy or Policy(),

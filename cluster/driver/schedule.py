@@ -44,7 +44,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResultDecision:
     """What to do with a result, and which workers turned out to be wrong."""
 
     verdict: Verdict
@@ -58,7 +58,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass
-class Record:
+class TaskHistory:
     """What happened to one task so far.
 
     Attributes:
@@ -84,11 +84,11 @@ class Records(Generic[T]):
     """The records of tasks; a task without one has had no trouble."""
 
     def __init__(self) -> None:
-        self._records: dict[T, Record] = {}
+        self._records: dict[T, TaskHistory] = {}
 
-    def of(self, task: T) -> Record:
+    def of(self, task: T) -> TaskHistory:
         """The task's record, to be changed."""
-        return self._records.setdefault(task, Record())
+        return self._records.setdefault(task, TaskHistory())
 
     def drop(self, task: T) -> None:
         """Forget a task that is done."""
@@ -233,7 +233,7 @@ class TaskTimes(Generic[T]):
 # ----------------------------------------------------------------------------------------------------
 
 
-class Schedule(Generic[T]):
+class TaskSchedule(Generic[T]):
     """The state of all tasks: queued, in flight at one worker or more, done, or given up; each in exactly one.
 
     Workers run their tasks in the order in which they get them, so the first task in flight at a worker is the one
@@ -404,7 +404,9 @@ class Schedule(Generic[T]):
                     return task
         return None
 
-    def completed(self, worker: str, task: T, now: float, *, fingerprint: str = "", suspicious: bool = False) -> Answer:
+    def completed(
+        self, worker: str, task: T, now: float, *, fingerprint: str = "", suspicious: bool = False
+    ) -> ResultDecision:
         """What to do with the result of a task.
 
         A suspicious result is held until another worker has answered too. Two results that agree are accepted, and
@@ -421,28 +423,28 @@ class Schedule(Generic[T]):
         is_awaited = worker in self.holders.get(task, ())
         self._take_from(worker, task)
         if not is_awaited:
-            return Answer("ignore")
+            return ResultDecision("ignore")
         believed = not suspicious or self._confirmed[worker] >= self.policy.confirmations
         if believed and not self.is_disputed(task):
             self._finish(task)
-            return Answer("commit")
+            return ResultDecision("commit")
         record = self._records.of(task)
         if set(record.votes) <= {worker} and not self._others({worker}):
             self._finish(task)
-            return Answer("commit")
+            return ResultDecision("commit")
         agreeing, differing = record.vote(worker, fingerprint)
         if len(agreeing) > 1:
             self._confirmed.update(agreeing)
             self._finish(task)
-            return Answer("commit", differing)
+            return ResultDecision("commit", differing)
         if len(record.votes) > 1 and not self._others(set(record.votes)):
             self._give_up(task)
-            return Answer("quarantine")
+            return ResultDecision("quarantine")
         record.avoid |= set(record.votes)
         self.checks += 1
         if task not in self.holders:
             self._return(task)
-        return Answer("check")
+        return ResultDecision("check")
 
     def failed(self, worker: str, task: T, now: float) -> Fate | None:
         """What to do after user code raised: the task is tried again, on another worker if there is one, or given up.

@@ -26,7 +26,7 @@ from landscape.model.parameters import ParameterInfo, State, direction_digest, i
 from landscape.problem.batches import Batch, empty_like, filled, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, as_pickled
 from landscape.problem.disk_buffer import TensorFiles, map_rows
-from landscape.problem.samples import Rows, Samples
+from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.sources import collate_of
 from landscape.problem.terms import PointSets, Problem
 
@@ -34,22 +34,22 @@ SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it
 
 
 @dataclass(frozen=True)
-class Packed:
+class SharedTensor:
     """A tensor as a numpy array, which Ray shares between the processes of a node without copying it."""
 
     array: np.ndarray
     dtype: str
 
 
-def pack(tensor: torch.Tensor) -> Packed:
+def pack(tensor: torch.Tensor) -> SharedTensor:
     """The bytes of a tensor, of any shape, type and device, as Ray can share them."""
     plain = tensor.detach().cpu().contiguous()
     # numpy has no bfloat16: the bytes travel, the type beside them.
     bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
-    return Packed(bytes_, str(plain.dtype).removeprefix("torch."))
+    return SharedTensor(bytes_, str(plain.dtype).removeprefix("torch."))
 
 
-def unpack(packed: Packed) -> torch.Tensor:
+def unpack(packed: SharedTensor) -> torch.Tensor:
     """The packed tensor, to the bit, on the CPU; it shares the memory of `packed` and must not be written."""
     dtype = getattr(torch, packed.dtype)
     with warnings.catch_warnings():
@@ -58,12 +58,12 @@ def unpack(packed: Packed) -> torch.Tensor:
     return flat.view(dtype).reshape(packed.array.shape[:-1])
 
 
-def pack_state(state: State) -> dict[str, Packed]:
+def pack_state(state: State) -> dict[str, SharedTensor]:
     """Named tensors, each one packed."""
     return {name: pack(tensor) for name, tensor in state.items()}
 
 
-def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
+def unpack_state(state: Mapping[str, SharedTensor]) -> dict[str, torch.Tensor]:
     """The named tensors that `pack_state` packed."""
     return {name: unpack(packed) for name, packed in state.items()}
 
@@ -86,13 +86,13 @@ class OtherDirection(NotRetried):
 
 def pack_directions(
     directions: Sequence[DirectionTensors], at_most: int | None = None
-) -> list[Mapping[str, Packed] | SeededTensors]:
+) -> list[Mapping[str, SharedTensor] | SeededTensors]:
     """The directions as tensors; random ones of more than `at_most` bytes as their seeds."""
     at_most = SEEDED_BYTES if at_most is None else at_most
     return [_pack_direction(each, at_most) for each in directions]
 
 
-def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, Packed] | SeededTensors:
+def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, SharedTensor] | SeededTensors:
     spec = seeded(direction.attributes) if _size(direction.tensors) > at_most else None
     if spec is None:
         return pack_state(direction.tensors)
@@ -114,7 +114,7 @@ def _size(state: State) -> int:
 
 
 def unpack_direction(
-    packed: Mapping[str, Packed] | SeededTensors, origin: State, parameters: Sequence[ParameterInfo]
+    packed: Mapping[str, SharedTensor] | SeededTensors, origin: State, parameters: Sequence[ParameterInfo]
 ) -> State:
     """The direction's tensors, drawn anew where it travelled as its seed.
 
@@ -147,7 +147,7 @@ class PackedItems:
         name: what messages call the data set.
     """
 
-    data: Packed
+    data: SharedTensor
     ends: np.ndarray
     lengths: np.ndarray | None
     seed: int = 0
@@ -209,10 +209,10 @@ def item_pieces(
 def unpack_samples(samples: Any, problem: Problem) -> Samples:
     """The samples that `pack_samples` packed; the collate function is that of the problem here."""
     if isinstance(samples, PackedPoints):
-        return PointSets(_map(samples.sets, Packed, unpack))
+        return PointSets(_map(samples.sets, SharedTensor, unpack))
     if isinstance(samples, PackedItems):
         return samples_of(PickledItems(unpack(samples.data), samples.ends), samples, problem)
-    return Rows(_map(samples, Packed, unpack))
+    return TensorSamples(_map(samples, SharedTensor, unpack))
 
 
 def samples_of(items: PickledItems, packed: PackedItems, problem: Problem) -> Samples:
@@ -261,15 +261,15 @@ class SharedPoints:
     sets: Mapping[str, Any]
 
 
-def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[Rows]:
+def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[TensorSamples]:
     """No samples, in the structure of all; then all samples in pieces of about `size` bytes."""
-    yield Rows(empty_like(samples.rows))
+    yield TensorSamples(empty_like(samples.rows))
     step = max(1, size * samples.length // max(1, samples.nbytes))
     for start in range(0, samples.length, step):
-        yield Rows(samples.batch(start, start + step))
+        yield TensorSamples(samples.batch(start, start + step))
 
 
-def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> Rows:
+def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> TensorSamples:
     """The samples, in files that all processes of this node share; one of the processes fetches the pieces.
 
     Args:
@@ -292,7 +292,7 @@ def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> Rows:
         temporary = registry.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps([*holders, own]))
         temporary.replace(registry)
-    return Rows(filled(like, tensors))
+    return TensorSamples(filled(like, tensors))
 
 
 Held = tuple[int, list[int], list[Tensor]]  # rows; descriptors, open as long as this process lives; mapped tensors

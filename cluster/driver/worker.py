@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.driver.transfer import (
-    Packed,
     PackedItems,
     SamplePieces,
     SeededTensors,
     SharedPoints,
+    SharedTensor,
     gather,
     samples_of,
     unpack,
@@ -26,8 +26,13 @@ from cluster.driver.transfer import (
     unpack_state,
 )
 from cluster.runtime.logs import Listener, Said
-from landscape.compute.executor import Question, Station
-from landscape.compute.reproducibility import NotReproduced, Witness, bear_witness, losses_of_own_model
+from landscape.compute.executor import EvaluationContext, WorkItem
+from landscape.compute.reproducibility import (
+    NotReproduced,
+    ReferencePoint,
+    compute_reference_point,
+    losses_of_own_model,
+)
 from landscape.compute.reuse import Work
 from landscape.compute.tasks import Outcome, evaluate
 from landscape.core.devices import keep_freed_memory, pick_device
@@ -37,12 +42,12 @@ from landscape.core.plan import Plan, Precision
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before
-from landscape.evaluation.tuning.protocol import KeptChoices, Request
+from landscape.evaluation.tuning.protocol import KeptChoices, TuningRequest
 from landscape.evaluation.tuning.trials import Trials
 from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
-from landscape.problem.samples import Rows, Samples
+from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import cause_of
 
@@ -59,8 +64,8 @@ class LandscapeInputs:
     """
 
     name: str
-    origin: Mapping[str, Packed]
-    directions: Sequence[Mapping[str, Packed] | SeededTensors]
+    origin: Mapping[str, SharedTensor]
+    directions: Sequence[Mapping[str, SharedTensor] | SeededTensors]
     grid: Grid
     plan: Plan
     check: tuple[float, ...] | None = None
@@ -68,7 +73,7 @@ class LandscapeInputs:
 
 
 @dataclass(frozen=True)
-class Look:
+class DeclaredObservables:
     """What `observe` is said to return, to be checked by the workers where the driver could not try it."""
 
     observables: tuple[str, ...]
@@ -86,7 +91,7 @@ class ProblemSource:
     callback: str | list[Any] | Callable[[], Any]
     folder: Path
     path: tuple[str, ...] = ()
-    look: Look | None = None
+    look: DeclaredObservables | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -120,7 +125,7 @@ def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
 
 
 class Worker:
-    """Evaluates tasks of any landscape of a job. The crew makes it a Ray actor; the class itself knows no Ray.
+    """Evaluates tasks of any landscape of a job. The pool makes it a Ray actor; the class itself knows no Ray.
 
     Exceptions never leave it as exceptions, since those that cannot be pickled would arrive as something else.
     """
@@ -133,9 +138,9 @@ class Worker:
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
-        self._witness: Witness | None = None  # of the landscape that is loaded
+        self._reference_point: ReferencePoint | None = None  # of the landscape that is loaded
         self._trials: Trials | None = None
-        self._station: Station | None = None
+        self._station: EvaluationContext | None = None
         self._listener = Listener()
 
     @_reporting
@@ -174,7 +179,7 @@ class Worker:
         }  # fmt: skip
 
     @_reporting
-    def tune(self, inputs: Sequence[Any], request: Request) -> Receipt:
+    def tune(self, inputs: Sequence[Any], request: TuningRequest) -> Receipt:
         """Measure what the search for the fastest engine asks for, on this device.
 
         Args:
@@ -201,18 +206,18 @@ class Worker:
         details: dict[str, Any] = {}
         try:
             landscape, evaluator = self._load(inputs)
-            if self._witness is None and landscape.check is not None:
-                self._witness = bear_witness(evaluator, landscape.check, landscape.before)
-            if work.own_model and self._witness is not None:
-                details["own_model"] = losses_of_own_model(evaluator, self._witness)
+            if self._reference_point is None and landscape.check is not None:
+                self._reference_point = compute_reference_point(evaluator, landscape.check, landscape.before)
+            if work.own_model and self._reference_point is not None:
+                details["own_model"] = losses_of_own_model(evaluator, self._reference_point)
             whole = replace(work, states=tuple(unpack_state(self._fetch(state)) for state in states))
             outcome = evaluator.within_memory(lambda: evaluate(evaluator, whole))
         except Exception as error:
             return replace(_failed(error), details=details)
-        return Receipt(outcome, details={"witness": self._witness, **details, **_reduced(evaluator)})
+        return Receipt(outcome, details={"reference": self._reference_point, **details, **_reduced(evaluator)})
 
     @_reporting
-    def answer(self, inputs: Sequence[Any], question: Question[Any]) -> Receipt:
+    def answer(self, inputs: Sequence[Any], question: WorkItem[Any]) -> Receipt:
         """Answer a question about the problem.
 
         Args:
@@ -221,7 +226,7 @@ class Worker:
         try:
             landscape, evaluator = self._load(inputs)
             if self._station is None:
-                self._station = Station(evaluator, unpack_state(landscape.origin))
+                self._station = EvaluationContext(evaluator, unpack_state(landscape.origin))
             station = self._station
             answer = evaluator.within_memory(lambda: question.answer(station))
         except Exception as error:
@@ -244,12 +249,12 @@ class Worker:
                 )
             else:
                 self._evaluator.load(origin, directions)
-            self._loaded, self._witness = key, None
+            self._loaded, self._reference_point = key, None
         return self._inputs, self._evaluator
 
 
 def receive_samples(shared: Any, problem: Problem, fetch: Fetch) -> Samples:
-    """What the crew has shared: one object, pieces that are gathered into files of the node, or that of every set."""
+    """What the pool has shared: one object, pieces that are gathered into files of the node, or that of every set."""
     if isinstance(shared, SharedPoints):
         sets = {name: receive_samples(points, problem, fetch).rows for name, points in shared.sets.items()}
         return PointSets(sets)
@@ -257,7 +262,7 @@ def receive_samples(shared: Any, problem: Problem, fetch: Fetch) -> Samples:
         return unpack_samples(fetch(shared), problem)
     first = fetch(shared.references[0])
     if isinstance(first, PackedItems):
-        data = gather(shared, lambda reference: Rows(unpack(fetch(reference).data)))
+        data = gather(shared, lambda reference: TensorSamples(unpack(fetch(reference).data)))
         return samples_of(PickledItems(data.tensors, first.ends), first, problem)
     return gather(shared, lambda reference: unpack_samples(fetch(reference), problem))
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cluster.driver.landscapes import LandscapeState
-from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
-from cluster.driver.schedule import Schedule
+from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, WorkerHandle, WorkerPool
+from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.runtime.logs import TASKS, event_fields, relay
-from landscape.compute.reproducibility import NotReproduced, Witness
+from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, JobError, LandscapeError
 
@@ -58,14 +58,14 @@ def lost(worker: WorkerHandle, cause: str) -> None:
     )  # fmt: skip
 
 
-def left_out(worker: WorkerHandle, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
+def left_out(worker: WorkerHandle, landscape: str, reference: ReferencePoint, difference: str, agreeing: int) -> None:
     """A worker gets no tasks, as its values have other bits."""
     workers.warning(
         "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
-        "%s so far", worker.place, witness.processor, landscape, difference, agreeing,
+        "%s so far", worker.place, reference.processor, landscape, difference, agreeing,
         "worker agrees with" if agreeing == 1 else "workers agree with",
         extra=event_fields(
-            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(worker)
+            "worker-left-out", landscape=landscape, cause=difference, processor=reference.processor, **_place(worker)
         ),
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ T = TypeVar("T", bound=Hashable)
 TaskT = TypeVar("TaskT", contravariant=True)
 
 
-class Computed(Protocol[TaskT]):
+class Workload(Protocol[TaskT]):
     """What the workers compute, as far as it bears on who may work for it."""
 
     def admit(self, worker: WorkerHandle) -> None:
@@ -148,7 +148,7 @@ class Computed(Protocol[TaskT]):
 
 
 class WorkerManager(Generic[T]):
-    """Decides who works for a job: the crew hires and dismisses, and the schedule learns which workers there are.
+    """Decides who works for a job: the pool hires and dismisses, and the schedule learns which workers there are.
 
     A worker whose values have other bits than those that are stored is *left out*: it gets no task, and keeps its
     place.
@@ -156,13 +156,13 @@ class WorkerManager(Generic[T]):
 
     def __init__(
         self,
-        computed: Computed[T],
-        crew: Crew,
-        schedule: Schedule[T],
+        computed: Workload[T],
+        pool: WorkerPool,
+        schedule: TaskSchedule[T],
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        self._computed, self._crew = computed, crew
+        self._computed, self._crew = computed, pool
         self._schedule, self._metrics, self._clock = schedule, metrics, clock
         self._looked = 0.0
         self._failed_loads = 0  # since a worker last loaded the problem
@@ -174,7 +174,7 @@ class WorkerManager(Generic[T]):
     # -- between receipts -------------------------------------------------------------------------------------
 
     def patrol(self) -> None:
-        """Look after the crew: its size, workers that hang, nodes that are about to be taken away.
+        """Look after the pool: its size, workers that hang, nodes that are about to be taken away.
 
         Raises:
             JobError: for too long there has been no worker whose values can be used.
@@ -288,7 +288,9 @@ class WorkerManager(Generic[T]):
 
     # -- workers with other bits ------------------------------------------------------------------------------
 
-    def leave_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
+    def leave_out(
+        self, worker: WorkerHandle, state: LandscapeState, reference: ReferencePoint, difference: str
+    ) -> None:
         """Give a worker no more tasks. It keeps its place, so that no replacement is hired to the same node.
 
         Args:
@@ -299,14 +301,16 @@ class WorkerManager(Generic[T]):
         """
         if worker.name not in self._left_out:
             self._left_out.add(worker.name)
-            self._log_left_out(worker, state, witness, difference)
+            self._log_left_out(worker, state, reference, difference)
         self._schedule.lost(worker.name, self._clock(), blame=False)
-        self._refusal = state.refusal(witness, difference)
+        self._refusal = state.refusal(reference, difference)
         if len(self._left_out) >= self._crew.size:
             raise self._refusal
 
-    def _log_left_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
+    def _log_left_out(
+        self, worker: WorkerHandle, state: LandscapeState, reference: ReferencePoint, difference: str
+    ) -> None:
         name, agreeing, others = state.landscape.name, len(state.agreeing), len(self._left_out)
-        left_out(worker, name, witness, difference, agreeing)
+        left_out(worker, name, reference, difference, agreeing)
         if others == agreeing + 1 and agreeing:  # logged once, when they become the majority
             outnumbered(name, state.processor, others, agreeing)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from landscape.core.errors import ClusterUnreachableError, JobError, shown
+from landscape.core.errors import ClusterUnreachableError, JobError, quoted
 
 CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a jump of the clock can use up the time to answer
@@ -50,7 +50,7 @@ def check_address(address: str, allow_open: bool) -> Answer:
     if answer == "none":
         raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
     if answer == "token" and (not has_token() or ask(place, token=token()) == "token"):
-        raise wrong_token(f"the cluster at {shown(address)}")
+        raise wrong_token(f"the cluster at {quoted(address)}")
     if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ):
         refuse_strangers(host, port, place)
     return answer
@@ -67,13 +67,13 @@ def refuse_strangers(host: str, port: int, place: str) -> None:
     """
     if not is_loopback(host):
         raise JobError(
-            f"address: the cluster at {shown(place)} runs code of anybody who reaches it; start it with "
+            f"address: the cluster at {quoted(place)} runs code of anybody who reaches it; start it with "
             "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
         )
     if is_beyond(host, port):
         log.warning(
             "the cluster at %s listens beyond this machine and asks for no token, so that who reaches it can run code "
-            "on it; start it with RAY_AUTH_MODE=token, or say --allow-open where its network is closed", shown(place),
+            "on it; start it with RAY_AUTH_MODE=token, or say --allow-open where its network is closed", quoted(place),
         )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def head_place(address: str) -> tuple[str, int]:
         raise ClusterUnreachableError(unreachable(address, "no Ray runs on this machine"))
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
-        raise JobError(f"address: must be host:port or auto, not {shown(address)}")
+        raise JobError(f"address: must be host:port or auto, not {quoted(address)}")
     return host, int(port)
 
 
@@ -108,7 +108,7 @@ def unreachable(address: str, cause: str) -> str:
     """The message of an address at which no cluster answers."""
     cause = " ".join(cause.split())[:200]
     return (
-        f"address: no Ray cluster answers at {shown(address)} ({cause}); "
+        f"address: no Ray cluster answers at {quoted(address)} ({cause}); "
         "start one with `ray start --head`, or leave the address out"
     )
 
@@ -168,7 +168,7 @@ def missing_token() -> str:
     """Why this process would show no token; '' where it would."""
     mode, named = os.environ.get("RAY_AUTH_MODE", ""), os.environ.get("RAY_AUTH_TOKEN_PATH")
     if mode.lower() != "token":
-        return f"RAY_AUTH_MODE={shown(mode)}" if mode else "RAY_AUTH_MODE is not set"
+        return f"RAY_AUTH_MODE={quoted(mode)}" if mode else "RAY_AUTH_MODE is not set"
     if token():
         return ""
     if not named:
@@ -181,7 +181,7 @@ def missing_token() -> str:
         cause = (getattr(error, "strerror", None) or "not text").lower()
     else:
         cause = "it is empty"
-    return f"RAY_AUTH_TOKEN_PATH={shown(named)}: {cause}"
+    return f"RAY_AUTH_TOKEN_PATH={quoted(named)}: {cause}"
 
 
 def token() -> str:

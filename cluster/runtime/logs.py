@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Literal, TextIO, cast
 from urllib.parse import quote
 
-from landscape.core.errors import INTERRUPTED, JobError, one_line, printable, shown
+from landscape.core.errors import INTERRUPTED, JobError, one_line, printable, quoted
 from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
 
 # ----------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def chosen(given: str | None = None) -> Format:
     """
     value = given or os.environ.get(VARIABLE) or "text"
     if value not in FORMATS:
-        raise JobError(f"log_format: must be text or json, not {shown(value)}; see --log-format and {VARIABLE}")
+        raise JobError(f"log_format: must be text or json, not {quoted(value)}; see --log-format and {VARIABLE}")
     return cast(Format, value)
 
 
@@ -205,7 +205,7 @@ def tell_unraisable(ignored: Any) -> None:
     """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
     cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
     logging.getLogger("landscape").info(
-        "ignored in %s: %s", shown(ignored.object), cause, extra=event_fields("ignored")
+        "ignored in %s: %s", quoted(ignored.object), cause, extra=event_fields("ignored")
     )
 
 

@@ -14,7 +14,7 @@ import torch
 
 from cluster.runtime.placement import Placement
 from cluster.runtime.session import ray_session, refuse_dead_ray, signals_kept
-from landscape.core.errors import Interrupted, LandscapeError, one_line, shown
+from landscape.core.errors import Interrupted, LandscapeError, one_line, quoted
 from landscape.job.directions.base import Workers
 from landscape.job.job import Job
 
@@ -107,7 +107,7 @@ def _wait_until(running: list[Any], most: int, job: Job, stop: Callable[[], bool
         if stop():
             for reference in running:
                 ray.cancel(reference, force=True)
-            raise Interrupted(f"run {shown(job.run_path)} is interrupted; the same command goes on")
+            raise Interrupted(f"run {quoted(job.run_path)} is interrupted; the same command goes on")
         _, running = ray.wait(running, timeout=STOP_SECONDS)
     return running
 

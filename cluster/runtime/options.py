@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 from cyclopts import CoercionError, Parameter, Token
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 
 
 def _whole_numbers(kind: Any, tokens: Sequence[Token]) -> Any:
     """The numbers of one option; only an option that may be repeated has several."""
     for token in tokens:
         if not re.fullmatch(r"[-+]?[0-9]{1,4000}", token.value):
-            raise CoercionError(msg=f"must be a whole number, not {shown(token.value)}", token=token)
+            raise CoercionError(msg=f"must be a whole number, not {quoted(token.value)}", token=token)
     numbers = [int(token.value) for token in tokens]
     return numbers if "list" in str(kind) else numbers[0]
 
@@ -27,7 +27,7 @@ def _number(kind: Any, tokens: Sequence[Token]) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise CoercionError(msg=f"must be a finite number, not {shown(tokens[0].value)}", token=tokens[0])
+        raise CoercionError(msg=f"must be a finite number, not {quoted(tokens[0].value)}", token=tokens[0])
     return number
 
 

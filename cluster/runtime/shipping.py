@@ -19,7 +19,7 @@ from typing import Any
 from cluster.runtime.address import IN_A_RAY_JOB
 from cluster.runtime.logs import write_remark
 from cluster.runtime.placement import Shipped
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.model.packed_file import names_a_file, onnx_files
 
 # ----------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ FILES = (".gitignore", ".rayignore")
 
 
 @dataclass(frozen=True)
-class Rule:
+class IgnorePattern:
     """One pattern of an ignore file.
 
     Attributes:
@@ -51,12 +51,12 @@ class Rule:
         return name.startswith(below) and self.pattern.fullmatch(name[len(below) :]) is not None
 
 
-def read_rules(text: str, folder: str, source: str) -> list[Rule]:
+def read_rules(text: str, folder: str, source: str) -> list[IgnorePattern]:
     """The patterns of an ignore file, in their order."""
     return [rule for line in text.splitlines() if (rule := _rule(line, folder, source)) is not None]
 
 
-def ignored_by(rules: Iterable[Rule], name: str, is_folder: bool) -> str:
+def ignored_by(rules: Iterable[IgnorePattern], name: str, is_folder: bool) -> str:
     """The ignore file whose pattern excludes `name`, '' where none does; the last pattern that matches decides."""
     excluded_by = ""
     for rule in rules:
@@ -65,7 +65,7 @@ def ignored_by(rules: Iterable[Rule], name: str, is_folder: bool) -> str:
     return excluded_by
 
 
-def _rule(line: str, folder: str, source: str) -> Rule | None:
+def _rule(line: str, folder: str, source: str) -> IgnorePattern | None:
     text = re.sub(r"(?<!\\)[ \t]+$", "", line)
     if not text or text.startswith("#"):
         return None
@@ -80,7 +80,7 @@ def _rule(line: str, folder: str, source: str) -> Rule | None:
         pattern = re.compile(anywhere + _expression(text.removeprefix("/")), re.DOTALL)
     except re.error:
         return None  # git takes a bracket without an end for a pattern that matches nothing
-    return Rule(folder, pattern, negated, only_folders, source)
+    return IgnorePattern(folder, pattern, negated, only_folders, source)
 
 
 def _expression(glob: str) -> str:
@@ -137,7 +137,7 @@ class ListedFile:
 
 
 @dataclass
-class Listing:
+class SentFiles:
     """The files of a folder that are sent, and what is not.
 
     Attributes:
@@ -156,11 +156,11 @@ class Listing:
         """Bytes of all files that are sent."""
         return sum(file.size for file in self.files.values())
 
-    def only(self, names: Collection[str], why: str) -> Listing:
+    def only(self, names: Collection[str], why: str) -> SentFiles:
         """The same listing with only these of its files; the others are omitted, all for the reason `why`."""
         dropped = {name: why for name in self.files if name not in names}
         kept = {name: self.files[name] for name in self.files if name in names}
-        return Listing(self.folder, kept, self.omitted | dropped)
+        return SentFiles(self.folder, kept, self.omitted | dropped)
 
     def why_omitted(self, name: str) -> str:
         """The reason why a file is omitted: its own, or that of a folder above it; '' where there is none."""
@@ -185,15 +185,15 @@ def size_text(count: float) -> str:
     return f"{count:.3g} GB"
 
 
-def listing_lines(listing: Listing) -> list[str]:
+def listing_lines(listing: SentFiles) -> list[str]:
     """A line for every file that is sent, with its size, then one for everything that is not, with the reason."""
     lines = [f"travels: {file.name}, {file.size} bytes" for _, file in sorted(listing.files.items())]
     lines += [f"travels: {name}, an empty folder" for name in sorted(listing.empty)]
-    lines += [f"stays: {shown(name)[1:-1]} ({in_singular(why)})" for name, why in sorted(listing.omitted.items())]
+    lines += [f"stays: {quoted(name)[1:-1]} ({in_singular(why)})" for name, why in sorted(listing.omitted.items())]
     return [*lines, f"{len(listing.files)} files travel, {size_text(listing.size)}"]
 
 
-def omitted_line(listing: Listing, most: int = 6) -> str:
+def omitted_line(listing: SentFiles, most: int = 6) -> str:
     """What is not sent, grouped by reason, in one line; '' where that is only the run and caches.
 
     Args:
@@ -202,7 +202,7 @@ def omitted_line(listing: Listing, most: int = 6) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, why in sorted(listing.omitted.items()):
         if why != THE_RUN and name.rstrip("/").rpartition("/")[2] not in CACHES:
-            by_reason.setdefault(why, []).append(shown(name)[1:-1])
+            by_reason.setdefault(why, []).append(quoted(name)[1:-1])
     if not by_reason:
         return ""
     parts = []
@@ -229,7 +229,7 @@ SECRETS = (
 )  # fmt: skip
 
 
-def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: Iterable[str] = ()) -> Listing:
+def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: Iterable[str] = ()) -> SentFiles:
     """List what of a job's folder is sent.
 
     Not sent are: what may hold secrets, links that lead out of the folder, environments and caches, the run, what the
@@ -244,7 +244,7 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
         JobError: a file of `include` or `required` cannot be sent, or all files are more than can be shipped.
     """
     root = folder.resolve()
-    walk = _Walk(root, _inside(run, folder, root), Listing(folder))
+    walk = _Walk(root, _inside(run, folder, root), SentFiles(folder))
     walk.add_folder(root, "", (), frozenset({root}), ignoring=True)
     for name in include:
         walk.add_although_ignored(name, "include")
@@ -254,7 +254,7 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
     return walk.listing
 
 
-def list_files(folder: Path, run: str, names: Iterable[str]) -> Listing:
+def list_files(folder: Path, run: str, names: Iterable[str]) -> SentFiles:
     """List files of a folder by their names, and nothing else of it.
 
     Args:
@@ -264,7 +264,7 @@ def list_files(folder: Path, run: str, names: Iterable[str]) -> Listing:
         JobError: one cannot be sent, or they are more than can be shipped.
     """
     root = folder.resolve()
-    walk = _Walk(root, _inside(run, folder, root), Listing(folder))
+    walk = _Walk(root, _inside(run, folder, root), SentFiles(folder))
     for name in names:
         walk.add_although_ignored(name, "job")
     _refuse_large(walk.listing)
@@ -287,11 +287,11 @@ class _Walk:
 
     root: Path
     run: str
-    listing: Listing
+    listing: SentFiles
     entries: int = 0  # counted so far
 
     def add_folder(
-        self, place: Path, below: str, rules: tuple[Rule, ...], above: frozenset[Path], ignoring: bool
+        self, place: Path, below: str, rules: tuple[IgnorePattern, ...], above: frozenset[Path], ignoring: bool
     ) -> None:
         """List the entries of a folder.
 
@@ -312,14 +312,14 @@ class _Walk:
             self.add_entry(place / entry, f"{below}/{entry}" if below else entry, rules, above, ignoring)
 
     def add_entry(
-        self, path: Path, name: str, rules: tuple[Rule, ...], above: frozenset[Path], ignoring: bool = True
+        self, path: Path, name: str, rules: tuple[IgnorePattern, ...], above: frozenset[Path], ignoring: bool = True
     ) -> None:
         """List one entry of a folder, or note why it is not sent."""
         omitted = self.listing.omitted
         self.entries += 1
         if self.entries > MOST_ENTRIES:  # links may lead to the same folder in many ways
             raise JobError(
-                f"job: the folder {shown(str(self.listing.folder))} is shipped to the cluster and holds more than "
+                f"job: the folder {quoted(str(self.listing.folder))} is shipped to the cluster and holds more than "
                 f"{MOST_ENTRIES} files; move the job file and its callback to a folder of their own"
             )
         try:
@@ -347,7 +347,9 @@ class _Walk:
             mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
             self.listing.files[name] = ListedFile(name, source, status.st_size, mode)
 
-    def _reason(self, source: Path, name: str, is_folder: bool, rules: tuple[Rule, ...], ignoring: bool) -> str:
+    def _reason(
+        self, source: Path, name: str, is_folder: bool, rules: tuple[IgnorePattern, ...], ignoring: bool
+    ) -> str:
         """Why an entry is not sent, as far as its name and its resolved path tell; '' where it may be."""
         if not source.is_relative_to(self.root):
             return LEAVES
@@ -376,20 +378,20 @@ class _Walk:
         """
         given = Path(name)
         if given.is_absolute() or ".." in given.parts or not given.parts:
-            raise JobError(f"{field_name}: must be a file in the job file's folder, not {shown(name)}")
+            raise JobError(f"{field_name}: must be a file in the job file's folder, not {quoted(name)}")
         plain, path = given.as_posix(), self.root / given
         if plain in self.listing.files or (path.is_dir() and not self.listing.why_omitted(plain)):
             return
         if not os.path.lexists(path):
-            folder = shown(str(self.listing.folder))
-            raise JobError(f"{field_name}: the file {shown(name)} does not exist in {folder}; mend its path")
+            folder = quoted(str(self.listing.folder))
+            raise JobError(f"{field_name}: the file {quoted(name)} does not exist in {folder}; mend its path")
         self.add_entry(path, plain, (), frozenset({self.root}), ignoring=False)
         reason = self.listing.why_omitted(plain) if plain not in self.listing.files else ""
         if reason:
-            raise JobError(f"{field_name}: {shown(name)} cannot be sent ({in_singular(reason)}); {_remedy(reason)}")
+            raise JobError(f"{field_name}: {quoted(name)} cannot be sent ({in_singular(reason)}); {_remedy(reason)}")
 
 
-def _rules_in(place: Path, below: str) -> Iterator[Rule]:
+def _rules_in(place: Path, below: str) -> Iterator[IgnorePattern]:
     for name in FILES:
         if (place / name).is_file():  # reading a pipe would never end
             with contextlib.suppress(OSError):
@@ -420,14 +422,14 @@ def _remedy(reason: str) -> str:
     }.get(reason, "put a plain file in its place")
 
 
-def _refuse_large(listing: Listing) -> None:
+def _refuse_large(listing: SentFiles) -> None:
     if listing.size <= LARGEST_UPLOAD:
         return
     largest = sorted(listing.files.values(), key=lambda each: -each.size)[:3]
     raise JobError(
-        f"job: the folder {shown(str(listing.folder))} is shipped to the cluster and holds more than "
+        f"job: the folder {quoted(str(listing.folder))} is shipped to the cluster and holds more than "
         f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own (largest: "
-        f"{', '.join(f'{shown(each.name)} {size_text(each.size)}' for each in largest)})"
+        f"{', '.join(f'{quoted(each.name)} {size_text(each.size)}' for each in largest)})"
     )
 
 
@@ -449,13 +451,13 @@ def read_file(listed: ListedFile, root: Path) -> bytes:
         if content is not None:
             return content
     raise JobError(
-        f"job: {shown(listed.name)} changes while it is packed; send the job when it is written, or move it elsewhere"
+        f"job: {quoted(listed.name)} changes while it is packed; send the job when it is written, or move it elsewhere"
     )
 
 
 def _read_once(listed: ListedFile, root: Path) -> bytes | None:
     """The content; None where the file changed while it was read."""
-    refused = f"job: {shown(listed.name)} cannot be packed: "
+    refused = f"job: {quoted(listed.name)} cannot be packed: "
     # Links were resolved when it was listed: a link that is here now may lead out of the folder.
     if listed.source.resolve() != listed.source or not listed.source.is_relative_to(root):
         raise JobError(f"{refused}it has become a link; give the command again")
@@ -475,7 +477,7 @@ def _read_once(listed: ListedFile, root: Path) -> bytes | None:
     return content if same and len(content) == before.st_size else None
 
 
-def archive(listing: Listing) -> bytes:
+def archive(listing: SentFiles) -> bytes:
     """The listed files as a zip; the same files give the same bytes, so that a cluster keeps one copy of them."""
     root, held = listing.folder.resolve(), io.BytesIO()
     with zipfile.ZipFile(held, "w") as packed:
@@ -493,7 +495,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 @contextlib.contextmanager
-def archived(listing: Listing) -> Iterator[Path]:
+def archived(listing: SentFiles) -> Iterator[Path]:
     """The archive as a file that exists while the block runs; only its owner may read it.
 
     Raises:
@@ -519,7 +521,7 @@ def is_packed(folder: Path) -> bool:
     return names_a_file(str(folder))
 
 
-def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> SentFiles:
     """The listing of a packed job: its file, and what is asked for.
 
     Raises:

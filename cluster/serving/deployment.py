@@ -21,9 +21,9 @@ from ray.serve.schema import LoggingConfig
 from cluster.runtime.address import is_loopback
 from cluster.runtime.placement import Placement
 from cluster.serving.gathering import is_cancelled_here
-from cluster.serving.replica import Computed, Curvature, Gradient, LoadedLandscape, Replica
-from cluster.serving.requests import FAILED, UNAVAILABLE, Described, Refusal
-from cluster.serving.sources import LANDSCAPES, Scale, Source
+from cluster.serving.replica import ComputedValues, Curvature, Gradient, LoadedLandscape, Replica
+from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
+from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount
 from landscape.core.errors import one_line
 from landscape.evaluation.values import Floats
 
@@ -42,10 +42,10 @@ class _Asked:
 
     key: str
     points: Floats
-    _task: asyncio.Task[Computed | Refusal] | None = None
+    _task: asyncio.Task[ComputedValues | Refusal] | None = None
     _dropped: bool = False
 
-    async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, Computed | Refusal]]) -> Any:
+    async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, ComputedValues | Refusal]]) -> Any:
         """What it is answered; None where nobody waits for it any more."""
         if self._dropped:
             return None
@@ -63,7 +63,7 @@ class _Asked:
 class ServedReplica(Replica):
     """A replica that Ray Serve runs."""
 
-    def __init__(self, sources: Sequence[Source], path: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str]) -> None:
         _keep_to_loopback()
         super().__init__(sources, path)
         self.loading = self.multiplexed
@@ -74,11 +74,11 @@ class ServedReplica(Replica):
         return await self.in_thread(self.make, key)
 
     @serve.batch(max_batch_size=GATHERED, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
-    async def batched(self, asked: list[_Asked]) -> list[Computed | Refusal | None]:
+    async def batched(self, asked: list[_Asked]) -> list[ComputedValues | Refusal | None]:
         """Requests that have come at once, gathered further while others are computed."""
         return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
 
-    async def ask_points(self, key: str, points: Floats) -> Computed | Refusal:
+    async def ask_points(self, key: str, points: Floats) -> ComputedValues | Refusal:
         """The values at points."""
         asked = _Asked(key, points)
         try:
@@ -100,7 +100,7 @@ class RayReplicas:
         """
         self._name, self._handle, self._routed = name, handle, routed
 
-    async def points(self, key: str, points: Floats) -> Computed:
+    async def points(self, key: str, points: Floats) -> ComputedValues:
         """The values at points [P, axes]."""
         return await self._ask("ask_points", key, points)  # type: ignore[no-any-return]
 
@@ -112,7 +112,7 @@ class RayReplicas:
         """The second derivatives at a point."""
         return await self._ask("curvature", key, point)  # type: ignore[no-any-return]
 
-    async def describe(self, key: str) -> Described:
+    async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape once it is loaded."""
         return await self._ask("describe", key)  # type: ignore[no-any-return]
 
@@ -175,7 +175,7 @@ async def _answer(response: Any) -> Any:
         raise
 
 
-def deploy(sources: Sequence[Source], placement: Placement, scale: Scale) -> RayReplicas:
+def deploy(sources: Sequence[LandscapeSource], placement: Placement, scale: ReplicaCount) -> RayReplicas:
     """Start replicas on the Ray that is attached; returns when the first one answers.
 
     Raises:

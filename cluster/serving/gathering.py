@@ -146,7 +146,7 @@ HEADER = "server-timing"
 
 
 @dataclass(frozen=True)
-class Stretch:
+class BusyTime:
     """A time in which an evaluator was at work.
 
     Attributes:
@@ -158,17 +158,17 @@ class Stretch:
     seconds: float
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, Stretch]:
+def timed(work: Callable[[], Result]) -> tuple[Result, BusyTime]:
     """What work returns, and when it was carried out."""
     begin, start = time.time(), time.perf_counter()
     result = work()
-    return result, Stretch(begin, time.perf_counter() - start)
+    return result, BusyTime(begin, time.perf_counter() - start)
 
 
-def covered(stretches: Sequence[Stretch]) -> float:
+def covered(stretches: Sequence[BusyTime]) -> float:
     """The seconds in which at least one of several stretches ran.
 
-    >>> covered([Stretch(0.0, 2.0), Stretch(1.0, 2.0), Stretch(5.0, 1.0), Stretch(5.0, 1.0)])
+    >>> covered([BusyTime(0.0, 2.0), BusyTime(1.0, 2.0), BusyTime(5.0, 1.0), BusyTime(5.0, 1.0)])
     4.0
     """
     total, end = 0.0, float("-inf")
@@ -179,10 +179,10 @@ def covered(stretches: Sequence[Stretch]) -> float:
     return total
 
 
-def server_timing(stretches: Sequence[Stretch], total: float) -> str:
+def server_timing(stretches: Sequence[BusyTime], total: float) -> str:
     """The value of the header: milliseconds of the evaluation, and of the answer as a whole.
 
-    >>> server_timing([Stretch(0.0, 0.0941)], 0.099), server_timing([], 0.001)
+    >>> server_timing([BusyTime(0.0, 0.0941)], 0.099), server_timing([], 0.001)
     ('evaluate;dur=94.1, total;dur=99.0', 'evaluate;dur=0.0, total;dur=1.0')
 
     Args:

@@ -14,7 +14,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
 from cluster.serving import landscape_pb2 as messages
-from cluster.serving.gathering import HEADER, Stretch, server_timing
+from cluster.serving.gathering import HEADER, BusyTime, server_timing
 from cluster.serving.landscape_pb2 import DESCRIPTOR
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.requests import (
@@ -34,10 +34,10 @@ from cluster.serving.requests import (
     checked_points,
     refusal_of,
 )
-from cluster.serving.resolver import Found
-from cluster.serving.service import LandscapeService, Named
+from cluster.serving.resolver import ResolvedValues
+from cluster.serving.service import LandscapeService, ServedIdentity
 from cluster.serving.sources import LATEST
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.http import Guard
 from landscape.evaluation.values import Floats
 
@@ -93,7 +93,7 @@ CODES = {
     UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 
-Answer = tuple[Any, Sequence[Stretch] | None]  # a message, and when it was evaluated where that is told
+Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and when it was evaluated where that is told
 
 log = logging.getLogger("landscape")
 
@@ -117,7 +117,7 @@ def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitab
     return call
 
 
-def _tell_time(context: Any, evaluated: Sequence[Stretch], begin: float) -> None:
+def _tell_time(context: Any, evaluated: Sequence[BusyTime], begin: float) -> None:
     context.set_trailing_metadata(((HEADER, server_timing(evaluated, time.perf_counter() - begin)),))
 
 
@@ -150,7 +150,7 @@ class Rpc:
                 "token: must be sent as the metadata 'authorization: Bearer TOKEN'; `landscape serve` has printed it",
             )
 
-    def _find(self, request: Any) -> tuple[Named, ServedLandscape]:
+    def _find(self, request: Any) -> tuple[ServedIdentity, ServedLandscape]:
         target = request.target
         return self.service.find(target.model, target.version or LATEST, target.landscape)
 
@@ -173,13 +173,13 @@ class Rpc:
         asked = asked_line(fields, named.described, self.service.limits)
         return await self._of_points(named, served, asked)
 
-    async def _of_points(self, named: Named, served: ServedLandscape, asked: AskedPoints) -> Answer:
+    async def _of_points(self, named: ServedIdentity, served: ServedLandscape, asked: AskedPoints) -> Answer:
         found = await self.service.points(served, asked)
         return _points_answer(named, asked, found), found.evaluated
 
     async def Patch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The rows of a grid between two corners."""
-        begin, evaluated = time.perf_counter(), list[Stretch]()
+        begin, evaluated = time.perf_counter(), list[BusyTime]()
         try:
             self.refuse_strangers(context)
             with self.service.answering():
@@ -254,12 +254,12 @@ async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: in
     except RuntimeError:
         bound = 0
     if not bound:
-        raise JobError(f"grpc-port: cannot listen at {shown(f'{host}:{port}')}; give another one, or 0 for no gRPC")
+        raise JobError(f"grpc-port: cannot listen at {quoted(f'{host}:{port}')}; give another one, or 0 for no gRPC")
     await server.start()
     return server, bound
 
 
-def _of(named: Named) -> dict[str, Any]:
+def _of(named: ServedIdentity) -> dict[str, Any]:
     """The fields that every answer begins with."""
     target = messages.Target(model=named.model, version=str(named.version), landscape=named.landscape)
     return {"target": target, "axes": [axis.name for axis in named.described.axes]}
@@ -269,12 +269,12 @@ def _point(coordinates: Any) -> Any:
     return messages.Point(coordinates=coordinates)
 
 
-def _values(named: Named, found: Found, rise: bool) -> list[Any]:
+def _values(named: ServedIdentity, found: ResolvedValues, rise: bool) -> list[Any]:
     columns: dict[str, Floats] = named.values(found, rise)
     return [messages.Observable(name=name, values=column) for name, column in columns.items()]
 
 
-def _row(named: Named, asked: AskedPatch, index: Sequence[int], found: Found) -> Any:
+def _row(named: ServedIdentity, asked: AskedPatch, index: Sequence[int], found: ResolvedValues) -> Any:
     place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
     return messages.PatchRow(
         row=index, place=place, values=_values(named, found, asked.rise), status=found.status.tolist(),
@@ -282,7 +282,7 @@ def _row(named: Named, asked: AskedPatch, index: Sequence[int], found: Found) ->
     )  # fmt: skip
 
 
-def _points_answer(named: Named, asked: AskedPoints, found: Found) -> Any:
+def _points_answer(named: ServedIdentity, asked: AskedPoints, found: ResolvedValues) -> Any:
     return messages.PointsAnswer(
         **_of(named), points=[_point(point) for point in asked.points.tolist()],
         values=_values(named, found, asked.rise), status=found.status.tolist(), source=found.source.tolist(),

@@ -25,10 +25,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from cluster.serving.replica import Computed, Curvature, Gradient, mark_of, refuse_gone
-from cluster.serving.requests import NOT_FOUND, Described, Refusal, describe_stored
-from cluster.serving.sources import Source
-from landscape.core.errors import JobError, shown
+from cluster.serving.replica import ComputedValues, Curvature, Gradient, mark_of, refuse_gone
+from cluster.serving.requests import NOT_FOUND, LandscapeInfo, Refusal, describe_stored
+from cluster.serving.sources import LandscapeSource
+from landscape.core.errors import JobError, quoted
 from landscape.core.files import fsync, make_folder, whole_file
 from landscape.evaluation.values import Floats
 from landscape.store.landscape import LandscapeStore
@@ -49,7 +49,7 @@ class KeptPoints:
         JobError: the file is of something else, or cannot be written.
     """
 
-    def __init__(self, folder: Path, landscape: str, described: Described) -> None:
+    def __init__(self, folder: Path, landscape: str, described: LandscapeInfo) -> None:
         self.path = folder / f"{landscape}-{described.identity}.points"
         self._point, self._row = 8 * len(described.axes), 8 * len(described.columns)
         self._length = self._point + self._row + CRC.size
@@ -61,10 +61,12 @@ class KeptPoints:
                     temporary.write_bytes(header)
             self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             if os.pread(self._file, len(header), 0) != header:
-                raise JobError(f"keep: {shown(str(self.path), 300)} is damaged; move it away, and values are kept anew")
+                raise JobError(
+                    f"keep: {quoted(str(self.path), 300)} is damaged; move it away, and values are kept anew"
+                )
             self._end = self._read()
         except OSError as error:
-            raise JobError(f"keep: {shown(str(self.path), 300)} cannot be written: {error.strerror}") from None
+            raise JobError(f"keep: {quoted(str(self.path), 300)} cannot be written: {error.strerror}") from None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -142,7 +144,7 @@ class KeptFiles:
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str, str], KeptPoints] = {}
 
-    def points_of(self, folder: Path, landscape: str, described: Described) -> KeptPoints:
+    def points_of(self, folder: Path, landscape: str, described: LandscapeInfo) -> KeptPoints:
         """The file of a landscape, opened when it is first asked for."""
         place = folder, landscape, described.identity
         if place not in self._open:
@@ -155,7 +157,7 @@ class KeptFiles:
             kept.close()
 
 
-def _header(described: Described) -> bytes:
+def _header(described: LandscapeInfo) -> bytes:
     known = {
         "identity": described.identity,
         "axes": [axis.name for axis in described.axes],
@@ -177,7 +179,7 @@ def keeping(run: str) -> Iterator[Path]:
         JobError: another service keeps values there, or the run is no folder of this machine.
     """
     if "://" in run:
-        raise JobError(f"keep: needs a run in a folder, and {shown(run, 300)} is a URL; leave out --keep")
+        raise JobError(f"keep: needs a run in a folder, and {quoted(run, 300)} is a URL; leave out --keep")
     folder = Path(run) / FOLDER
     try:
         make_folder(folder)
@@ -186,12 +188,12 @@ def keeping(run: str) -> Iterator[Path]:
             yield folder
     except Timeout:
         raise JobError(
-            f"keep: another service keeps values of run {shown(run, 300)}; end it, or leave out --keep"
+            f"keep: another service keeps values of run {quoted(run, 300)}; end it, or leave out --keep"
         ) from None
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        raise JobError(f"keep: run {shown(run, 300)} cannot be written: {error.strerror}; leave out --keep") from None
+        raise JobError(f"keep: run {quoted(run, 300)} cannot be written: {error.strerror}; leave out --keep") from None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ EARLY_SECONDS = 1.0  # after which the disk is looked at beside the answers, so 
 class Replicas(Protocol):
     """Those who compute; each call may be answered by another one."""
 
-    async def points(self, key: str, points: Floats) -> Computed:
+    async def points(self, key: str, points: Floats) -> ComputedValues:
         """The values at points [P, axes]; raises a Refusal."""
 
     async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
@@ -267,7 +269,7 @@ class Replicas(Protocol):
     async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
         """The second derivatives at a point; raises a Refusal."""
 
-    async def describe(self, key: str) -> Described:
+    async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape; raises a Refusal."""
 
 
@@ -282,8 +284,8 @@ class ServedLandscape:
         kept: its served values on disk; None where they are not kept.
     """
 
-    source: Source
-    described: Described
+    source: LandscapeSource
+    described: LandscapeInfo
     stored: StoredPoints | None = None
     kept: KeptPoints | None = None
     clock: Callable[[], float] = time.monotonic
@@ -326,7 +328,7 @@ class ServedLandscape:
             raise self._anew()
 
     def _anew(self) -> Refusal:
-        name = shown(self.source.landscape)
+        name = quoted(self.source.landscape)
         return Refusal(NOT_FOUND, f"landscape: {name} was computed anew since this service began; start it again")
 
     def _try_to_look(self) -> None:
@@ -343,7 +345,9 @@ class ServedLandscape:
             refuse_gone(self.source)
             store = LandscapeStore.find(self.source.run, self.source.landscape)
             if store is None and self.source.job is None:
-                raise Refusal(NOT_FOUND, f"landscape: {shown(self.source.landscape)} is gone from its run; put it back")
+                raise Refusal(
+                    NOT_FOUND, f"landscape: {quoted(self.source.landscape)} is gone from its run; put it back"
+                )
             self.mark = self.mark or mark_of(self.source, self.described, store)
             state = () if store is None else state_of(store)
             if state != self._state:
@@ -390,8 +394,8 @@ async def refuse_other_kept(kept: KeptPoints, key: str, replicas: Replicas) -> N
     computed = await replicas.points(key, np.frombuffer(point)[None])
     if computed.whole and not np.array_equal(computed.table[0], np.frombuffer(row), equal_nan=True):
         raise JobError(
-            f"keep: {shown(str(kept.path), 300)} holds other values than are computed now, as of other code or another "
-            "machine; move it away, and values are kept anew"
+            f"keep: {quoted(str(kept.path), 300)} holds other values than are computed now, as of other code or "
+            "another machine; move it away, and values are kept anew"
         )
 
 

@@ -18,31 +18,31 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from cluster.serving.gathering import FEWEST_POINTS, Gathering, Stretch, all_of, timed
-from cluster.serving.requests import FAILED, Described, Refusal, describe, refusal_of
-from cluster.serving.sources import Source
+from cluster.serving.gathering import FEWEST_POINTS, BusyTime, Gathering, all_of, timed
+from cluster.serving.requests import FAILED, LandscapeInfo, Refusal, describe, refusal_of
+from cluster.serving.sources import LandscapeSource
 from landscape.compute.executor import (
     Answer,
     BlockGradient,
-    Calculator,
-    Held,
-    Question,
-    Setting,
+    EvaluationContext,
+    EvaluationSetting,
+    Executor,
     Shared,
-    Station,
+    SharedValue,
     TotalsOfBlocks,
+    WorkItem,
 )
 from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.recorded import recorded_job
-from landscape.compute.reproducibility import bear_witness, recorded, refusal
+from landscape.compute.reproducibility import compute_reference_point, recorded, refusal
 from landscape.compute.requested import asked_of
 from landscape.compute.reuse import work_at
 from landscape.compute.tasks import GivenUp, try_task
 from landscape.core.devices import keep_freed_memory
-from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, shown
+from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import loss_factors
@@ -75,7 +75,7 @@ class Gradient:
     loss: float
     gradient: tuple[float, ...]
     stderr: tuple[float, ...]
-    evaluated: tuple[Stretch, ...] = ()
+    evaluated: tuple[BusyTime, ...] = ()
     mark: str = ""
 
 
@@ -94,34 +94,34 @@ class Curvature:
     curvature: tuple[tuple[float, ...], ...]
     eigenvalues: tuple[float, ...]
     method: str
-    evaluated: tuple[Stretch, ...] = ()
+    evaluated: tuple[BusyTime, ...] = ()
     mark: str = ""
 
 
 @dataclass
-class _Here(Calculator):
+class _Here(Executor):
     """Answers questions about any weights by the evaluator of a landscape, which stays set to its own origin."""
 
     evaluator: Evaluator
-    _station: Station | None = field(default=None, init=False)
+    _station: EvaluationContext | None = field(default=None, init=False)
 
     def share(self, value: object) -> Shared[object]:
         """The value, held as it is."""
-        return Held(value)
+        return SharedValue(value)
 
-    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
         """The answers, in the order of the questions."""
         if self._station is None or self._station.origin is not setting.origin:
-            self._station = Station(self.evaluator, setting.origin)
+            self._station = EvaluationContext(self.evaluator, setting.origin)
         station = self._station
         return [self.evaluator.within_memory(_asking(question, station)) for question in questions]
 
-    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of this process."""
         return [answer for _ in range(times) for answer in self.ask(setting, [question])]
 
 
-def _asking(question: Question[Answer], station: Station) -> Callable[[], Answer]:
+def _asking(question: WorkItem[Answer], station: EvaluationContext) -> Callable[[], Answer]:
     return lambda: question.answer(station)
 
 
@@ -136,13 +136,13 @@ def gradient_at(
         JobError: the loss has no derivatives along the axes.
     """
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
-    calculator, samples = _Here(evaluator), prepared.samples
+    executor, samples = _Here(evaluator), prepared.samples
     blocks = range(block_count(setting, samples))
-    totals = calculator.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
+    totals = executor.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
     factors = loss_factors([total for answer in totals for total in answer], prepared.problem.observe)
     slopes = np.zeros(len(vectors))
     for block in blocks:
-        (part,) = calculator.ask(setting, [BlockGradient(block, factors)])
+        (part,) = executor.ask(setting, [BlockGradient(block, factors)])
         slopes += vectors @ part
     around = _around(landscape, point)
     values = evaluator.within_memory(lambda: evaluator.evaluate(np.array([point, *around]), keep=True))
@@ -173,7 +173,7 @@ def curvature_at(
 
 def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
-) -> tuple[Setting, Floats]:
+) -> tuple[EvaluationSetting, Floats]:
     """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
     if landscape.plan.quantise is not None:
         raise JobError(
@@ -187,7 +187,7 @@ def _setting_at(
     with torch.no_grad():
         weights = {name: value.clone() for name, value in evaluator.weights.state_at(point).items()}
     layout = layout_of(prepared.problem, weights)
-    return Setting(weights, (), landscape.plan), np.stack([layout.vector(each) for each in tensors])
+    return EvaluationSetting(weights, (), landscape.plan), np.stack([layout.vector(each) for each in tensors])
 
 
 def _around(landscape: PreparedLandscape, point: Sequence[float]) -> list[list[float]]:
@@ -224,11 +224,11 @@ def _error_of(samples: SampleValues, row: int, distance: float) -> float:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedValues:
     """The values of points.
 
     Attributes:
-        table: float64 [P, columns], see `Described.columns`.
+        table: float64 [P, columns], see `LandscapeInfo.columns`.
         whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
             answered but not kept.
         evaluated: when they were evaluated, with the other points of their batches.
@@ -237,22 +237,24 @@ class Computed:
 
     table: Floats
     whole: bool = True
-    evaluated: tuple[Stretch, ...] = ()
+    evaluated: tuple[BusyTime, ...] = ()
     mark: str = ""
 
-    def split(self, counts: Sequence[int]) -> list[Computed]:
+    def split(self, counts: Sequence[int]) -> list[ComputedValues]:
         """The values of as many requests, of so many points each."""
         return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
 
 
-def joined(parts: Sequence[Computed]) -> Computed:
+def joined(parts: Sequence[ComputedValues]) -> ComputedValues:
     """The values of all points of several answers, in their order."""
     if len(parts) == 1:
         return parts[0]
     evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
     marks = {each.mark for each in parts}
     mark = marks.pop() if len(marks) == 1 else ""  # which no landscape has
-    return Computed(np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, mark)
+    return ComputedValues(
+        np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, mark
+    )
 
 
 @dataclass(frozen=True)
@@ -262,10 +264,10 @@ class LoadedLandscape:
     prepared: PreparedJob
     landscape: PreparedLandscape
     evaluator: Evaluator
-    described: Described
+    described: LandscapeInfo
     mark: str
 
-    def points(self, points: Floats) -> Computed:
+    def points(self, points: Floats) -> ComputedValues:
         """The values at points [P, axes], those that stand several times computed once.
 
         Raises:
@@ -279,7 +281,7 @@ class LoadedLandscape:
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
         whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
-        return Computed(table[back.reshape(-1)], whole, (evaluated,), self.mark)
+        return ComputedValues(table[back.reshape(-1)], whole, (evaluated,), self.mark)
 
     def gradient(self, point: Sequence[float]) -> Gradient:
         """The slope of the loss along each axis at a point."""
@@ -294,7 +296,7 @@ class LoadedLandscape:
         return replace(found, evaluated=(evaluated,), mark=self.mark)
 
 
-def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
+def load(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
     """Prepare a landscape and reproduce the values that its record holds.
 
     Args:
@@ -319,7 +321,7 @@ def load(source: Source, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandsc
     return LoadedLandscape(prepared, landscape, evaluator, described, mark_of(source, described, store))
 
 
-def mark_of(source: Source, described: Described, store: LandscapeStore | None) -> str:
+def mark_of(source: LandscapeSource, described: LandscapeInfo, store: LandscapeStore | None) -> str:
     """What tells a landscape that is served from another one of its name, computed by other code too.
 
     A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
@@ -329,17 +331,17 @@ def mark_of(source: Source, described: Described, store: LandscapeStore | None) 
     return f"{described.identity} {store.record.provenance.created}"
 
 
-def refuse_gone(source: Source) -> None:
+def refuse_gone(source: LandscapeSource) -> None:
     """Refuse a landscape whose run is not there any more.
 
     Raises:
         NotFoundError: it is gone; nothing of it is answered then, not even what is known still.
     """
     if source.job is None and not open_folder(source.run).exists():
-        raise NotFoundError(f"run: {shown(source.run, 300)} is gone; put it back, or serve another one")
+        raise NotFoundError(f"run: {quoted(source.run, 300)} is gone; put it back, or serve another one")
 
 
-def _job_of(source: Source, store: LandscapeStore | None) -> Job:
+def _job_of(source: LandscapeSource, store: LandscapeStore | None) -> Job:
     """The job whose one landscape is the one that is served."""
     if source.job is None:
         opened = store or LandscapeStore.open(source.run, source.landscape)
@@ -348,7 +350,7 @@ def _job_of(source: Source, store: LandscapeStore | None) -> Job:
     named = [each for each in asked.landscapes if each.name == source.landscape]
     if not named:
         known = nearest(source.landscape, [each.name for each in asked.landscapes])
-        raise NotFoundError(f"landscape {shown(source.landscape)} is not in the job; {known}")
+        raise NotFoundError(f"landscape {quoted(source.landscape)} is not in the job; {known}")
     return source.job.replace(landscapes=tuple(named))
 
 
@@ -372,17 +374,17 @@ def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, eva
     if expected is None:
         return
     try:
-        witness = bear_witness(evaluator, expected.point)
+        reference = compute_reference_point(evaluator, expected.point)
     except NotRetried as error:
         raise JobError(str(error)) from error
-    difference = "" if witness is None else witness.differs_from(expected)
-    if witness is None:
+    difference = "" if reference is None else reference.differs_from(expected)
+    if reference is None:
         raise JobError(
-            f"landscape {shown(store.name)}: the point ({expected.place}) that its record holds cannot be computed "
+            f"landscape {quoted(store.name)}: the point ({expected.place}) that its record holds cannot be computed "
             "here; run `landscape check` to see why"
         )
     if difference:
-        raise refusal(store.name, expected, witness, difference)
+        raise refusal(store.name, expected, reference, difference)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -404,7 +406,7 @@ class Replica:
         path: the module path of the process that serves, where callbacks are found.
     """
 
-    def __init__(self, sources: Sequence[Source], path: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str] = ()) -> None:
         sys.path[:0] = [each for each in path if each not in sys.path]
         keep_freed_memory()
         self._sources = {source.key: source for source in sources}
@@ -432,7 +434,7 @@ class Replica:
 
     # -- what is asked ----------------------------------------------------------------------------------------
 
-    async def points(self, key: str, points: Floats) -> Computed | Refusal:
+    async def points(self, key: str, points: Floats) -> ComputedValues | Refusal:
         """The values at points [P, axes], computed with those of other requests.
 
         A few are computed at a time, so that those that are not begun are dropped where nobody waits any more.
@@ -443,9 +445,9 @@ class Replica:
         except Exception as error:
             return _refused(error)
 
-    async def _part(self, key: str, points: Floats) -> Computed:
+    async def _part(self, key: str, points: Floats) -> ComputedValues:
         answer = await self._gathering.add(key, points)
-        assert isinstance(answer, Computed)
+        assert isinstance(answer, ComputedValues)
         return answer
 
     async def gradient(self, key: str, point: Sequence[float]) -> Gradient | Refusal:
@@ -462,7 +464,7 @@ class Replica:
         except Exception as error:
             return _refused(error)
 
-    async def describe(self, key: str) -> Described | Refusal:
+    async def describe(self, key: str) -> LandscapeInfo | Refusal:
         """What is known of a landscape once it is loaded."""
         try:
             return (await self._landscape(key)).described

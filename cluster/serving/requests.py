@@ -22,7 +22,7 @@ from landscape.core.errors import (
     message_of,
     nearest,
     one_line,
-    shown,
+    quoted,
 )
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
@@ -49,7 +49,7 @@ class ServedAxis:
 
 
 @dataclass(frozen=True)
-class Described:
+class LandscapeInfo:
     """A landscape that is served.
 
     Attributes:
@@ -83,10 +83,10 @@ class Described:
         return document
 
 
-def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> Described:
+def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> LandscapeInfo:
     """A landscape by its grid, its record and the record of its plan."""
     axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
-    return Described(
+    return LandscapeInfo(
         axes,
         tuple(observables),
         int(record.num_samples or 0),
@@ -97,7 +97,7 @@ def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mappi
     )
 
 
-def describe_stored(store: LandscapeStore) -> Described | None:
+def describe_stored(store: LandscapeStore) -> LandscapeInfo | None:
     """A landscape on disk; None where its coordinates are damaged."""
     grid = store.grid()
     return None if grid is None else describe(grid, store.observables, store.record, store.plan.whole)
@@ -163,7 +163,7 @@ ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What one request may ask for.
 
     Attributes:
@@ -187,8 +187,8 @@ class Limits:
         if points > self.points:
             raise Refusal(
                 TOO_LARGE,
-                f"{what}: must be at most {self.points} points of one request, not {shown(points)}; ask in several, or "
-                "compute a grid by `landscape run`",
+                f"{what}: must be at most {self.points} points of one request, not {quoted(points)}; ask in several, "
+                "or compute a grid by `landscape run`",
             )
 
 
@@ -228,32 +228,32 @@ def fields_of(body: bytes, known: Sequence[str]) -> Mapping[str, Any]:
     try:
         parsed = parse_json(body)
     except RepeatedKey as error:
-        raise Refusal(BAD_REQUEST, f"{shown(error.key)[1:-1]}: must stand once in the body; keep one") from None
+        raise Refusal(BAD_REQUEST, f"{quoted(error.key)[1:-1]}: must stand once in the body; keep one") from None
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else message_of(error)
         raise Refusal(BAD_REQUEST, f"body: must be JSON, and is not: {what}") from None
     if not isinstance(parsed, dict):
-        raise Refusal(BAD_REQUEST, f"body: must be a JSON object with {', '.join(known)}, not {shown(parsed)}")
+        raise Refusal(BAD_REQUEST, f"body: must be a JSON object with {', '.join(known)}, not {quoted(parsed)}")
     for key in parsed:
         if key not in known:
-            raise Refusal(BAD_REQUEST, f"{shown(key)[1:-1]}: is no field of this request; {nearest(key, known)}")
+            raise Refusal(BAD_REQUEST, f"{quoted(key)[1:-1]}: is no field of this request; {nearest(key, known)}")
     return parsed
 
 
-def points_of_json(body: bytes, described: Described, limits: Limits) -> AskedPoints:
+def points_of_json(body: bytes, described: LandscapeInfo, limits: RequestLimits) -> AskedPoints:
     """The request {"points": [[a, b], …], "rise": false}."""
     fields = fields_of(body, ("points", "rise"))
     return AskedPoints(checked_points(fields.get("points"), described, limits), _flag(fields, "rise"))
 
 
-def checked_points(given: Any, described: Described, limits: Limits) -> Floats:
+def checked_points(given: Any, described: LandscapeInfo, limits: RequestLimits) -> Floats:
     """A list of points, each a list of coordinates.
 
     Raises:
         Refusal: it is none, or longer than a request may be.
     """
     if not isinstance(given, list) or not given:
-        raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(described)}], not {shown(given)}")
+        raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(described)}], not {quoted(given)}")
     limits.refuse_many("points", len(given))
     # Looked at one by one first: of a long text among them NumPy would make an array of as long texts throughout.
     axes = len(described.axes)
@@ -264,7 +264,7 @@ def checked_points(given: Any, described: Described, limits: Limits) -> Floats:
     return checked_table(np.asarray(given, np.float64), described)
 
 
-def points_of_bytes(body: bytes, described: Described, limits: Limits) -> Floats:
+def points_of_bytes(body: bytes, described: LandscapeInfo, limits: RequestLimits) -> Floats:
     """Points as float64, the least byte first, one point after the other."""
     axes = len(described.axes)
     if not body or len(body) % (8 * axes):
@@ -276,7 +276,7 @@ def points_of_bytes(body: bytes, described: Described, limits: Limits) -> Floats
     return checked_table(np.frombuffer(body, "<f8").reshape(-1, axes).astype(np.float64), described)
 
 
-def checked_table(points: Floats, described: Described) -> Floats:
+def checked_table(points: Floats, described: LandscapeInfo) -> Floats:
     """Points [P, axes] of finite numbers; −0 becomes 0, which is the same point.
 
     Raises:
@@ -288,13 +288,13 @@ def checked_table(points: Floats, described: Described) -> Floats:
     if len(bad):
         raise Refusal(
             BAD_REQUEST,
-            f"points[{bad[0]}]: must be finite numbers, not {shown(points[bad[0]].tolist())}; leave it out",
+            f"points[{bad[0]}]: must be finite numbers, not {quoted(points[bad[0]].tolist())}; leave it out",
         )
     refuse_too_far("points", points, described.precision)
     return np.ascontiguousarray(points + 0.0)
 
 
-def checked_point(what: str, given: Any, described: Described) -> list[float]:
+def checked_point(what: str, given: Any, described: LandscapeInfo) -> list[float]:
     """One point.
 
     Raises:
@@ -305,18 +305,18 @@ def checked_point(what: str, given: Any, described: Described) -> list[float]:
         axes = len(described.axes)
         raise Refusal(
             BAD_REQUEST,
-            f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(described)}], not {shown(given)}",
+            f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(described)}], not {quoted(given)}",
         )
     refuse_too_far(what, numbers, described.precision)
     return [float(each) + 0.0 for each in numbers]
 
 
-def asked_place(fields: Mapping[str, Any], described: Described) -> list[float]:
+def asked_place(fields: Mapping[str, Any], described: LandscapeInfo) -> list[float]:
     """The request {"point": [a, b]}."""
     return checked_point("point", fields.get("point"), described)
 
 
-def asked_line(fields: Mapping[str, Any], described: Described, limits: Limits) -> AskedPoints:
+def asked_line(fields: Mapping[str, Any], described: LandscapeInfo, limits: RequestLimits) -> AskedPoints:
     """The request {"from": [a, b], "to": [a, b], "count": 101}: points at even steps that hit both ends exactly."""
     first, last = (checked_point(name, fields.get(name), described) for name in ("from", "to"))
     count = _count("count", fields.get("count", 101), 2)
@@ -325,12 +325,12 @@ def asked_line(fields: Mapping[str, Any], described: Described, limits: Limits) 
     return AskedPoints(checked_table(np.stack(columns, axis=1), described), _flag(fields, "rise"))
 
 
-def asked_patch(fields: Mapping[str, Any], described: Described, limits: Limits) -> AskedPatch:
+def asked_patch(fields: Mapping[str, Any], described: LandscapeInfo, limits: RequestLimits) -> AskedPatch:
     """The request {"low": [a, b], "high": [a, b], "shape": [W, H], "stream": false}: as many points along each axis."""
     low, high = (checked_point(name, fields.get(name), described) for name in ("low", "high"))
     shape = fields.get("shape")
     if not isinstance(shape, (list, tuple)) or len(shape) != len(described.axes):
-        raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(described)}], not {shown(shape)}")
+        raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(described)}], not {quoted(shape)}")
     sizes = [_count(f"shape[{place}]", size, 1) for place, size in enumerate(shape)]
     limits.refuse_many("shape", math.prod(sizes))
     for axis, size, one, other in zip(described.axes, sizes, low, high, strict=True):
@@ -354,7 +354,7 @@ def even_steps(axis: ServedAxis, first: float, last: float, count: int) -> Float
     return np.where(np.abs(steps - nearest) <= ROUNDING * np.abs(grid).max(), nearest, steps)
 
 
-def _names(described: Described) -> str:
+def _names(described: LandscapeInfo) -> str:
     return ", ".join(axis.name for axis in described.axes)
 
 
@@ -374,11 +374,11 @@ def _is_number(value: Any) -> bool:
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
-        raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {shown(value)}")
+        raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {quoted(value)}")
     return value
 
 
 def _count(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Refusal(BAD_REQUEST, f"{name}: must be a whole number from {least} on, not {shown(value)}")
+        raise Refusal(BAD_REQUEST, f"{name}: must be a whole number from {least} on, not {quoted(value)}")
     return value

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.serving.gathering import Gathering, Stretch, all_of
+from cluster.serving.gathering import BusyTime, Gathering, all_of
 from cluster.serving.landscapes import Replicas, ServedLandscape, plain_bytes
-from cluster.serving.replica import Computed, Curvature, Gradient, joined
+from cluster.serving.replica import ComputedValues, Curvature, Gradient, joined
 from cluster.serving.requests import BUSY, FAILED, Refusal
 from landscape.evaluation.values import Floats
 from landscape.surface.surface import NOT_FINITE, OK
@@ -77,7 +77,7 @@ log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
-class Found:
+class ResolvedValues:
     """The values of points.
 
     Attributes:
@@ -90,7 +90,7 @@ class Found:
     table: Floats
     status: NDArray[np.uint8]
     source: NDArray[np.uint8]
-    evaluated: Sequence[Stretch] = ()
+    evaluated: Sequence[BusyTime] = ()
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Resolver:
         """End, with all written that is to be kept: files may be closed then."""
         self._writer.shutdown()
 
-    async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> Found:
+    async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> ResolvedValues:
         """The values at points [P, axes], in their order.
 
         Args:
@@ -178,13 +178,13 @@ class Resolver:
             known = self._known(served, point)
             if known is not None:
                 table[row], source[row], missing[row] = np.frombuffer(known), CACHE, False
-        evaluated: Sequence[Stretch] = ()
+        evaluated: Sequence[BusyTime] = ()
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
                 table[missing], evaluated = await self._computed(served, points[missing])
             await served.look()  # computing takes long, and the run may have gone meanwhile
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
-        return Found(table, status, source, evaluated)
+        return ResolvedValues(table, status, source, evaluated)
 
     async def gradient(self, served: ServedLandscape, point: Sequence[float]) -> Gradient:
         """The slopes at a point."""
@@ -210,15 +210,15 @@ class Resolver:
             row = served.kept.get(point)
         return row
 
-    async def _computed(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[Stretch]]:
+    async def _computed(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
         """The values of points that are known nowhere, each computed once, and held from now on; and when they were."""
         places, back = np.unique(points, axis=0, return_inverse=True)
         gate = asyncio.Semaphore(self._at_once)
 
-        async def part(chunk: Floats) -> Computed:
+        async def part(chunk: Floats) -> ComputedValues:
             async with gate:
                 computed = await self._gathering.add(served.source.key, chunk)
-            assert isinstance(computed, Computed)
+            assert isinstance(computed, ComputedValues)
             served.refuse_another(computed.mark)
             if computed.whole:
                 await self._hold(served, chunk, computed)
@@ -243,7 +243,7 @@ class Resolver:
         whole = replace(computed, table=computed.table[back.reshape(-1)])
         return whole.split([len(each) for each in asked])
 
-    async def _hold(self, served: ServedLandscape, points: Floats, computed: Computed) -> None:
+    async def _hold(self, served: ServedLandscape, points: Floats, computed: ComputedValues) -> None:
         rows = list(zip(plain_bytes(points), plain_bytes(computed.table), strict=True))
         if served.kept is not None:
             try:

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cluster.serving.gathering import HEADER, Stretch, server_timing
+from cluster.serving.gathering import HEADER, BusyTime, server_timing
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.requests import (
     BAD_REQUEST,
@@ -33,8 +33,8 @@ from cluster.serving.requests import (
     UNAUTHORIZED,
     AskedPatch,
     AskedPoints,
-    Limits,
     Refusal,
+    RequestLimits,
     asked_line,
     asked_patch,
     asked_place,
@@ -43,11 +43,11 @@ from cluster.serving.requests import (
     points_of_json,
     refusal_of,
 )
-from cluster.serving.resolver import Found
+from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import (
     LandscapeService,
-    Named,
     Row,
+    ServedIdentity,
     curvature_document,
     gradient_document,
     patch_document,
@@ -55,7 +55,7 @@ from cluster.serving.service import (
     row_document,
 )
 from landscape import __version__
-from landscape.core.errors import nearest, shown
+from landscape.core.errors import nearest, quoted
 from landscape.core.http import Guard
 
 # ----------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ from landscape.core.http import Guard
 READ_ON = 4  # times the size that a body may have: most clients read no answer before they have sent it all
 
 
-async def body_of(request: Request, limits: Limits, axes: int) -> bytes:
+async def body_of(request: Request, limits: RequestLimits, axes: int) -> bytes:
     """The whole body.
 
     Raises:
@@ -208,7 +208,7 @@ DESCRIBED_QUESTIONS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, A
 }  # fmt: skip
 
 
-def openapi_document(limits: Limits) -> dict[str, Any]:
+def openapi_document(limits: RequestLimits) -> dict[str, Any]:
     """The document, by OpenAPI 3.1."""
     failed = {
         str(code): {
@@ -259,7 +259,7 @@ def openapi_document(limits: Limits) -> dict[str, Any]:
 
 
 @cache
-def openapi_page(limits: Limits) -> str:
+def openapi_page(limits: RequestLimits) -> str:
     """The page, without a script or anything from another server."""
     document, parts = openapi_document(limits), list[str]()
     for path, methods in document["paths"].items():
@@ -283,7 +283,7 @@ def openapi_page(limits: Limits) -> str:
     )
 
 
-def _about(limits: Limits) -> str:
+def _about(limits: RequestLimits) -> str:
     return (
         f"Any point of the landscapes of these models. A request may ask for {limits.points} points. With Accept: "
         "application/octet-stream values come as float64 [points, values], the least byte first, named by the header "
@@ -312,7 +312,7 @@ def _kind(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
-def raw_reply(named: Named, found: Found, rise: bool) -> Response:
+def raw_reply(named: ServedIdentity, found: ResolvedValues, rise: bool) -> Response:
     """float64 [P, values], the least byte first; the names of the values in a header."""
     values = named.values(found, rise)
     content = np.stack(list(values.values()), axis=1).astype("<f8").tobytes()
@@ -330,8 +330,8 @@ def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | No
 QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
 
 # An answer, and when it was evaluated; None of one that is sent while it is.
-Answer = tuple[Response, Sequence[Stretch] | None]
-Answering = Callable[[Request, bytes, Named, ServedLandscape], Coroutine[Any, Any, Answer]]
+Answer = tuple[Response, Sequence[BusyTime] | None]
+Answering = Callable[[Request, bytes, ServedIdentity, ServedLandscape], Coroutine[Any, Any, Answer]]
 
 log = logging.getLogger("landscape")
 
@@ -414,7 +414,7 @@ class Rest:
             named, served = self._service.find(*names)
             if question not in self._answers:
                 raise Refusal(
-                    NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
+                    NOT_FOUND, f"address: no {quoted(question)} of a landscape; {nearest(question, QUESTIONS)}"
                 )
             _refuse_parameters(request, ("rise",) if question == "points" and sends_raw(request) else ())
             body = await body_of(request, self._service.limits, len(named.described.axes))
@@ -423,7 +423,7 @@ class Rest:
             response.headers[HEADER] = server_timing(evaluated, time.perf_counter() - begin)
         return response
 
-    async def _points(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+    async def _points(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
         if sends_raw(request):
             points = points_of_bytes(body, named.described, self._service.limits)
             asked = AskedPoints(points, request.query_params.get("rise") == "true")
@@ -431,16 +431,16 @@ class Rest:
             asked = points_of_json(body, named.described, self._service.limits)
         return self._of_points(request, named, asked, await self._service.points(served, asked))
 
-    async def _line(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+    async def _line(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
         asked = asked_line(fields_of(body, ("from", "to", "count", "rise")), named.described, self._service.limits)
         return self._of_points(request, named, asked, await self._service.points(served, asked))
 
-    def _of_points(self, request: Request, named: Named, asked: AskedPoints, found: Found) -> Answer:
+    def _of_points(self, request: Request, named: ServedIdentity, asked: AskedPoints, found: ResolvedValues) -> Answer:
         if wants_raw(request):
             return raw_reply(named, found, asked.rise), found.evaluated
         return json_reply(points_document(named, asked.points, found, asked.rise)), found.evaluated
 
-    async def _patch(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+    async def _patch(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
         fields = fields_of(body, ("low", "high", "shape", "stream", "rise"))
         asked = asked_patch(fields, named.described, self._service.limits)
         if asked.stream:
@@ -453,7 +453,7 @@ class Rest:
         return json_reply(patch_document(named, asked.coordinates, found, asked.rise)), found.evaluated
 
     async def _lines(
-        self, named: Named, asked: AskedPatch, first: Row, rows: AsyncGenerator[Row]
+        self, named: ServedIdentity, asked: AskedPatch, first: Row, rows: AsyncGenerator[Row]
     ) -> AsyncIterator[bytes]:
         """The rows of a patch, a line each; where one cannot be had the last line says why."""
 
@@ -471,12 +471,12 @@ class Rest:
         except Exception as error:
             yield json.dumps({"error": refusal_of(error).sentence}).encode() + b"\n"
 
-    async def _gradient(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+    async def _gradient(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
         found = await self._service.gradient(served, point)
         return json_reply(gradient_document(named, found)), found.evaluated
 
-    async def _curvature(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Answer:
+    async def _curvature(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
         point = asked_place(fields_of(body, ("point",)), named.described)
         found = await self._service.curvature(served, point)
         return json_reply(curvature_document(named, found)), found.evaluated
@@ -520,11 +520,11 @@ def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
     for place, (name, value) in enumerate(pairs):
         if name not in known:
             rule = nearest(name, known) if known else "what is asked stands in the body"
-            raise Refusal(BAD_REQUEST, f"{shown(name)[1:-1]}: is no parameter of this address; {rule}")
+            raise Refusal(BAD_REQUEST, f"{quoted(name)[1:-1]}: is no parameter of this address; {rule}")
         if name in [earlier for earlier, _ in pairs[:place]]:
             raise Refusal(BAD_REQUEST, f"{name}: must stand once in the address; keep one")
         if value not in ("true", "false"):
-            raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {shown(value)}")
+            raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {quoted(value)}")
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -553,7 +553,7 @@ async def _gone(request: Request) -> None:
 def _of_http(request: Request, error: HTTPException) -> Refusal:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "POST")
-        return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {shown(request.method)[1:-1]}")
+        return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {quoted(request.method)[1:-1]}")
     return Refusal(
-        NOT_FOUND, f"address: {shown(request.scope['path'])} is none of this service; /docs lists those there are"
+        NOT_FOUND, f"address: {quoted(request.scope['path'])} is none of this service; /docs lists those there are"
     )

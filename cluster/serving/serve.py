@@ -20,11 +20,18 @@ from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
 from cluster.serving.landscapes import KeptFiles, Replicas, ServedLandscape, keeping, refuse_other_kept
-from cluster.serving.requests import LARGEST_MESSAGE, UNAVAILABLE, Described, Limits, Refusal, describe_stored
+from cluster.serving.requests import (
+    LARGEST_MESSAGE,
+    UNAVAILABLE,
+    LandscapeInfo,
+    Refusal,
+    RequestLimits,
+    describe_stored,
+)
 from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.service import LandscapeService
-from cluster.serving.sources import LANDSCAPES, Catalog, Scale, Source, scale_of
+from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, scale_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
 from landscape.core.http import (
     BACKLOG,
@@ -66,7 +73,7 @@ class Serving:
     keep: bool = False
     cache: int = 256
     queue: int = 1000
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     address: str | None = None
     allow_open: bool = False
 
@@ -77,7 +84,7 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceResources:
     """What a service asks of a Ray session."""
 
     workers: int | None
@@ -114,7 +121,7 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
     given = () if is_address(serving.host) else (serving.host,)
     guard = Guard(token, own_names(given))
     first = next(iter(catalog))
-    asked = Asked(None if scale is None else scale.most, Path.cwd(), first.run)
+    asked = ServiceResources(None if scale is None else scale.most, Path.cwd(), first.run)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(_listen(serving.host, serving.port))
         # Serve's own threads, which outlive the session by a moment, would start another Ray.
@@ -128,7 +135,7 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
         refuse_too_few_places(replace(placement, workers=scale.fewest), supply())
         from cluster.serving.deployment import deploy
 
-        def start(sources: Sequence[Source]) -> Replicas:
+        def start(sources: Sequence[LandscapeSource]) -> Replicas:
             return deploy(sources, placement, scale)
 
         asyncio.run(_Run(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
@@ -163,8 +170,8 @@ class _Run:
     serving: Serving
     guard: Guard
     folders: Mapping[str, Path]
-    scale: Scale
-    start: Callable[[Sequence[Source]], Any]
+    scale: ReplicaCount
+    start: Callable[[Sequence[LandscapeSource]], Any]
     stopped: Callable[[], bool]
     ready: Callable[[Listening], None]
     _kept: KeptFiles = field(default_factory=KeptFiles, init=False)
@@ -239,9 +246,9 @@ class _Run:
                     f"{source.key}: {refusal}" if source.landscape not in str(refusal) else str(refusal)
                 ) from None
 
-    async def _served(self, source: Source, replicas: Replicas, *, warm: bool) -> ServedLandscape:
+    async def _served(self, source: LandscapeSource, replicas: Replicas, *, warm: bool) -> ServedLandscape:
         store = LandscapeStore.find(source.run, source.landscape)
-        described: Described | None = None
+        described: LandscapeInfo | None = None
         if store is not None and source.job is None and not store.refusal:
             described = describe_stored(store)
         if warm or described is None:

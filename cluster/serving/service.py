@@ -13,8 +13,8 @@ import numpy as np
 
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Curvature, Gradient
-from cluster.serving.requests import UNAVAILABLE, AskedPatch, AskedPoints, Described, Limits, Refusal
-from cluster.serving.resolver import SOURCES, Found, Resolver
+from cluster.serving.requests import UNAVAILABLE, AskedPatch, AskedPoints, LandscapeInfo, Refusal, RequestLimits
+from cluster.serving.resolver import SOURCES, ResolvedValues, Resolver
 from cluster.serving.sources import Catalog, Version
 from landscape.core.errors import NotFoundError
 from landscape.evaluation.values import Floats
@@ -26,13 +26,13 @@ from landscape.surface.surface import RISE_STDERR
 
 
 @dataclass(frozen=True)
-class Named:
+class ServedIdentity:
     """Which landscape of which version of which model an answer is of."""
 
     model: str
     version: int
     landscape: str
-    described: Described
+    described: LandscapeInfo
 
     def document(self) -> dict[str, Any]:
         """The fields that every answer begins with."""
@@ -41,7 +41,7 @@ class Named:
             "axes": [axis.name for axis in self.described.axes],
         }  # fmt: skip
 
-    def values(self, found: Found, rise: bool) -> dict[str, Floats]:
+    def values(self, found: ResolvedValues, rise: bool) -> dict[str, Floats]:
         """The values of points by name, [P] each: what is computed, and what is derived from it as in every view."""
         columns = np.ascontiguousarray(found.table.T)
         named: dict[str, Floats] = dict(zip(self.described.columns, columns, strict=True))
@@ -50,7 +50,7 @@ class Named:
         return {**named, RISE_STDERR: error} if rise else named
 
 
-def points_document(named: Named, points: Floats, found: Found, rise: bool) -> dict[str, Any]:
+def points_document(named: ServedIdentity, points: Floats, found: ResolvedValues, rise: bool) -> dict[str, Any]:
     """The answer for points, and for a line."""
     return {
         **named.document(),
@@ -61,7 +61,9 @@ def points_document(named: Named, points: Floats, found: Found, rise: bool) -> d
     }
 
 
-def patch_document(named: Named, coordinates: Sequence[Floats], found: Found, rise: bool) -> dict[str, Any]:
+def patch_document(
+    named: ServedIdentity, coordinates: Sequence[Floats], found: ResolvedValues, rise: bool
+) -> dict[str, Any]:
     """The answer for a patch, its arrays [beta, alpha]."""
     shape = tuple(len(each) for each in reversed(coordinates))
     source = np.array(SOURCES)[found.source].reshape(shape).tolist()
@@ -76,7 +78,7 @@ def patch_document(named: Named, coordinates: Sequence[Floats], found: Found, ri
 
 
 def row_document(
-    named: Named, index: Sequence[int], place: Sequence[float], found: Found, rise: bool
+    named: ServedIdentity, index: Sequence[int], place: Sequence[float], found: ResolvedValues, rise: bool
 ) -> dict[str, Any]:
     """One row of a patch that is streamed: the place of the row along the other axes, and its values."""
     axes = [axis.name for axis in reversed(named.described.axes[1:])]
@@ -89,7 +91,7 @@ def row_document(
     }
 
 
-def gradient_document(named: Named, found: Gradient) -> dict[str, Any]:
+def gradient_document(named: ServedIdentity, found: Gradient) -> dict[str, Any]:
     """The answer for a gradient."""
     return {
         **named.document(), "point": list(found.point), "loss": number(found.loss),
@@ -97,7 +99,7 @@ def gradient_document(named: Named, found: Gradient) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def curvature_document(named: Named, found: Curvature) -> dict[str, Any]:
+def curvature_document(named: ServedIdentity, found: Curvature) -> dict[str, Any]:
     """The answer for curvature."""
     return {
         **named.document(), "point": list(found.point), "curvature": numbers(found.curvature),
@@ -105,7 +107,7 @@ def curvature_document(named: Named, found: Curvature) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def models_document(models: Mapping[str, Sequence[tuple[Version, Mapping[str, Described]]]]) -> dict[str, Any]:
+def models_document(models: Mapping[str, Sequence[tuple[Version, Mapping[str, LandscapeInfo]]]]) -> dict[str, Any]:
     """The list of all that is served."""
     return {
         "models": [
@@ -149,7 +151,7 @@ ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed whil
 STARTING_SECONDS = 2.0
 LIST_SECONDS = 2.0  # that the list of models waits for the disk, at most
 
-Row = tuple[tuple[int, ...], Found]  # of a patch: its index along all axes but the first, its values
+Row = tuple[tuple[int, ...], ResolvedValues]  # of a patch: its index along all axes but the first, its values
 State = Literal["starting", "ready", "draining"]
 
 
@@ -162,7 +164,7 @@ class LandscapeService:
     """
 
     catalog: Catalog
-    limits: Limits
+    limits: RequestLimits
     resolver: Resolver
     served: dict[str, ServedLandscape] = field(default_factory=dict)
     state: State = "starting"
@@ -223,18 +225,18 @@ class LandscapeService:
         with self.resolver.answering():
             yield
 
-    def find(self, model: str, version: str, landscape: str) -> tuple[Named, ServedLandscape]:
+    def find(self, model: str, version: str, landscape: str) -> tuple[ServedIdentity, ServedLandscape]:
         """The landscape that an address names."""
         source = self.catalog.find(model, version, landscape)
         served = self.served[source.key]
         number = int(source.key.split("/")[1])
-        return Named(model, number, landscape, served.described), served
+        return ServedIdentity(model, number, landscape, served.described), served
 
-    async def points(self, served: ServedLandscape, asked: AskedPoints) -> Found:
+    async def points(self, served: ServedLandscape, asked: AskedPoints) -> ResolvedValues:
         """The values at points."""
         return await self.resolver.points(served, asked.points)
 
-    async def patch(self, served: ServedLandscape, asked: AskedPatch) -> Found:
+    async def patch(self, served: ServedLandscape, asked: AskedPatch) -> ResolvedValues:
         """The values of a whole patch."""
         return await self.resolver.points(served, asked.points())
 
@@ -245,7 +247,7 @@ class LandscapeService:
         """
         coordinates = asked.coordinates
         indices = list(np.ndindex(asked.shape[:-1]))
-        waiting: dict[int, asyncio.Task[Found]] = {}
+        waiting: dict[int, asyncio.Task[ResolvedValues]] = {}
 
         def begin(place: int) -> None:
             fixed = [coordinates[-1 - k][index] for k, index in enumerate(indices[place])]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.serving.requests import NOT_FOUND, Refusal
 from landscape.compute.requested import asked_of
-from landscape.core.errors import JobError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.job.job import Job
 from landscape.job.reading import read_job
@@ -22,7 +22,7 @@ LATEST = "latest"
 
 
 @dataclass(frozen=True)
-class Source:
+class LandscapeSource:
     """Where a replica gets a landscape from.
 
     Attributes:
@@ -47,7 +47,7 @@ class Version:
     number: int
     place: str
     run: str
-    landscapes: Mapping[str, Source] = field(repr=False)
+    landscapes: Mapping[str, LandscapeSource] = field(repr=False)
 
     def holds(self, landscape: str) -> bool:
         """Whether the run has a landscape by now, that a job computes or has computed."""
@@ -65,11 +65,11 @@ class Catalog:
     def __iter__(self) -> Iterator[Version]:
         return (version for versions in self.models.values() for version in versions)
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[LandscapeSource]:
         """Every landscape that is served."""
         return [source for version in self for source in version.landscapes.values()]
 
-    def find(self, model: str, version: str, landscape: str) -> Source:
+    def find(self, model: str, version: str, landscape: str) -> LandscapeSource:
         """The landscape that an address names.
 
         Raises:
@@ -77,19 +77,19 @@ class Catalog:
         """
         versions = self.models.get(model)
         if versions is None:
-            raise Refusal(NOT_FOUND, f"model: {shown(model)} is not served here; {nearest(model, self.models)}")
+            raise Refusal(NOT_FOUND, f"model: {quoted(model)} is not served here; {nearest(model, self.models)}")
         numbers = {str(each.number): each for each in versions}
         found = versions[-1] if version == LATEST else numbers.get(version)
         if found is None:
             known = ", ".join([*numbers, LATEST])
-            raise Refusal(NOT_FOUND, f"version: {shown(model)} has no version {shown(version)}; known: {known}")
+            raise Refusal(NOT_FOUND, f"version: {quoted(model)} has no version {quoted(version)}; known: {known}")
         if landscape not in found.landscapes:
             if found.holds(landscape):
                 raise Refusal(
-                    NOT_FOUND, f"landscape: {shown(landscape)} was begun since this service began; start it again"
+                    NOT_FOUND, f"landscape: {quoted(landscape)} was begun since this service began; start it again"
                 )
             known = nearest(landscape, found.landscapes)
-            raise Refusal(NOT_FOUND, f"landscape: {shown(model)} has no {shown(landscape)}; {known}")
+            raise Refusal(NOT_FOUND, f"landscape: {quoted(model)} has no {quoted(landscape)}; {known}")
         return found.landscapes[landscape]
 
 
@@ -113,10 +113,10 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
         names = _computed(run) if job is None else [each.name for each in asked_of(job).landscapes]
         if not names:
             raise NotFoundError(
-                f"run {shown(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
+                f"run {quoted(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
             )
         landscapes = {
-            each: Source(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
+            each: LandscapeSource(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
             for each in names
         }
         models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))
@@ -134,7 +134,7 @@ def _named(given: str) -> tuple[str | None, str]:
     if not sign or Path(given).exists() or "/" in name:
         return None, given
     if not NAME.fullmatch(name):
-        raise JobError(f"name: must be letters, digits, '.', '_' and '-', not {shown(name)}; write NAME=RUN")
+        raise JobError(f"name: must be letters, digits, '.', '_' and '-', not {quoted(name)}; write NAME=RUN")
     return name, place
 
 
@@ -161,25 +161,25 @@ LANDSCAPES = 8
 
 
 @dataclass(frozen=True)
-class Scale:
+class ReplicaCount:
     """How many replicas there are: at least, and at most where there is more to do."""
 
     fewest: int = 1
     most: int = 1
 
 
-def scale_of(text: str | None, places: int) -> Scale:
+def scale_of(text: str | None, places: int) -> ReplicaCount:
     """The numbers that a user gives as MIN or MIN,MAX; default: 1, and as many as find a place.
 
     >>> scale_of("2", 8), scale_of("1,4", 8), scale_of(None, 8)
-    (Scale(fewest=2, most=2), Scale(fewest=1, most=4), Scale(fewest=1, most=8))
+    (ReplicaCount(fewest=2, most=2), ReplicaCount(fewest=1, most=4), ReplicaCount(fewest=1, most=8))
 
     Raises:
         JobError: they are no such numbers.
     """
     if text is None:
-        return Scale(1, max(1, places))
+        return ReplicaCount(1, max(1, places))
     match = re.fullmatch(r"([1-9]\d{0,3})(?:,([1-9]\d{0,3}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise JobError(f"replicas: must be MIN or MIN,MAX, whole numbers from 1 on, not {shown(text)}")
-    return Scale(int(match[1]), int(match[2] or match[1]))
+        raise JobError(f"replicas: must be MIN or MIN,MAX, whole numbers from 1 on, not {quoted(text)}")
+    return ReplicaCount(int(match[1]), int(match[2] or match[1]))

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.runtime.shipping import SECRET, THE_RUN, Listing, travelling_folder
-from landscape.core.errors import JobError, flat, shown
+from cluster.runtime.shipping import SECRET, THE_RUN, SentFiles, travelling_folder
+from landscape.core.errors import JobError, flat, quoted
 from landscape.job.job import Job
 
 LOOK_SECONDS = 180.0
@@ -108,7 +108,7 @@ def _read_report(report: Path) -> Seen | None:
         return None
 
 
-def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
+def compare(seen: Seen, listing: SentFiles, run: str) -> list[str]:
     """The files that were opened here and will be missing on the cluster, a warning for each kind.
 
     Raises:
@@ -131,7 +131,7 @@ def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
             (secret if why == SECRET else stay).append(name)
     if stay:
         why = listing.why_omitted(stay[0])
-        asked = " ".join(f"--include {shown(name)}" for name in _few(_gathered(stay)))
+        asked = " ".join(f"--include {quoted(name)}" for name in _few(_gathered(stay)))
         raise JobError(
             f"problem: the job opens {_named(stay)}, which would not travel ({why}); "
             f"say {asked}, or --no-look to send it as it is"
@@ -163,4 +163,4 @@ def _few(names: Iterable[str]) -> list[str]:
 
 def _named(names: list[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more files" if len(names) > MOST_NAMED else ""
-    return ", ".join(shown(name) for name in _few(names)) + more
+    return ", ".join(quoted(name) for name in _few(names)) + more

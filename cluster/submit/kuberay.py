@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import yaml
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Words
-from cluster.runtime.shipping import LEAVES, Listing, read_file
+from cluster.runtime.shipping import LEAVES, SentFiles, read_file
 from cluster.submit.options import SubmitOptions, folder_listing, named_files, tell_files
 from cluster.submit.slurm import job_state
 from cluster.submit.submission import (
@@ -29,10 +30,9 @@ from cluster.submit.submission import (
     command,
     first_line,
     next_attempt,
-    quoted,
     tool_missing,
 )
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 from landscape.model.packed_file import names_a_file, onnx_files
 
 # ----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def parse_selector(given: list[str] | None) -> dict[str, str]:
     for each in given or []:
         key, equals, value = each.partition("=")
         if not key or not equals:
-            raise JobError(f"selector: must be key=value, a label of the nodes, not {shown(each)}")
+            raise JobError(f"selector: must be key=value, a label of the nodes, not {quoted(each)}")
         found[key] = value
     return found
 
@@ -90,7 +90,7 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
         if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
             raise JobError(
                 f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
-                f"not {shown(each)}"
+                f"not {quoted(each)}"
             )
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         found.append({"key": key, **match, **({"effect": effect} if effect else {})})
@@ -107,14 +107,15 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
         return run
     if claim is None:
         raise JobError(
-            f"run: {shown(run)} would lie in a pod and be lost with it; give a volume with --claim, or a URL with --run"
+            f"run: {quoted(run)} would lie in a pod and be lost with it; give a volume with --claim, or a URL with "
+            "--run"
         )
     path = Path(run.removeprefix("file://"))
     if not path.is_absolute():
         return str(Path(mount) / path.name)
     if not path.is_relative_to(mount):
         raise JobError(
-            f"run: {shown(run)} lies outside the claim's mount {shown(mount)}; "
+            f"run: {quoted(run)} lies outside the claim's mount {quoted(mount)}; "
             f"give --run {mount}/{path.name} or --mount"
         )
     return str(path)
@@ -182,7 +183,7 @@ _Dumper.add_representer(str, _block)
 def _check(submission: Submission, options: KubeRayOptions) -> None:
     if len(submission.id) > LONGEST_NAME:
         raise JobError(
-            f"name: {shown(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
+            f"name: {quoted(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
         )
     if submission.workers is None:
         raise JobError("workers: KubeRay must be told how many pods; say --workers N, or workers: in the job file")
@@ -216,7 +217,7 @@ def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRa
         "kind": "RayJob",
         "metadata": metadata,
         "spec": {
-            "entrypoint": quoted(command(submission, f"{JOB_FOLDER}/{submission.file}")),
+            "entrypoint": shlex.join(command(submission, f"{JOB_FOLDER}/{submission.file}")),
             "runtimeEnvYAML": yaml.safe_dump({"env_vars": DRIVER_ENVIRONMENT}),
             "backoffLimit": RETRIES,
             "shutdownAfterJobFinishes": True,
@@ -324,7 +325,7 @@ LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its name
 NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
 
 
-def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: Listing | None = None) -> dict[str, bytes]:
+def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentFiles | None = None) -> dict[str, bytes]:
     """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
 
     Not the whole folder, as a manifest is kept and shown in places where its other files have no business.
@@ -344,13 +345,13 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: Listi
 
     for name, why in sorted(listing.omitted.items()):
         if why == LEAVES and name.endswith(".py") and "/" not in name:
-            raise JobError(f"job: {shown(name)} is a link that leaves the job file's folder; copy in what it names")
+            raise JobError(f"job: {quoted(name)} is a link that leaves the job file's folder; copy in what it names")
     chosen = {name: each for name, each in sorted(listing.files.items()) if carried(name)}
     size = sum(each.size for each in chosen.values())
     if size > LARGEST_FILES:
         largest = max(chosen.values(), key=lambda each: each.size)
         raise JobError(
-            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({shown(largest.name)} alone "
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({quoted(largest.name)} alone "
             f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
         )
     root = listing.folder.resolve()
@@ -424,7 +425,7 @@ def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:
         found = json.loads(answer)
         status = found.get("status", {})
     except (ValueError, AttributeError):
-        raise LandscapeError(f"status: kubectl answers something else than a RayJob: {shown(answer)}") from None
+        raise LandscapeError(f"status: kubectl answers something else than a RayJob: {quoted(answer)}") from None
     state = status.get("jobStatus") or status.get("jobDeploymentStatus") or "PENDING"
     since = status.get("endTime") or status.get("startTime") or found.get("metadata", {}).get("creationTimestamp")
     return job_state(

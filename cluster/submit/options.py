@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from cluster.runtime.logs import as_json, write_remark, write_remark_lines
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Words
-from cluster.runtime.shipping import Listing, callback_files, is_packed, list_folder, packed_listing
+from cluster.runtime.shipping import SentFiles, callback_files, is_packed, list_folder, packed_listing
 from cluster.submit.submission import SentTraining, Work, has_files
-from landscape.core.errors import Interrupted, JobError, shown
+from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate
 from landscape.job.job import Job
 
@@ -58,7 +58,7 @@ class SubmitOptions:
             gpus_per_worker=job.num_gpus if self.gpus_per_worker is None else self.gpus_per_worker,
         )
 
-    def look(self, job: Work, file: Path, run: str, listing: Listing | None = None) -> None:
+    def look(self, job: Work, file: Path, run: str, listing: SentFiles | None = None) -> None:
         """Try out the job here, and compare what its callback opens with what travels (no listing: all is there).
 
         Raises:
@@ -88,7 +88,7 @@ class SubmitOptions:
         return 2 if self.gpus_per_worker else job.threads or 1
 
 
-def tell_files(listing: Listing, everything: bool) -> None:
+def tell_files(listing: SentFiles, everything: bool) -> None:
     """Say which files are sent and which are not: file by file, or in one line what somebody might miss."""
     from cluster.runtime.shipping import listing_lines, omitted_line
 
@@ -169,7 +169,7 @@ def refuse_missing_files(job: Work) -> None:
     """
     for name in () if is_packed(job.folder) else _relative_files(job):
         if not Path(locate(name, job.folder)).is_file():
-            raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
+            raise JobError(f"job: the file {quoted(name)} does not exist in {quoted(str(job.folder))}; mend its path")
 
 
 def refuse_files_left_behind(job: Work) -> None:
@@ -186,13 +186,13 @@ def refuse_files_left_behind(job: Work) -> None:
     for run in named_runs(job):
         if "://" not in run and not Path(run).is_absolute():
             raise JobError(
-                f"job: run {shown(run)} is not sent with the job; name it by an absolute path that every node sees, or "
-                "by a URL"
+                f"job: run {quoted(run)} is not sent with the job; name it by an absolute path that every node sees, "
+                "or by a URL"
             )
     for name in _relative_files(job):
         if not Path(locate(name, job.folder)).resolve().is_relative_to(folder):
             raise JobError(
-                f"job: {shown(name)} lies outside the job file's folder, which is what is shipped; "
+                f"job: {quoted(name)} lies outside the job file's folder, which is what is shipped; "
                 "move it in, or name it by an absolute path that every node sees"
             )
     refuse_missing_files(job)
@@ -203,7 +203,7 @@ def _relative_files(job: Work) -> list[str]:
     return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
 
 
-def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ()) -> SentFiles:
     """The listing of the job's folder; the job file, the callback and the files that the job names are always sent.
 
     A recipe that is trained is installed there: nothing travels but what is included.
@@ -216,7 +216,7 @@ def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ())
     refuse_files_left_behind(job)
     named = [os.path.relpath(locate(name, job.folder), job.folder) for name in _relative_files(job)]
     if not has_files(job):
-        included = list_folder(job.folder, run, include, []) if include else Listing(job.folder)
+        included = list_folder(job.folder, run, include, []) if include else SentFiles(job.folder)
         return included.only([name for name in included.files if _is_below(name, include)], "not asked for")
     own = [] if isinstance(job, SentTraining) else [file.name]
     return list_folder(job.folder, run, include, [*own, *callback_files(job), *named])

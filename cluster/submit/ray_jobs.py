@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.runtime.logs import LONGEST_LINE, in_environment, take_over, write_remark
 from cluster.runtime.options import Flag
-from cluster.runtime.shipping import Listing, archived
+from cluster.runtime.shipping import SentFiles, archived
 from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
 from cluster.submit.slurm import job_state
 from cluster.submit.submission import (
@@ -31,7 +32,6 @@ from cluster.submit.submission import (
     command,
     first_line,
     plain_address,
-    quoted,
     recall,
     remember,
 )
@@ -43,7 +43,7 @@ from landscape.core.errors import (
     NotFoundError,
     masked,
     printable,
-    shown,
+    quoted,
 )
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def dashboard_address(given: str | None) -> str:
     address = given or surrounding_address() or DEFAULT_ADDRESS
     parts = urlsplit(address)
     if parts.query or parts.fragment:
-        raise JobError(f"address: must be a URL without '?' and '#', not {shown(address)}; leave out what follows")
+        raise JobError(f"address: must be a URL without '?' and '#', not {quoted(address)}; leave out what follows")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise JobError(
-            f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {shown(address)}; "
+            f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {quoted(address)}; "
             "host:port of a head node serves `landscape run --address` only"
         )
     return address.rstrip("/")
@@ -105,17 +105,17 @@ def translated_errors(address: str, job: str = "") -> Iterator[None]:
     try:
         yield
     except AuthenticationError:
-        raise wrong_token(f"the dashboard at {shown(address)}") from None
+        raise wrong_token(f"the dashboard at {quoted(address)}") from None
     except (ConnectionError, requests.exceptions.RequestException) as error:
         kept = "; what the job has done is kept: the same command goes on" if job else ""
         raise ClusterUnreachableError(_unreachable(address, str(error)) + kept) from None
     except RuntimeError as error:
         if "status code 404" in str(error) or "does not exist" in str(error):
             raise NotFoundError(
-                f"no job {shown(job)} at {shown(address)}, the only address that was asked; give the --address that it "
-                "was sent to, or, where this head was started anew and has forgotten it, submit it again: it goes on"
+                f"no job {quoted(job)} at {quoted(address)}, the only address that was asked; give the --address that "
+                "it was sent to, or, where this head was started anew and has forgotten it, submit it again: it goes on"
             ) from None
-        raise LandscapeError(f"the cluster at {shown(address)} refuses: {first_line(str(error))}") from error
+        raise LandscapeError(f"the cluster at {quoted(address)} refuses: {first_line(str(error))}") from error
 
 
 def _host_port(address: str) -> tuple[str, int]:
@@ -134,7 +134,7 @@ def _unreachable(address: str, cause: str) -> str:
     said = SYSTEM_ERROR.search(cause)
     why = said[1].lower() if said else "no answer in time" if "timed out" in cause else first_line(cause, 150)
     return (
-        f"address: no Ray dashboard answers at {shown(address)} ({why}); "
+        f"address: no Ray dashboard answers at {quoted(address)} ({why}); "
         "start the head with a dashboard, forward its port, or give --address"
     )
 
@@ -159,13 +159,13 @@ def _refuse_open(address: str) -> None:
 POLL_SECONDS = 0.5
 
 
-def render(submission: Submission, listing: Listing) -> dict[str, Any]:
+def render(submission: Submission, listing: SentFiles) -> dict[str, Any]:
     """The arguments of `JobSubmissionClient.submit_job`, and under `files` what the working directory will hold."""
     # A recipe that is trained needs no files, and Ray takes no empty folder.
     shipped = {"working_dir": str(submission.folder)} if submission.training is None or listing.files else {}
     return {
         "submission_id": submission.id,
-        "entrypoint": quoted(command(submission, submission.file)),
+        "entrypoint": shlex.join(command(submission, submission.file)),
         "runtime_env": {**shipped, "env_vars": dict(DRIVER_ENVIRONMENT)},
         "metadata": {"run": submission.run, "job": submission.base},
         "files": {name: each.size for name, each in sorted(listing.files.items())},
@@ -178,7 +178,7 @@ def attempts(client: Any) -> dict[str, str]:
         return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
 
 
-def send(client: Any, rendered: dict[str, Any], listing: Listing) -> str:
+def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
     """Submit the job with an archive of what is listed; its submission id."""
     given = {name: value for name, value in rendered.items() if name != "files"}
     with archived(listing) as path, translated_errors(client.get_address()):
@@ -408,7 +408,7 @@ def connect_to(identifier: str, address: str | None, allow_open: bool, command: 
         if known is not None or address is not None or surrounding_address():
             raise
         raise NotFoundError(
-            f"no job {shown(identifier)} was sent from here, and at {shown(dashboard_address(None))}, the only "
+            f"no job {quoted(identifier)} was sent from here, and at {quoted(dashboard_address(None))}, the only "
             "address that was asked, nothing answers; give the --address that it was sent to"
         ) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Whole
 from cluster.runtime.shipping import travelling_folder
 from cluster.submit.options import SubmitOptions
-from cluster.submit.submission import SentJob, Submission, command, first_line, quoted, tool_missing
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, shown
+from cluster.submit.submission import SentJob, Submission, command, first_line, tool_missing
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, quoted
 
 if TYPE_CHECKING:
     from cluster.submit.submission import Work
@@ -88,7 +89,7 @@ def _refuse_phrases(options: SlurmOptions) -> None:
     """
     for name, value in asdict(options).items():
         if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
-            raise JobError(f"{name}: must be one word of sbatch's, not {shown(value)}")
+            raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
 
 
 def _header(submission: Submission, options: SlurmOptions, share: NodeShare) -> str:
@@ -198,7 +199,7 @@ workers=$!
 
 
 def _driver(submission: Submission, attached: bool) -> str:
-    words = quoted(command(submission, str(submission.folder / submission.file), None))
+    words = shlex.join(command(submission, str(submission.folder / submission.file), None))
     address = ' --address "$ip:$port"' if attached else ""
     return f"""{words}{address} &
 driver=$!
@@ -343,7 +344,7 @@ class SlurmTarget:
         if asked.include:
             raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
         if asked.dry_run:
-            folder = shown(str(travelling_folder(job.folder)))
+            folder = quoted(str(travelling_folder(job.folder)))
             write_remark(f"nothing travels: the nodes read {folder} itself, and must see it under this name")
         asked.look(job, file, submission.run)
         if asked.dry_run:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import checked_workers
 from landscape.core.digests import digest
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import folder_of_user
 from landscape.core.folders import locate
 
@@ -164,7 +163,7 @@ def checked_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
         raise JobError(
             f"name: must be lower-case letters, digits and '-', at most {LONGEST_NAME} (Kubernetes takes no other), "
-            f"not {shown(name)}"
+            f"not {quoted(name)}"
         )
     return name
 
@@ -205,11 +204,6 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
     if submission.log_format != "text":
         words += ["--log-format", submission.log_format]
     return [*words, *(training.options if training else ())]
-
-
-def quoted(words: Iterable[str]) -> str:
-    """Words as one line of shell."""
-    return shlex.join(words)
 
 
 def first_line(text: str, limit: int = 300) -> str:
@@ -308,7 +302,9 @@ def remember(identifier: str, job: SentJob) -> None:
             _write(file, dict(list(jobs.items())[-MOST_JOBS:]))
     except (OSError, Timeout) as error:
         reason = getattr(error, "strerror", None) or "another process holds it"
-        write_remark(f"{identifier} is not remembered in {shown(str(file))} ({reason}); give its --address from now on")
+        write_remark(
+            f"{identifier} is not remembered in {quoted(str(file))} ({reason}); give its --address from now on"
+        )
 
 
 def recall(identifier: str) -> SentJob | None:
@@ -350,7 +346,7 @@ def _read(file: Path) -> dict[str, SentJob]:
 
 
 def _pass_over(file: Path, reason: str) -> dict[str, SentJob]:
-    write_remark(f"the list of sent jobs {shown(str(file))} is passed over: {reason}")
+    write_remark(f"the list of sent jobs {quoted(str(file))} is passed over: {reason}")
     return {}
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from cluster.runtime.console import forgiving
-from landscape.core.errors import NotFoundError, shown
-from landscape.core.files import Folder, Log
+from landscape.core.errors import NotFoundError, quoted
+from landscape.core.files import Folder, LineLog
 from landscape.core.folders import open_folder
 from landscape.model.run_files import read_launch
 
@@ -50,10 +50,10 @@ def read_log(run: str, rank: int) -> str:
     content = folder.read(log_path(rank))
     if content is None:
         if not folder.exists():
-            raise NotFoundError(f"run {shown(run)} does not exist; look with landscape list, or give another")
+            raise NotFoundError(f"run {quoted(run)} does not exist; look with landscape list, or give another")
         ranks = sorted(int(match[1]) for match in map(NAME.fullmatch, folder.names(FOLDER)) if match)
         known = f"it has logs of ranks {', '.join(map(str, ranks))}" if ranks else "no training has logged there yet"
-        raise NotFoundError(f"rank: run {shown(run)} has no log of rank {rank}; {known}")
+        raise NotFoundError(f"rank: run {quoted(run)} has no log of rank {rank}; {known}")
     return content.decode(errors="replace")
 
 
@@ -77,7 +77,8 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
             launch = read_launch(run)
             if launch is not None and rank >= launch.workers:
                 raise NotFoundError(
-                    f"rank: must be below {launch.workers}, the workers that run {shown(run)} is trained by, not {rank}"
+                    f"rank: must be below {launch.workers}, the workers that run {quoted(run)} is trained by, not "
+                    f"{rank}"
                 ) from None
             part = b""
         written += len(part)
@@ -139,7 +140,7 @@ def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
     thread.join(2 * SYNC_SECONDS)
 
 
-def _pass_on(reader: int, log: Log) -> None:
+def _pass_on(reader: int, log: LineLog) -> None:
     with open(reader, "rb") as lines:
         last = time.monotonic()
         for line in lines:

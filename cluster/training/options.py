@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.job.reading import NotYaml, parse_yaml
 from landscape.problem.callback import import_callback
 from landscape.problem.user_code import INSTALLED, PACKAGE, STANDARD
@@ -77,15 +77,15 @@ def named_function(function: str | TrainFunction, folder: Path | None = None) ->
     """
     here = (folder or Path.cwd()).absolute()
     if not here.is_dir():
-        raise JobError(f"folder: must be a folder, not {shown(str(folder))}; leave it out for the current directory")
+        raise JobError(f"folder: must be a folder, not {quoted(str(folder))}; leave it out for the current directory")
     if isinstance(function, str):
         if ":" not in function and function not in RECIPES:
             raise JobError(
-                f"recipe: must be a recipe or module:function, not {shown(function)}; {nearest(function, RECIPES)}"
+                f"recipe: must be a recipe or module:function, not {quoted(function)}; {nearest(function, RECIPES)}"
             )
         return NamedFunction(function, function, here)
     if not callable(function):
-        raise JobError(f"function: must be a recipe, 'module:function' or a function, not {shown(function)}")
+        raise JobError(f"function: must be a recipe, 'module:function' or a function, not {quoted(function)}")
     named = _by_name(function)
     if named is not None:
         return NamedFunction(named[0], named[0], named[1])
@@ -167,7 +167,7 @@ def _spelled(default: Any) -> str:
         return "none"
     if isinstance(default, (tuple, list)):
         return ",".join(map(_spelled, default))
-    return str(default).lower() if isinstance(default, bool) else shown(default)
+    return str(default).lower() if isinstance(default, bool) else quoted(default)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def read_words(words: Sequence[str]) -> dict[str, str]:
     while left:
         word = left.pop(0)
         if not word.startswith("--") or word == "--":
-            raise JobError(f"train: {shown(word)} belongs to no option; write --NAME {shown(word)}")
+            raise JobError(f"train: {quoted(word)} belongs to no option; write --NAME {quoted(word)}")
         written, equals, value = word.removeprefix("--").partition("=")
         name = written.replace("-", "_")
         if not equals:
@@ -326,7 +326,7 @@ def _checked(name: str, value: Any, kind: Any, texts: bool) -> Any:
         converted = isinstance(value, (list, tuple, dict)) or Path in _alternatives(kind)
         return adapter.validate_python(value, strict=not converted)
     except ValidationError:
-        raise JobError(f"{name}: must be {_words(kind)}, not {shown(value)}") from None
+        raise JobError(f"{name}: must be {_words(kind)}, not {quoted(value)}") from None
 
 
 def _read(name: str, text: str, kind: Any) -> Any:

@@ -22,7 +22,7 @@ from cluster.runtime.options import checked_workers
 from cluster.training.logs import logging_rank
 from cluster.training.options import NamedFunction
 from cluster.training.report import KEPT, PACE, REMARK, STARTED, SUMMARY
-from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.folders import locate, open_folder
 from landscape.core.lock import TRAINING_CARD
 from landscape.core.validation import gpus
@@ -213,7 +213,7 @@ class PacedTraining(Training):
 
     def _load(self, objects: dict[str, Any], last: Checkpoint) -> None:
         """As `Training._load`; what another function has trained is refused, or gone on with, in words that say so."""
-        told = f"run {shown(str(self.run))} was trained by {self._former}"
+        told = f"run {quoted(str(self.run))} was trained by {self._former}"
         try:
             super()._load(objects, last)
         except JobError as error:
@@ -385,7 +385,7 @@ def _refuse_unshared(plan: RankPlan) -> None:
     """
     if plan.card and "://" not in plan.run and open_folder(plan.run).read(TRAINING_CARD) != plan.card:
         raise JobError(
-            f"run: {shown(plan.run)} is not the same folder on every node of the cluster; name one that all nodes "
+            f"run: {quoted(plan.run)} is not the same folder on every node of the cluster; name one that all nodes "
             "share, or a URL"
         )
 

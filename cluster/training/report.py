@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.runtime.logs import write_remark
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.store.state import finite
 
 # ----------------------------------------------------------------------------------------------------
@@ -148,10 +148,10 @@ def result_text(result: TrainingResult) -> str:
     """The result in a line or two: what this start did, and what the run has where an earlier start did a part."""
     whole = _done(result.total_epochs, result.total_steps)
     if not result.steps:
-        return f"{shown(result.run)}: nothing was left to do" + (f" after {whole}" if result.total_steps else "")
+        return f"{quoted(result.run)}: nothing was left to do" + (f" after {whole}" if result.total_steps else "")
     loss = "" if result.loss is None else f", loss {result.loss:.4f} over its last epoch"
     pace = result.samples_per_second
-    text = f"{shown(result.run)}: {_done(result.epochs, result.steps)}{loss}; {_counted(result.workers, 'worker')}"
+    text = f"{quoted(result.run)}: {_done(result.epochs, result.steps)}{loss}; {_counted(result.workers, 'worker')}"
     if pace is not None:
         text += f", {pace:,.0f} samples/s"
     if result.total_steps > result.steps:

@@ -25,7 +25,7 @@ from cluster.runtime.session import ray_session, supply
 from cluster.training.options import TrainFunction, checked_options, named_function, parameters_of
 from cluster.training.rank import RankFailed, TrainingJob, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
-from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, shown, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted, stage
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
 from landscape.model.run_files import (
@@ -281,7 +281,7 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
             except RankFailed as failed:
                 raise failed.as_error() from failed.__cause__
             except KeyboardInterrupt:
-                raise Interrupted(f"run {shown(job.run_path)} is interrupted; the same command goes on") from None
+                raise Interrupted(f"run {quoted(job.run_path)} is interrupted; the same command goes on") from None
     return result_of(job.run_path, report.ranks)
 
 
@@ -407,7 +407,7 @@ def measure_scaling(
             train_on_ray(plan, placement, report, signalled)
             if not report.ranks or not report.ranks[0]["step_seconds"]:
                 raise LandscapeError(
-                    f"measure_workers: {shown(job.what.name)} ended before a step was measured; "
+                    f"measure_workers: {quoted(job.what.name)} ended before a step was measured; "
                     f"have it take more than {WARM_STEPS} steps"
                 )
             measured.append(report.ranks)

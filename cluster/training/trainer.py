@@ -26,7 +26,7 @@ from cluster.runtime.placement import Placement, explain_placement
 from cluster.runtime.session import private_ray_ended, refuse_dead_ray, supply
 from cluster.training.rank import PeerLost, RankFailed, RankPlan, run_rank
 from cluster.training.report import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
-from landscape.core.errors import Interrupted, LandscapeError, one_line, shown
+from landscape.core.errors import Interrupted, LandscapeError, one_line, quoted
 from landscape.core.folders import open_folder
 from landscape.model.run_files import checkpoint_numbers
 
@@ -61,7 +61,7 @@ def train_on_ray(
             while fitting.runs(LOOK_SECONDS):
                 watch.look()
                 if stop():
-                    raise Interrupted(f"run {shown(plan.run)} is interrupted; the same command goes on")
+                    raise Interrupted(f"run {quoted(plan.run)} is interrupted; the same command goes on")
             watch.look()
             fitting.check()
         finally:
@@ -270,7 +270,7 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
         since = self._since(last)
         if self._losses >= MOST_LOSSES:
             raise RankFailed(
-                f"train: {what}, {self._losses} times since {since}; see landscape logs {shown(self._run)} --rank 0, "
+                f"train: {what}, {self._losses} times since {since}; see landscape logs {quoted(self._run)} --rank 0, "
                 "and whether there is memory enough; the same command goes on"
             )
         self._tell(LOST, text=f"{what}; going on from {since}")

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from landscape.compute.executor import AtPoints, Calculators, here, setting_of
+from landscape.compute.executor import AtPoints, Executors, here, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded import Callback, recorded_job
 from landscape.compute.tasks import LayersAt
-from landscape.core.errors import JobError, flat, shown
+from landscape.core.errors import JobError, flat, quoted
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
-from landscape.model.layer_rules import RULES, Finding, Tensors, asked_rules
-from landscape.model.layer_statistics import Statistics
-from landscape.model.layer_watch import Layer
+from landscape.model.layer_rules import RULES, LayerFinding, Tensors, asked_rules
+from landscape.model.layer_statistics import ValueStatistics
+from landscape.model.layer_watch import WatchedLayer
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE
@@ -55,12 +55,12 @@ class Inspection:
     origin_loss: float
     here: LayersSeen
     origin: LayersSeen
-    findings: tuple[Finding, ...]
-    at_origin: tuple[Finding, ...]
+    findings: tuple[LayerFinding, ...]
+    at_origin: tuple[LayerFinding, ...]
     thresholds: dict[str, float]
 
     @property
-    def first(self) -> Finding | None:
+    def first(self) -> LayerFinding | None:
         """What the first layer that breaks has: of those that hold at the origin, where there is one."""
         known = {(each.layer, each.rule) for each in self.at_origin}
         new = [each for each in self.findings if (each.layer, each.rule) not in known]
@@ -76,7 +76,7 @@ def inspect_point(
     rules: Any = None,
     problem: Callback | None = None,
     folder: Path | None = None,
-    calculator: Calculators = HERE,
+    executor: Executors = HERE,
 ) -> Inspection:
     """Say which layer of the network goes wrong first at a point of a landscape, and how; nothing is written.
 
@@ -86,7 +86,7 @@ def inspect_point(
         rules: names of rules, or {name: threshold}; default: all with their defaults.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        calculator: gives who answers; default: this process.
+        executor: gives who answers; default: this process.
 
     Raises:
         NotFoundError: there is no such run or landscape.
@@ -97,7 +97,7 @@ def inspect_point(
     targets = {RULES[name].target for name in thresholds}
     if targets == {"changes"}:
         raise JobError(
-            f"rules: must name rules of weights, outputs or gradients, not {shown(rules)}; a point is no step"
+            f"rules: must name rules of weights, outputs or gradients, not {quoted(rules)}; a point is no step"
         )
     gradients = gradients or not targets & {"weights", "outputs"}
     seen_here = {"weights", "outputs", *(["gradients"] if gradients else [])}
@@ -110,7 +110,7 @@ def inspect_point(
     landscape = prepared.landscapes[0]
     refuse_too_far("at", point, landscape.plan.precision)
     setting, origin = setting_of(landscape), (0.0,) * len(axes)
-    with calculator(prepared, landscape, EVALUATIONS) as answers:
+    with executor(prepared, landscape, EVALUATIONS) as answers:
         # The layers first: where user code raises they say in which one.
         seen = answers.ask(setting, [LayersAt(each, gradients) for each in dict.fromkeys((point, origin))])
         (values,) = answers.ask(setting, [AtPoints(np.array([point, origin], np.float64))])
@@ -130,7 +130,7 @@ def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
     """
     point = tuple(at)
     if not all(is_number(each) for each in point):
-        raise JobError(f"at: must be finite numbers, not {shown(list(point))}")
+        raise JobError(f"at: must be finite numbers, not {quoted(list(point))}")
     if len(point) != len(axes):
         raise JobError(f"at: must have a number for each of the axes {', '.join(axes)}, not {len(point)}")
     return tuple(map(float, point))
@@ -227,13 +227,13 @@ def _verdict(found: Inspection) -> list[str]:
     return lines
 
 
-def _born(seen: LayersSeen, finding: Finding) -> dict[str, str]:
+def _born(seen: LayersSeen, finding: LayerFinding) -> dict[str, str]:
     """The operation that made the first value that is not finite, where the finding is of such values."""
     layer = next((each for each in seen.layers if each.name == finding.layer), None)
     return {"operation": layer.born} if layer is not None and layer.born and "overflow" in finding.rule else {}
 
 
-def _table(title: str, rows: Sequence[tuple[str, Statistics, Statistics | None]]) -> list[str]:
+def _table(title: str, rows: Sequence[tuple[str, ValueStatistics, ValueStatistics | None]]) -> list[str]:
     cells = [(title, *COLUMNS), *((flat(name, LONGEST_NAME), *_cells(now, before)) for name, now, before in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -243,13 +243,13 @@ def _table(title: str, rows: Sequence[tuple[str, Statistics, Statistics | None]]
     return lines
 
 
-def _cells(now: Statistics, before: Statistics | None) -> tuple[str, ...]:
+def _cells(now: ValueStatistics, before: ValueStatistics | None) -> tuple[str, ...]:
     numbers = (now.low, now.high, now.mean, now.spread)
     ratio = math.nan if before is None or not before.magnitude else now.magnitude / before.magnitude
     return (*map(_number, numbers), _share(now, now.zeros), _share(now, now.not_finite), _number(ratio))
 
 
-def _share(known: Statistics, count: int) -> str:
+def _share(known: ValueStatistics, count: int) -> str:
     return "0" if not count else f"{100 * known.share(count):.3g} %"
 
 
@@ -257,11 +257,11 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3g}"
 
 
-def _named(layer: Layer) -> str:
+def _named(layer: WatchedLayer) -> str:
     return layer.name if layer.kind == "operation" else f"{layer.name} ({layer.kind})"
 
 
-def _plain_layer(layer: Layer) -> dict[str, Any]:
+def _plain_layer(layer: WatchedLayer) -> dict[str, Any]:
     return {
         "name": layer.name,
         "kind": layer.kind,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from landscape import __version__
 from landscape.analysis.quantised_steps import (
     PATCH_CHANGES,
-    Patch,
+    LossPatch,
     Steps,
     fine_enough,
     in_double,
@@ -25,12 +25,12 @@ from landscape.analysis.quantised_steps import (
     points_of_line,
     rows_of_patch,
 )
-from landscape.compute.executor import AtPoints, Calculator, Calculators, Setting, here, setting_of
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, here, setting_of
 from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_job
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
 from landscape.core.quantisation import MOST_BITS, Quantisation
@@ -105,8 +105,8 @@ def _missing(text: str) -> LandscapeError:
     run, colon, name = text.rpartition(":")
     known = landscape_names(open_folder(run).name) if colon and run and open_folder(run).exists() else []
     if known:
-        return NotFoundError(f"landscape {shown(name)} is not in run {shown(run)}; {nearest(name, known)}")
-    return JobError(f"compare: must be two landscapes or two sets of weights, RUN:NAME each, not {shown(text)}")
+        return NotFoundError(f"landscape {quoted(name)} is not in run {quoted(run)}; {nearest(name, known)}")
+    return JobError(f"compare: must be two landscapes or two sets of weights, RUN:NAME each, not {quoted(text)}")
 
 
 def refuse_apart(first: Side, second: Side) -> None:
@@ -119,7 +119,7 @@ def refuse_apart(first: Side, second: Side) -> None:
     records = [side.store.record for side in (first, second)]
     for side, record in zip((first, second), records, strict=True):
         if record.is_imported or record.identity is None:
-            raise JobError(f"landscape {shown(side.name)} was computed by no job, and what it is of is not known")
+            raise JobError(f"landscape {quoted(side.name)} was computed by no job, and what it is of is not known")
     one, two = (record.identity for record in records if record.identity is not None)
     like = f"compute the second one with `like: {first.name}`"
     like += "" if first.path == second.path else f", in the run {first.run}"
@@ -155,7 +155,7 @@ def _same_points(first: Side, second: Side) -> bool:
     for side in (first, second):
         grid = side.store.grid()
         if grid is None:
-            raise LandscapeError(f"landscape {shown(side.name)}: its coordinates are damaged; its job mends them")
+            raise LandscapeError(f"landscape {quoted(side.name)}: its coordinates are damaged; its job mends them")
         grids.append(grid.coordinates)
     return len(grids[0]) == len(grids[1]) and all(map(np.array_equal, *grids))
 
@@ -194,7 +194,7 @@ class AtBits:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class QuantisedComparison:
     """What was found; arrays over the grid, NaN where not known.
 
     Attributes:
@@ -215,7 +215,7 @@ class Comparison:
     bits: tuple[AtBits, ...] = ()
     quantise: Quantisation | None = None
     steps: Steps | None = None
-    patch: Patch | None = None
+    patch: LossPatch | None = None
     evaluations: int = 0
 
     @property
@@ -232,9 +232,9 @@ def compare_landscapes(
     *,
     problem: Callback | None = None,
     folder: Path | None = None,
-    calculator: Calculators = HERE,
+    executor: Executors = HERE,
     tell: Callable[[str], None] = lambda line: None,
-) -> Comparison:
+) -> QuantisedComparison:
     """Compare two landscapes of one plane and the same samples; reads both runs, and writes nothing.
 
     Args:
@@ -258,7 +258,7 @@ def compare_landscapes(
         _refuse_patch(quantise, len(first.store.shape))
     # Of each the origin too, for the rise; of a patch once for all of its points.
     cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
-    with calculator(prepared[0], landscapes[0], cost) as answers:
+    with executor(prepared[0], landscapes[0], cost) as answers:
         asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
         return asker.compare(first, second, stored, spots, quantise, widths, lines, asked.patch)
 
@@ -292,15 +292,15 @@ def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
 @dataclass
 class _Asker:
     prepared: PreparedJob
-    calculator: Calculator
-    settings: Sequence[Setting]
+    executor: Executor
+    settings: Sequence[EvaluationSetting]
     tell: Callable[[str], None]
     evaluations: int = 0
 
     def compare(
         self, first: Side, second: Side, stored: bool, spots: NDArray[np.int64], quantise: Quantisation | None,
         widths: Sequence[int], lines: int, side: int,
-    ) -> Comparison:  # fmt: skip
+    ) -> QuantisedComparison:  # fmt: skip
         one, two = first.surface, second.surface
         unpaired = np.hypot(*(np.asarray(each.observables["loss_stderr"], np.float64) for each in (one, two)))
         if stored:
@@ -319,14 +319,14 @@ class _Asker:
         steps = self._steps(quantise, lines, one.axes[0].name) if quantise is not None and lines else None
         patch = self._patch(quantise, side, [axis.name for axis in one.axes]) if quantise is not None and side else None
         difference = np.asarray(two.loss, np.float64) - np.asarray(one.loss, np.float64)
-        return Comparison(
+        return QuantisedComparison(
             first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, patch,
             self.evaluations,
         )  # fmt: skip
 
     def _pairs(self, points: Floats) -> Pairs:
         self.evaluations += 2 * len(points)
-        return evaluated(self.calculator, self.settings, points, self.prepared.problem.observe)
+        return evaluated(self.executor, self.settings, points, self.prepared.problem.observe)
 
     def _curve(
         self, quantise: Quantisation | None, widths: Sequence[int], axes: int
@@ -337,11 +337,11 @@ class _Asker:
         origin, factors = np.zeros((1, axes)), terms_of(self.prepared.problem.observe) or {}
         own = self.settings[1] if self.settings[1].plan.quantise is not None else self.settings[0]
         self.evaluations += 1 + len(widths)
-        (plain,) = answers_at(self.calculator, replace(own, plan=own.plan.rounding(None)), origin)
+        (plain,) = answers_at(self.executor, replace(own, plan=own.plan.rounding(None)), origin)
         found = []
         for bits in widths:
             setting = replace(own, plan=own.plan.rounding(replace(quantise, bits=bits)))
-            (values,) = answers_at(self.calculator, setting, origin)
+            (values,) = answers_at(self.executor, setting, origin)
             numbers = {name: float(mean[0]) for name, mean in values.mean.items()}
             stderr = float(of_pair(plain, values, factors)[0])
             found.append(AtBits(bits, numbers, numbers["loss"] - float(plain.mean["loss"][0]), stderr))
@@ -353,12 +353,12 @@ class _Asker:
         points = points_of_line(length, count, len(own.directions))
         self.evaluations += 2 * count
         losses = [
-            np.concatenate([values.mean["loss"] for values in answers_at(self.calculator, setting, points)])
+            np.concatenate([values.mean["loss"] for values in answers_at(self.executor, setting, points)])
             for setting in _both(in_double(own))
         ]
         return Steps(axis, points[:, 0], *losses)
 
-    def _patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> Patch:
+    def _patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> LossPatch:
         own, number = self._rounded(quantise), 2 * count**2 + 2
         lengths = [
             length_with_changes(
@@ -382,17 +382,17 @@ class _Asker:
                 self.tell(f"patch: about {duration(left)} left")
             found.append(np.stack([first[1], *self._losses(setting, rows[1:])]))
             origin.append(float(first[0][0]))
-        return Patch((names[0], names[1]), at, found[0], found[1], (origin[0], origin[1]), precision)
+        return LossPatch((names[0], names[1]), at, found[0], found[1], (origin[0], origin[1]), precision)
 
-    def _losses(self, setting: Setting, rows: Sequence[Floats]) -> list[Floats]:
-        answers = self.calculator.ask(setting, [AtPoints(row) for row in rows])
+    def _losses(self, setting: EvaluationSetting, rows: Sequence[Floats]) -> list[Floats]:
+        answers = self.executor.ask(setting, [AtPoints(row) for row in rows])
         return [np.asarray(values.mean["loss"], np.float64) for values in answers]
 
-    def _rounded(self, quantise: Quantisation) -> Setting:
+    def _rounded(self, quantise: Quantisation) -> EvaluationSetting:
         return next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
 
 
-def _both(rounded: Setting) -> tuple[Setting, Setting]:
+def _both(rounded: EvaluationSetting) -> tuple[EvaluationSetting, EvaluationSetting]:
     """That of the network before it is rounded, and after."""
     return replace(rounded, plan=rounded.plan.rounding(None)), rounded
 
@@ -442,7 +442,7 @@ def check_keepable(first: Side, second: Side, steps: int) -> None:
             pass
 
 
-def keep(found: Comparison) -> None:
+def keep(found: QuantisedComparison) -> None:
     """Put the curve over the bits and the steps into the document of the quantised landscape.
 
     What was kept before, over the same samples, and was not asked for now stays.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from landscape.analysis.quantised import AtBits, Comparison
-from landscape.analysis.quantised_steps import CHANGES, PATCH_CHANGES, Patch, Steps
+from landscape.analysis.quantised import AtBits, QuantisedComparison
+from landscape.analysis.quantised_steps import CHANGES, PATCH_CHANGES, LossPatch, Steps
 from landscape.compute.paired import Floats
 from landscape.views.data_files import write_columns
 from landscape.views.draw.comparison import compare
@@ -27,7 +27,7 @@ SAYING = (
 )
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def document(found: QuantisedComparison) -> dict[str, Any]:
     """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
     surface, origin = found.first.surface, found.origin
     steps, patch = found.steps, found.patch
@@ -78,7 +78,7 @@ def document(found: Comparison) -> dict[str, Any]:
     }
 
 
-def lines_of(found: Comparison) -> list[str]:
+def lines_of(found: QuantisedComparison) -> list[str]:
     """The main numbers, for a terminal."""
     origin, samples = found.origin, found.first.surface.record.num_samples
     lines = [
@@ -98,7 +98,7 @@ def lines_of(found: Comparison) -> list[str]:
     return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
 
 
-def tables_of(found: Comparison) -> dict[str, dict[str, Floats]]:
+def tables_of(found: QuantisedComparison) -> dict[str, dict[str, Floats]]:
     """The values as columns of tables, by the names of these; grids with the first axis fastest."""
     surface = found.first.surface
     losses = [np.asarray(side.surface.loss, np.float64) for side in (found.first, found.second)]
@@ -125,7 +125,7 @@ def _on_grid(axes: Mapping[str, Floats]) -> dict[str, Floats]:
     return dict(zip(axes, reversed(grids), strict=True))
 
 
-def _of_patch(patch: Patch) -> str:
+def _of_patch(patch: LossPatch) -> str:
     first, second = (
         f"{name} within ±{at[-1]:.3g}" for name, at in zip(patch.axes, patch.at, strict=True)
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _span(values: Floats) -> str:
     return number(float(np.ptp(known)), 2) if known.size else "–"
 
 
-def _of_grid(found: Comparison) -> Iterator[str]:
+def _of_grid(found: QuantisedComparison) -> Iterator[str]:
     difference = found.difference
     if not np.isfinite(difference).any():
         yield "over the grid: no point has a finite loss in both"
@@ -183,7 +183,7 @@ def line_of_steps(steps: Steps) -> str:
     )
 
 
-def _aligned(found: Comparison) -> Iterator[str]:
+def _aligned(found: QuantisedComparison) -> Iterator[str]:
     names = [name for name in found.plain if name != "loss"]
     rows = [("bits", "loss", *names, "difference")]
     rows += [(str(each.bits), *_values(each, names), _with_error(each.difference, each.stderr)) for each in found.bits]
@@ -220,7 +220,7 @@ TABLE = "csv"
 FORMATS = (*DRAWN, TABLE)
 
 
-def pictures_of(found: Comparison) -> dict[str, Any]:
+def pictures_of(found: QuantisedComparison) -> dict[str, Any]:
     """The figures by the names of their files."""
     sides = (found.first, found.second)
     labels = item_labels([(side.run, side.name) for side in sides])
@@ -249,7 +249,7 @@ def pictures_of(found: Comparison) -> dict[str, Any]:
     return figures
 
 
-def write_pictures(found: Comparison, folder: Path, formats: Sequence[str]) -> list[Path]:
+def write_pictures(found: QuantisedComparison, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write the figures into a folder, and the values as tables where `csv` is among the formats; the paths.
 
     Raises:

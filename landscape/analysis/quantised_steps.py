@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.compute.executor import Setting
+from landscape.compute.executor import EvaluationSetting
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine
 from landscape.core.quantisation import Quantisation
@@ -45,7 +45,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Patch:
+class LossPatch:
     """Both losses on a small patch of the plane around the origin; the first is the network before it is rounded.
 
     Attributes:
@@ -109,7 +109,9 @@ def rows_of_patch(at: tuple[Floats, Floats], axes: int) -> list[Floats]:
     return rows
 
 
-def fine_enough(problem: Problem, setting: Setting, quantise: Quantisation, at: Sequence[Floats]) -> Setting:
+def fine_enough(
+    problem: Problem, setting: EvaluationSetting, quantise: Quantisation, at: Sequence[Floats]
+) -> EvaluationSetting:
     """The setting itself where its arithmetic tells neighbouring points of a patch apart, else that in float64.
 
     In float32 every weight is off by up to 2⁻²⁴ of itself, by which a cut moves; a step between two points has to move
@@ -131,7 +133,7 @@ def _total(state: Mapping[str, Tensor], names: Sequence[str]) -> float:
     return sum(float(state[name].abs().sum(dtype=torch.float64)) for name in names if name in state)
 
 
-def in_double(setting: Setting) -> Setting:
+def in_double(setting: EvaluationSetting) -> EvaluationSetting:
     """The setting in float64 and eagerly, in which single changes of level are not lost among rounding errors."""
     plan = replace(setting.plan, precision="float64", bfloat16_weights=False, engine=Engine())
     return replace(setting, plan=plan)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from landscape.bench.options import Options
+from landscape.bench.options import BenchOptions
 from landscape.bench.yardsticks import (
     EAGER,
     Bare,
@@ -24,7 +24,7 @@ from landscape.bench.yardsticks import (
     Contestant,
     SameEngine,
     Seconds,
-    Setting,
+    SettingWeights,
     bare_observe,
     copy_ceiling,
     distance,
@@ -42,7 +42,7 @@ from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Freedom, Limits, Trial, Tuned
+from landscape.evaluation.tuning.protocol import Limits, Trial, Tuned, TuningScope
 from landscape.evaluation.tuning.search import row_points
 from landscape.evaluation.tuning.trials import measure_point, probe_points
 from landscape.evaluation.tuning.tuning import tune
@@ -117,7 +117,7 @@ TILE_POINTS = 64
 BARE_EVERY = 10  # points of a whole grid per bare pass beside it
 
 
-def bench(job: Job, options: Options) -> dict[str, Any]:
+def bench(job: Job, options: BenchOptions) -> dict[str, Any]:
     """The first landscape of the job, measured; plain data. Nothing is written."""
     prepared = prepare(job)
     landscape = prepared.landscapes[0]
@@ -165,7 +165,7 @@ class _Bench:
     """All engines of one precision. Contestants are named `ours:0`, `forward:0`, `bare:256`, `setting:0`, …"""
 
     def __init__(
-        self, prepared: PreparedJob, landscape: PreparedLandscape, precision: Precision, options: Options
+        self, prepared: PreparedJob, landscape: PreparedLandscape, precision: Precision, options: BenchOptions
     ) -> None:
         self._problem, self._samples, self._grid = prepared.problem, prepared.samples, landscape.grid
         self._origin, self._axes = landscape.origin, [each.tensors for each in landscape.directions]
@@ -219,11 +219,11 @@ class _Bench:
         points, limits, budget = self._grid.points, Limits(), options.search_seconds
         if budget:  # whatever a point costs when it is measured again
             limits = Limits(share=math.inf, shortest=budget, longest=budget)
-        freedom = Freedom(asked, self._job.batch_size is None, 0 if budget == 0 else points)
+        scope = TuningScope(asked, self._job.batch_size is None, 0 if budget == 0 else points)
         if options.engines:
-            freedom, limits = Freedom(self._evaluator.plan.engine, False, 0), Limits()
+            scope, limits = TuningScope(self._evaluator.plan.engine, False, 0), Limits()
         self._report(f"{seconds:.3g} s a point, eager; looking for better engines")
-        return tune(self._evaluator, self._grid, freedom, limits=limits)
+        return tune(self._evaluator, self._grid, scope, limits=limits)
 
     def _rows(self, tuned: Tuned) -> list[_Row]:
         """Plain eager first, then every engine in the batches that suit it best."""
@@ -277,7 +277,7 @@ class _Bench:
             Contestant(f"forward:{k}", forward.run, row.step),
         ]
         if not row.engine.stacks and (row.chosen or row.engine == EAGER):
-            setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
+            setting = SettingWeights(self._problem, plan, self._device, self._origin, self._axes, self._points)
             contestants.append(Contestant(f"setting:{k}", setting.run))
         return contestants
 

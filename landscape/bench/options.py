@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.plan import Engine, Precision
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What is measured, and how long.
 
     Args:
@@ -40,7 +40,7 @@ class Options:
 def options_for(
     precisions: Sequence[str], engines: Sequence[str], rounds: int = 5, *, search: float | None = None,
     quick: bool = False, full: bool = False, report: Report = lambda text: None,
-) -> Options:  # fmt: skip
+) -> BenchOptions:  # fmt: skip
     """The options from words as they are given in a command.
 
     Raises:
@@ -49,7 +49,7 @@ def options_for(
     known = get_args(Precision)
     for each in precisions:
         if each not in known:
-            raise JobError(f"precision: must be one of {', '.join(known)}, not {shown(each)}")
+            raise JobError(f"precision: must be one of {', '.join(known)}, not {quoted(each)}")
     if rounds < 1:
         raise JobError(f"rounds: must be at least 1, not {rounds}")
     try:
@@ -57,5 +57,5 @@ def options_for(
     except ValueError as error:
         raise JobError(f"engine: {error}") from None
     chosen = tuple(each for each in known if each in precisions)
-    options = Options(chosen, parsed, rounds, search_seconds=search, full=full, report=report)
+    options = BenchOptions(chosen, parsed, rounds, search_seconds=search, full=full, report=report)
     return replace(options, slice_seconds=0.05, search_seconds=search or 3.0) if quick else options

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.job.job import Job
 from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
@@ -155,7 +155,7 @@ def synthetic_job(name: str, run: str, samples: int | None = None, size: int = 4
         JobError: there is no model of this name.
     """
     if name not in SYNTHETIC_MODELS:
-        raise JobError(f"recipe: unknown {shown(name)}; {nearest(name, SYNTHETIC_MODELS)}")
+        raise JobError(f"recipe: unknown {quoted(name)}; {nearest(name, SYNTHETIC_MODELS)}")
     count = samples or SYNTHETIC_MODELS[name].samples
     landscapes = [{"name": "bench", "size": size}]
     problem = partial(synthetic_problem, name, count)

@@ -20,14 +20,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from landscape.core.plan import Engine, Plan, Precision, in_float32
-from landscape.evaluation.engines.base import Target, arithmetic, autocast, wait
+from landscape.evaluation.engines.base import RewriteTarget, arithmetic, autocast, wait
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.running_model import layouts_of, make_forward, take_to_type
 from landscape.evaluation.weights import MovingWeights, lay_out, targets_of
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, dense_tensors_in, moved, tensor_bytes
-from landscape.problem.samples import Rows, Samples, as_samples
+from landscape.problem.samples import Samples, TensorSamples, as_samples
 from landscape.problem.supervised import Observe, Supervised
 from landscape.problem.terms import Problem
 
@@ -57,8 +57,8 @@ def batches_for(samples: Samples | Batch, plan: Plan, device: torch.device) -> l
     """The samples on the device in the plan's batches and type; integers stay what they are."""
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
     chosen = as_samples(samples)
-    if isinstance(chosen, Rows):
-        chosen = Rows(moved(chosen.rows, device, dtype))  # one allocation, of which the batches are views
+    if isinstance(chosen, TensorSamples):
+        chosen = TensorSamples(moved(chosen.rows, device, dtype))  # one allocation, of which the batches are views
     return [moved(chosen.batch(*edge), device, dtype) for edge in chosen.edges(plan.batch_size)]
 
 
@@ -127,8 +127,8 @@ class SameEngine:
 def _target(
     model: nn.Module, weights: MovingWeights, observe: Observe, plan: Plan, device: torch.device,
     batches: Sequence[Batch],
-) -> Target:  # fmt: skip
-    return Target(model, ModuleState(model, ()), weights, observe, plan, device, lambda: batches[0])
+) -> RewriteTarget:  # fmt: skip
+    return RewriteTarget(model, ModuleState(model, ()), weights, observe, plan, device, lambda: batches[0])
 
 
 def _stacked(model: nn.Module, directions: Sequence[State], points: int) -> Mapping[str, Tensor]:
@@ -136,7 +136,7 @@ def _stacked(model: nn.Module, directions: Sequence[State], points: int) -> Mapp
     return {name: torch.stack([each] * points) for name, each in moved.items()}
 
 
-class Setting:
+class SettingWeights:
     """The weights of one point after the other, and nothing evaluated."""
 
     def __init__(

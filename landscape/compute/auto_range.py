@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from landscape.compute.executor import AtPoints, Calculator, Calculators, here, setting_of
+from landscape.compute.executor import AtPoints, Executor, Executors, here, setting_of
 from landscape.compute.path import LandscapeContext
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, stage
@@ -202,7 +202,7 @@ def search(start: float, farthest: float, target: float) -> Search:
 
 
 def found_range(
-    calculator: Calculator,
+    executor: Executor,
     prepared: PreparedJob,
     landscape: PreparedLandscape,
     starts: Sequence[float],
@@ -216,7 +216,7 @@ def found_range(
     setting, names = setting_of(landscape), landscape.grid.names
 
     def losses(points: Floats) -> list[float]:
-        answers = calculator.ask(setting, [AtPoints(point[None]) for point in points])
+        answers = executor.ask(setting, [AtPoints(point[None]) for point in points])
         return [float(values.mean["loss"][0]) for values in answers]
 
     (origin_loss,) = losses(np.zeros((1, len(names))))
@@ -283,15 +283,15 @@ def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_l
     )  # fmt: skip
 
 
-def finder_of(calculators: Calculators) -> RangeFinder:
-    """The finder that asks a calculator."""
+def finder_of(executors: Executors) -> RangeFinder:
+    """The finder that asks an executor."""
 
     def find(
         prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
     ) -> FoundRange:
         stage(f"finding the range of landscape {landscape.name}")
-        with calculators(prepared, landscape, EVALUATIONS * len(starts)) as calculator:
-            return found_range(calculator, prepared, landscape, starts, farthest)
+        with executors(prepared, landscape, EVALUATIONS * len(starts)) as executor:
+            return found_range(executor, prepared, landscape, starts, farthest)
 
     return find
 

@@ -11,7 +11,7 @@ import torch
 from landscape.compute.paths import Weights
 from landscape.compute.prepared import PreparedLandscape
 from landscape.core.devices import cores
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.plan import Plan, default_plan
 from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
@@ -242,7 +242,7 @@ def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
         if unit is None:
             continue
         reach, step = unit * float(np.abs(coordinates).max()), unit * float(np.diff(coordinates).min())
-        moves = f"range: {name} of landscape {shown(landscape.name)} moves the weights by {reach:.2g} of their norm"
+        moves = f"range: {name} of landscape {quoted(landscape.name)} moves the weights by {reach:.2g} of their norm"
         if reach < LEAST_REACH * (1 - SLACK):
             raise JobError(
                 f"{moves}, and must by {LEAST_REACH} or more where they are held in bfloat16, whose steps are too "
@@ -255,8 +255,8 @@ def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
             )
         elif step < GOOD_STEP * (1 - SLACK):
             yield (
-                f"size: neighbouring points on {name} of landscape {shown(landscape.name)} differ by {step:.2g} of the "
-                f"weights' norm: below {GOOD_STEP} the rounding of weights to bfloat16 may show between them; take "
+                f"size: neighbouring points on {name} of landscape {quoted(landscape.name)} differ by {step:.2g} of "
+                f"the weights' norm: below {GOOD_STEP} the rounding of weights to bfloat16 may show between them; take "
                 "fewer points, or set `precision: float32`"
             )
 

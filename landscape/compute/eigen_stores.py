@@ -16,7 +16,7 @@ from landscape.compute.identity import changes
 from landscape.compute.path import SolveHere
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.core.devices import CURVATURE_BYTES, curvature_limit
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index
 from landscape.core.plan import Plan
@@ -155,13 +155,13 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
     changed = changes(store.identity.whole, landscape.identity)
     if changed or store.plan.whole != landscape.plan.record():
         raise JobError(
-            f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
+            f"run: landscape {quoted(landscape.name)} was made by another driver meanwhile; give the command again"
         )
     recomputed = [axis.record.digest for axis in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(
-            f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "
-            "differently; go on where it was begun, or give it another name or run"
+            f"directions: those of landscape {quoted(landscape.name)} had to be made anew, and this machine rounds "
+            "them differently; go on where it was begun, or give it another name or run"
         )
     if level is not None and store.record.level is not None:
         blocks = joined(store.record.level, level)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.compute.eigen_stores import BASES, Solver, remove_bases
-from landscape.compute.executor import AtWeights, Calculator, Calculators, LocalCalculator, Setting, here
+from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors, LocalExecutor, here
 from landscape.compute.hessian import Floats, HessianOperator, length
 from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, least_steps, sampled_curvature
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, LandscapeError, nearest, shown, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, nearest, quoted, stage
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.core.lock import run_lock
@@ -184,11 +184,11 @@ NOT_FINITE = (
 )
 
 
-def solver_of(calculators: Calculators) -> Solver:
-    """The solver that asks a calculator.
+def solver_of(executors: Executors) -> Solver:
+    """The solver that asks an executor.
 
     Args:
-        calculators: gives one for a job, its landscape, and about so many evaluations of all samples.
+        executors: gives one for a job, its landscape, and about so many evaluations of all samples.
     """
 
     def solve(
@@ -196,8 +196,8 @@ def solver_of(calculators: Calculators) -> Solver:
     ) -> Spectrum:
         stage("computing eigenvectors of the Hessian")
         try:
-            with calculators(prepared, landscape, steps * PRODUCT_EVALUATIONS) as calculator:
-                return spectrum_of(calculator, prepared, landscape, ranks, steps, seed)
+            with executors(prepared, landscape, steps * PRODUCT_EVALUATIONS) as executor:
+                return spectrum_of(executor, prepared, landscape, ranks, steps, seed)
         except LandscapeError:
             raise
         except OSError as error:  # such as of a disk that is full
@@ -212,7 +212,7 @@ def serial_solver(stop: Callable[[], bool] = lambda: False) -> Solver:
 
 
 def spectrum_of(
-    calculator: Calculator,
+    executor: Executor,
     prepared: PreparedJob,
     landscape: PreparedLandscape,
     ranks: tuple[int, ...],
@@ -225,8 +225,8 @@ def spectrum_of(
         JobError: the loss is flat, or not finite, at the origin.
         LandscapeError: another process computes them.
     """
-    setting = Setting(landscape.origin, (), landscape.plan)
-    operator = HessianOperator(calculator, setting, prepared.problem, prepared.samples)
+    setting = EvaluationSetting(landscape.origin, (), landscape.plan)
+    operator = HessianOperator(executor, setting, prepared.problem, prepared.samples)
     if operator.size < least_steps(ranks):
         raise JobError(f"rank: the model has {operator.size} trainable parameters, and no more eigenvectors")
     kept = KeptSteps(prepared.run, landscape.name, _key(landscape, seed), operator.size)
@@ -242,7 +242,7 @@ def spectrum_of(
             stage(f"computing eigenvectors of the Hessian: {done} of at most {steps} steps")
 
     try:
-        loss = _loss_at(calculator, setting)
+        loss = _loss_at(executor, setting)
         with run_lock(kept.place):  # another process that is given the same job would compute the same steps
             krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
         found = {rank: krylov.pair(rank) for rank in ranks}
@@ -256,7 +256,7 @@ def spectrum_of(
         raise
     except Interrupted:
         raise Interrupted(
-            f"run {shown(prepared.run)} is interrupted; each step towards its eigenvectors is kept: the same command "
+            f"run {quoted(prepared.run)} is interrupted; each step towards its eigenvectors is kept: the same command "
             "goes on"
         ) from None
     return Spectrum(pairs, loss, krylov.steps, operator.method)
@@ -268,18 +268,18 @@ class _NotFiniteHessian(JobError):
 
 def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
     vector, terms = operator.layout.tensors(pair.vector), terms_of(operator.problem.observe)
-    sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss, terms)
+    sampled = sampled_curvature(operator.executor, operator.setting, vector, pair.value, loss, terms)
     stderr = None if sampled is None or not math.isfinite(sampled.stderr) else sampled.stderr
     return Eigenpair(pair.value, pair.residual, stderr, vector)
 
 
-def _loss_at(calculator: Calculator, setting: Setting) -> float:
+def _loss_at(executor: Executor, setting: EvaluationSetting) -> float:
     """L(θ₀).
 
     Raises:
         JobError: it is not finite.
     """
-    (values,) = calculator.ask(setting, [AtWeights(calculator.share(setting.origin))])
+    (values,) = executor.ask(setting, [AtWeights(executor.share(setting.origin))])
     loss = float(values.mean["loss"][0])
     if not math.isfinite(loss):
         raise JobError(NOT_FINITE.format("the loss"))
@@ -328,11 +328,11 @@ def hessian_of(job: Job, landscape: str | None = None, method: Products = "autog
     prepared = prepare(job)
     names = [each.name for each in prepared.landscapes]
     if landscape is not None and landscape not in names:
-        raise JobError(f"landscape: unknown {shown(landscape)}; {nearest(landscape, names)}")
+        raise JobError(f"landscape: unknown {quoted(landscape)}; {nearest(landscape, names)}")
     chosen = prepared.landscapes[0 if landscape is None else names.index(landscape)]
     if chosen.plan.statistics.recalibrated:
         raise JobError(RECALIBRATED)
-    setting = Setting(chosen.origin, (), chosen.plan)
+    setting = EvaluationSetting(chosen.origin, (), chosen.plan)
     return HessianOperator(
-        LocalCalculator(prepared, chosen), setting, prepared.problem, prepared.samples, method=method
+        LocalExecutor(prepared, chosen), setting, prepared.problem, prepared.samples, method=method
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a question is, what a process has at hand to answer it, and the calculator that has questions answered."""
+"""What a question is, what a process has at hand to answer it, and the executor that has questions answered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class EvaluationSetting:
     """The weights that questions are about, and the arithmetic of the answers; a process is set to it once.
 
     Attributes:
@@ -55,8 +55,8 @@ class Shared(Protocol[Value]):
 
 
 @dataclass(frozen=True)
-class Held(Generic[Value]):
-    """A shared value of a calculator whose questions are answered where they are asked."""
+class SharedValue(Generic[Value]):
+    """A shared value of an executor whose questions are answered where they are asked."""
 
     value: Value
 
@@ -66,7 +66,7 @@ class Held(Generic[Value]):
 
 
 @dataclass
-class Station:
+class EvaluationContext:
     """What a process that answers has at hand: the evaluator of a setting, and derivatives at its origin."""
 
     evaluator: Evaluator
@@ -85,7 +85,7 @@ class Station:
         return Differentiation.beside(self.evaluator, self.origin, "float64")
 
 
-class Question(ABC, Generic[Answer]):
+class WorkItem(ABC, Generic[Answer]):
     """One unit of what is asked. It travels to the process that answers, and so does its answer: both are picklable.
 
     The answer depends on the question and the setting alone, to the bit: on no other question, and on no process.
@@ -97,11 +97,11 @@ class Question(ABC, Generic[Answer]):
         """What messages call it."""
 
     @abstractmethod
-    def answer(self, station: Station) -> Answer:
+    def answer(self, station: EvaluationContext) -> Answer:
         """Compute it."""
 
 
-class Calculator(ABC):
+class Executor(ABC):
     """Has questions answered. Who answers, and in which order, changes no bit of the answers."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Calculator(ABC):
         """Make a value available to all who answer; questions hold what is returned."""
 
     @abstractmethod
-    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
         """The answers, in the order of the questions.
 
         Raises:
@@ -118,12 +118,12 @@ class Calculator(ABC):
         """
 
     @abstractmethod
-    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of several processes to one question, each set anew; of as many different ones as there are."""
 
 
 @dataclass
-class LocalCalculator(Calculator):
+class LocalExecutor(Executor):
     """Answers in this process, one question after another: the reference.
 
     Args:
@@ -135,18 +135,18 @@ class LocalCalculator(Calculator):
     prepared: PreparedJob
     landscape: PreparedLandscape
     stop: Callable[[], bool] = lambda: False
-    _station: Station | None = field(default=None, init=False)
-    _setting: Setting | None = field(default=None, init=False)
+    _station: EvaluationContext | None = field(default=None, init=False)
+    _setting: EvaluationSetting | None = field(default=None, init=False)
 
     def share(self, value: Any) -> Shared[Any]:
         """The value, held as it is."""
-        return Held(value)
+        return SharedValue(value)
 
-    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
         """The answers, in the order of the questions."""
         return [self._answer(setting, question) for question in questions]
 
-    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of this process, set anew each time."""
         answers = []
         for _ in range(times):
@@ -154,7 +154,7 @@ class LocalCalculator(Calculator):
             answers.append(self._answer(setting, question))
         return answers
 
-    def _answer(self, setting: Setting, question: Question[Answer]) -> Answer:
+    def _answer(self, setting: EvaluationSetting, question: WorkItem[Answer]) -> Answer:
         rule, exceptions = RetryRule(), 0
         with in_folder(self.prepared.folder):
             station = self._set_to(setting)
@@ -169,12 +169,12 @@ class LocalCalculator(Calculator):
                     if rule.after_exception(exceptions) == "quarantine":
                         raise unanswered(question.label, cause_of(error)) from error
 
-    def _set_to(self, setting: Setting) -> Station:
+    def _set_to(self, setting: EvaluationSetting) -> EvaluationContext:
         if self._station is None or self._setting is not setting:
             self._station = None  # first, as the device may hold the model and the samples only once
             set_to = replace(self.landscape, origin=setting.origin, directions=setting.directions, plan=setting.plan)
             evaluator = make_evaluator(self.prepared, set_to, self._on_point)
-            self._station, self._setting = Station(evaluator, setting.origin), setting
+            self._station, self._setting = EvaluationContext(evaluator, setting.origin), setting
         return self._station
 
     def _on_point(self) -> None:
@@ -183,17 +183,17 @@ class LocalCalculator(Calculator):
 
 
 # Gives one for a job, its landscape, and about so many evaluations of all samples.
-Calculators = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
+Executors = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Executor]]
 
 
-def here(stop: Callable[[], bool] = lambda: False) -> Calculators:
-    """Calculators that answer in this process: the reference."""
-    return lambda prepared, landscape, evaluations: nullcontext(LocalCalculator(prepared, landscape, stop))
+def here(stop: Callable[[], bool] = lambda: False) -> Executors:
+    """Executors that answer in this process: the reference."""
+    return lambda prepared, landscape, evaluations: nullcontext(LocalExecutor(prepared, landscape, stop))
 
 
-def setting_of(landscape: PreparedLandscape) -> Setting:
+def setting_of(landscape: PreparedLandscape) -> EvaluationSetting:
     """The setting of a landscape: its origin, axes and plan."""
-    return Setting(landscape.origin, landscape.directions, landscape.plan)
+    return EvaluationSetting(landscape.origin, landscape.directions, landscape.plan)
 
 
 def unanswered(label: str, cause: str) -> JobError:
@@ -215,7 +215,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class BlockGradient(Question[Floats]):
+class BlockGradient(WorkItem[Floats]):
     """The part of a block in ∇L, float64 [P], see `Differentiation.gradient`."""
 
     block: int
@@ -226,13 +226,13 @@ class BlockGradient(Question[Floats]):
         """What messages call it."""
         return f"gradient over the samples of block {self.block}"
 
-    def answer(self, station: Station) -> Floats:
+    def answer(self, station: EvaluationContext) -> Floats:
         """Differentiate once."""
         return _of(station).gradient(self.block, self.factors).numpy()
 
 
 @dataclass(frozen=True, eq=False)
-class UnusedParameters(Question[set[str]]):
+class UnusedParameters(WorkItem[set[str]]):
     """The names of the parameters that no loss of a block depends on, see `Differentiation.unused`."""
 
     block: int
@@ -243,13 +243,13 @@ class UnusedParameters(Question[set[str]]):
         """What messages call it."""
         return f"parameters without a gradient over the samples of block {self.block}"
 
-    def answer(self, station: Station) -> set[str]:
+    def answer(self, station: EvaluationContext) -> set[str]:
         """Differentiate once."""
         return _of(station).unused(self.block, self.factors)
 
 
 @dataclass(frozen=True, eq=False)
-class TotalsOfBlocks(Question[list[dict[str, float]]]):
+class TotalsOfBlocks(WorkItem[list[dict[str, float]]]):
     """Σ wᵢ over each of several blocks, of the loss or of each of its terms."""
 
     blocks: Sequence[int]
@@ -259,7 +259,7 @@ class TotalsOfBlocks(Question[list[dict[str, float]]]):
         """What messages call it."""
         return f"sums over the samples of {_named(self.blocks)}"
 
-    def answer(self, station: Station) -> list[dict[str, float]]:
+    def answer(self, station: EvaluationContext) -> list[dict[str, float]]:
         """Observe each block once."""
         derivatives = _of(station)
         return [derivatives.totals(block) for block in self.blocks]
@@ -279,7 +279,7 @@ class SumOfProducts:
 
 
 @dataclass(frozen=True, eq=False)
-class ProductOfBlocks(Question[SumOfProducts]):
+class ProductOfBlocks(WorkItem[SumOfProducts]):
     """The part of several blocks in H·V, added in the order of the blocks.
 
     What is added in one answer decides how the whole is rounded: cut the blocks by their number alone, never by who
@@ -300,7 +300,7 @@ class ProductOfBlocks(Question[SumOfProducts]):
         """What messages call it."""
         return f"Hessian product over the samples of {_named(self.blocks)}"
 
-    def answer(self, station: Station) -> SumOfProducts:
+    def answer(self, station: EvaluationContext) -> SumOfProducts:
         """Differentiate twice, or two gradients for each vector, block by block."""
         derivatives = _of(station, in_double=self.how == "differences")
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
@@ -327,7 +327,7 @@ class CurvaturesOfSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class CurvaturesAlong(Question[CurvaturesOfSamples]):
+class CurvaturesAlong(WorkItem[CurvaturesOfSamples]):
     """vᵀ∇²ℓᵢv of every sample, see `Differentiation.curvatures`."""
 
     direction: Shared[Mapping[str, torch.Tensor]]
@@ -337,7 +337,7 @@ class CurvaturesAlong(Question[CurvaturesOfSamples]):
         """What messages call it."""
         return "curvature of each sample's loss along an eigenvector"
 
-    def answer(self, station: Station) -> CurvaturesOfSamples:
+    def answer(self, station: EvaluationContext) -> CurvaturesOfSamples:
         """Differentiate three times, block by block."""
         derivatives, direction = _of(station), self.direction.get()
         try:
@@ -356,7 +356,7 @@ def _named(blocks: Sequence[int]) -> str:
     return f"blocks {blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"block {blocks[0]}"
 
 
-def _of(station: Station, *, in_double: bool = False) -> Differentiation:
+def _of(station: EvaluationContext, *, in_double: bool = False) -> Differentiation:
     """The derivatives of the station, in batches that fit the memory as those of the evaluator do."""
     found = station.differentiation_in_double if in_double else station.differentiation
     found.use_batches(station.evaluator.batch_size)
@@ -368,7 +368,7 @@ def _of(station: Station, *, in_double: bool = False) -> Differentiation:
 
 
 @dataclass(frozen=True, eq=False)
-class AtPoints(Question[Values]):
+class AtPoints(WorkItem[Values]):
     """The observables at points of the plane, their standard errors, and those of the rise.
 
     Attributes:
@@ -384,13 +384,13 @@ class AtPoints(Question[Values]):
         """What messages call it."""
         return f"{len(self.points)} points"
 
-    def answer(self, station: Station) -> Values:
+    def answer(self, station: EvaluationContext) -> Values:
         """Evaluate them, as the points of a tile are."""
         return replace(station.evaluator.evaluate(self.points, rise=True, keep=self.keep), seconds=0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class AtWeights(Question[Values]):
+class AtWeights(WorkItem[Values]):
     """The observables at a whole set of weights."""
 
     weights: Shared[State]
@@ -400,6 +400,6 @@ class AtWeights(Question[Values]):
         """What messages call it."""
         return "weights"
 
-    def answer(self, station: Station) -> Values:
+    def answer(self, station: EvaluationContext) -> Values:
         """Evaluate them, as a snapshot of a path is."""
         return replace(station.evaluator.evaluate_states([self.weights.get()]), seconds=0.0)

@@ -15,7 +15,7 @@ from landscape.compute.extension import Ranges, parse_ranges, per_axis, wider_si
 from landscape.compute.point_extras import within_tile_bytes
 from landscape.compute.recorded import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.validation import check_whole
 from landscape.job.job import Job
 from landscape.store.commit import finish_move
@@ -48,7 +48,7 @@ class More:
         if count is not None:
             check_whole("num_samples", count, 1)
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise JobError(f"observables: must be a list of names, such as ['accuracy'], not {shown(names)}")
+            raise JobError(f"observables: must be a list of names, such as ['accuracy'], not {quoted(names)}")
         if self.ranges is not None:
             object.__setattr__(self, "ranges", parse_ranges(self.ranges))
 
@@ -136,7 +136,7 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
     """
     left = _left(run, name, more)
     if not left:
-        raise JobError(f"extend: landscape {shown(name)} has all of this already; ask for more")
+        raise JobError(f"extend: landscape {quoted(name)} has all of this already; ask for more")
     return left
 
 
@@ -157,10 +157,10 @@ def _opened(path: str, name: str) -> LandscapeStore:
     """
     store = LandscapeStore.open(path, name)
     if store.record.is_imported and store.record.imported is not None:
-        file = shown(store.record.imported.file or "a file")
+        file = quoted(store.record.imported.file or "a file")
         raise JobError(
-            f"landscape {shown(name)} cannot be extended: it was imported from {file}, and no job computed it; compute "
-            "a landscape of your own under another name"
+            f"landscape {quoted(name)} cannot be extended: it was imported from {file}, and no job computed it; "
+            "compute a landscape of your own under another name"
         )
     return store
 
@@ -212,7 +212,7 @@ def _refuse_axes_of_samples(name: str, job: Job) -> None:
     kinds = [axis.kind for axis in job.landscapes[0].directions if axis.follows_samples]
     if kinds:
         raise JobError(
-            f"num_samples: landscape {shown(name)} has axes of kind {kinds[0]}, which are others for more samples; "
+            f"num_samples: landscape {quoted(name)} has axes of kind {kinds[0]}, which are others for more samples; "
             "compute it anew under another name"
         )
 
@@ -223,7 +223,7 @@ def _refuse(store: LandscapeStore, step: More) -> None:
     Raises:
         JobError: says why.
     """
-    record, name = store.record, shown(store.name)
+    record, name = store.record, quoted(store.name)
     if store.refusal:
         raise JobError(store.refusal)
     if not store.job.landscapes:
@@ -271,7 +271,7 @@ def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
     grid = store.grid()
     if grid is None:
         raise JobError(
-            f"landscape {shown(store.name)} cannot be extended: its coordinates are damaged; mend them first"
+            f"landscape {quoted(store.name)} cannot be extended: its coordinates are damaged; mend them first"
         )
     limits = per_axis(ranges, len(store.shape))
     return {"range": [list(ends) for ends in limits], "size": wider_sizes(store.name, grid, limits)}

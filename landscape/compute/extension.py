@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from landscape.compute.identity import changes
 from landscape.compute.recorded import recorded_plan
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import AXIS_NAMES, Floats, Grid, Index, Tile, as_written, axis_coordinates, overlap, tile_at
 from landscape.core.plan import Plan
 from landscape.evaluation.feed import batching_of
@@ -107,7 +107,7 @@ class Extension:
 
     def _damaged(self, name: str, index: Index) -> LandscapeError:
         return LandscapeError(
-            f"landscape {shown(self.store.name)} cannot be extended: {name} chunk {'/'.join(map(str, index))} is "
+            f"landscape {quoted(self.store.name)} cannot be extended: {name} chunk {'/'.join(map(str, index))} is "
             "damaged; run its own job, which mends it"
         )
 
@@ -131,7 +131,7 @@ class Extension:
             JobError: the device or the size of the batches would be others than those of the landscape that is
                 extended.
         """
-        recorded, name = self.plan, shown(self.store.name)
+        recorded, name = self.plan, quoted(self.store.name)
         if plan.device != recorded.device:
             raise JobError(
                 f"device: landscape {name} was computed on {recorded.device}, here is {plan.device}, and the bits "
@@ -157,7 +157,7 @@ class Extension:
         """
         if self.blocks is None:
             return
-        name, was = shown(self.store.name), ", ".join(self.rows)
+        name, was = quoted(self.store.name), ", ".join(self.rows)
         remedy = "bring back the terms of then in their order, or compute it anew under another name"
         if tuple(rows) != self.rows:
             raise JobError(
@@ -252,7 +252,7 @@ def extension_of(
     Raises:
         JobError: it differs in more than what can be extended.
     """
-    count, name = store.identity.num_samples or 0, shown(store.name)
+    count, name = store.identity.num_samples or 0, quoted(store.name)
     _refuse_another_job(store, identity)
     if samples.length < count or samples.few(count).digest() != store.identity.samples:
         raise JobError(
@@ -263,7 +263,7 @@ def extension_of(
     _refuse_other_observables(name, before, now, adds)
     if plan != recorded_plan(store):
         raise JobError(
-            f"extend: landscape {name} was computed anew by another plan since {shown(begun)} was begun; drop that by "
+            f"extend: landscape {name} was computed anew by another plan since {quoted(begun)} was begun; drop that by "
             f"landscape rm RUN {begun}"
         )
     old = store.grid()
@@ -280,7 +280,7 @@ def _refuse_another_job(store: LandscapeStore, identity: Mapping[str, Any]) -> N
     other = changes(store.identity.whole, {key: value for key, value in identity.items() if key not in EXTENDED})
     if other:
         raise JobError(
-            f"landscape {shown(store.name)} cannot be extended: it was computed with another job; changed: "
+            f"landscape {quoted(store.name)} cannot be extended: it was computed with another job; changed: "
             f"{'; '.join(other)}: change it back"
         )
 
@@ -366,7 +366,7 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
     Raises:
         JobError: the landscape was computed with another job than that of the level.
     """
-    name = shown(store.name)
+    name = quoted(store.name)
     if changed := changes(store.identity.whole, {key: value for key, value in identity.items() if key != "level"}):
         raise JobError(
             f"landscape {name} cannot be refined: it was computed with another job; changed: {'; '.join(changed)}: "
@@ -407,7 +407,7 @@ def parse_ranges(ranges: Any) -> list[tuple[float, float]]:
     except (TypeError, ValueError, OverflowError):
         pairs = []
     if not pairs or not all(low < high and math.isfinite(low) and math.isfinite(high) for low, high in pairs):
-        raise JobError(f"ranges: must be pairs of finite numbers, low < high, such as [(-2, 2)], not {shown(ranges)}")
+        raise JobError(f"ranges: must be pairs of finite numbers, low < high, such as [(-2, 2)], not {quoted(ranges)}")
     return pairs
 
 
@@ -448,7 +448,7 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
         return size
     if not np.array_equal(axis_coordinates(size, float(first), float(last)), coordinates):
         raise JobError(
-            f"ranges: landscape {shown(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
+            f"ranges: landscape {quoted(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
             f"of no range go on from them; leave [{', '.join(map(as_written, coordinates[[0, -1]]))}], or compute the "
             "wider range under another name"
         )

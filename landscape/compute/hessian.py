@@ -1,4 +1,4 @@
-"""The Hessian of the mean loss at a setting's origin as a linear operator, its blocks computed by a calculator."""
+"""The Hessian of the mean loss at a setting's origin as a linear operator, its blocks computed by an executor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.compute.executor import Calculator, ProductOfBlocks, Setting, SumOfProducts, TotalsOfBlocks
+from landscape.compute.executor import EvaluationSetting, Executor, ProductOfBlocks, SumOfProducts, TotalsOfBlocks
 from landscape.core.errors import JobError
-from landscape.core.statistics import Interval, interval_of
+from landscape.core.statistics import ConfidenceInterval, interval_of
 from landscape.evaluation.derivatives import Products
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.layers import loss_factors
@@ -72,7 +72,7 @@ MOST_STRETCHES = 32
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where each trainable parameter lies in a vector of all of them, one after another in the model's order."""
 
     infos: tuple[ParameterInfo, ...]
@@ -102,9 +102,11 @@ class Layout:
         return np.concatenate(parts)
 
 
-def layout_of(problem: Problem, origin: State) -> Layout:
+def layout_of(problem: Problem, origin: State) -> ParameterLayout:
     """The trainable parameters of a problem, as derivatives have them."""
-    return Layout(tuple(info for info in describe_parameters(problem.model) if info.trainable and info.name in origin))
+    return ParameterLayout(
+        tuple(info for info in describe_parameters(problem.model) if info.trainable and info.name in origin)
+    )
 
 
 class HessianOperator:
@@ -114,7 +116,7 @@ class HessianOperator:
     order; the stretches follow from the number of blocks alone. So any number of workers gives the same bits.
 
     Args:
-        calculator: has the products computed.
+        executor: has the products computed.
         setting: θ₀ and the plan.
         blocks: of which samples; default: all. Means are over these alone.
         method: `autograd` goes over to `differences` where the model has no second derivative; `gauss-newton` gives
@@ -129,14 +131,14 @@ class HessianOperator:
 
     def __init__(
         self,
-        calculator: Calculator,
-        setting: Setting,
+        executor: Executor,
+        setting: EvaluationSetting,
         problem: Problem,
         samples: Samples,
         blocks: Sequence[int] | None = None,
         method: Products = "autograd",
     ) -> None:
-        self.calculator, self.setting, self.method = calculator, setting, method
+        self.executor, self.setting, self.method = executor, setting, method
         self.problem, self.samples = problem, samples
         self.layout = layout_of(problem, setting.origin)
         if not self.layout.infos:
@@ -169,12 +171,12 @@ class HessianOperator:
 
     def on(self, blocks: Sequence[int]) -> HessianOperator:
         """The same of some blocks alone."""
-        return HessianOperator(self.calculator, self.setting, self.problem, self.samples, blocks, self.method)
+        return HessianOperator(self.executor, self.setting, self.problem, self.samples, blocks, self.method)
 
     def __call__(self, vectors: Floats) -> Floats:
         """H·v of one vector [P], or of each row of [k, P], in float64."""
         rows = np.atleast_2d(np.ascontiguousarray(vectors, np.float64))
-        shared, factors = self.calculator.share(rows), self._known_factors()
+        shared, factors = self.executor.share(rows), self._known_factors()
         answers = self._parts(
             [ProductOfBlocks(each, factors, shared, self.method) for each in stretches_of(self.blocks)]
         )
@@ -193,7 +195,7 @@ class HessianOperator:
 
     def _parts(self, questions: Sequence[ProductOfBlocks]) -> list[SumOfProducts]:
         try:
-            return self.calculator.ask(self.setting, questions)
+            return self.executor.ask(self.setting, questions)
         except JobError as error:
             if self.method != "differences":
                 raise
@@ -205,12 +207,12 @@ class HessianOperator:
     def _known_factors(self) -> Mapping[str, float]:
         if self._factors is None:
             stretches = stretches_of(self.blocks)
-            answers = self.calculator.ask(self.setting, [TotalsOfBlocks(each) for each in stretches])
+            answers = self.executor.ask(self.setting, [TotalsOfBlocks(each) for each in stretches])
             self._factors = loss_factors([total for answer in answers for total in answer], self.problem.observe)
         return self._factors
 
 
-def block_count(setting: Setting, samples: Samples) -> int:
+def block_count(setting: EvaluationSetting, samples: Samples) -> int:
     """How many blocks the plan makes of the samples."""
     return len(batching_of(samples.length, setting.plan, setting.plan.batch_size, samples.cuts).blocks)
 
@@ -244,7 +246,7 @@ class Trace:
         probes: the estimate of each probe; probes of one seed and size are the same vectors for any weights.
     """
 
-    value: Interval
+    value: ConfidenceInterval
     deflated: float
     probes: tuple[float, ...] = ()
 
@@ -276,18 +278,18 @@ def trace(
         rows = np.stack([without(basis, _signs(generator, size)) for _ in range(count)])
         values += [dot(row, image) for row, image in zip(rows, products(rows), strict=True)]
     rest = interval_of(values)
-    whole = Interval(rest.mean + part, rest.low + part, rest.high + part, rest.stderr)
+    whole = ConfidenceInterval(rest.mean + part, rest.low + part, rest.high + part, rest.stderr)
     return Trace(whole, part, tuple(value + part for value in values))
 
 
 def filter_weighted_trace(
     products: ProductFunction,
-    layout: Layout,
+    layout: ParameterLayout,
     origin: State,
     ignore: Sequence[str] = (),
     probes: int = PROBES,
     seed: int = 0,
-) -> Interval:
+) -> ConfidenceInterval:
     """Σ_f (‖w_f‖²/n_f)·tr H_ff over the filters f, each of n_f numbers w_f: E[dᵀHd] of filter-normalised directions d.
 
     A filter-normalised Gaussian has d_f = ‖w_f‖·u_f with u_f uniform on the sphere, and filters are independent; so
@@ -307,7 +309,7 @@ def filter_weighted_trace(
     return interval_of(values)
 
 
-def _scales(origin: State, layout: Layout, k: int, ignore: Sequence[str]) -> Floats:
+def _scales(origin: State, layout: ParameterLayout, k: int, ignore: Sequence[str]) -> Floats:
     """‖w_f‖/√n_f at each number of a parameter."""
     info = layout.infos[k]
     if info.role in ignore:

@@ -13,7 +13,7 @@ from typing import Any
 
 from landscape.compute.axes import axis_ranges
 from landscape.compute.path import LandscapeContext
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import as_written
 from landscape.core.validation import AUTO, ranges
 from landscape.job.directions.kinds import KINDS
@@ -72,7 +72,7 @@ def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
         remedy: what to do to go on.
     """
     return (
-        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
+        f"landscape {quoted(name)} was computed with another job; changed: {'; '.join(changed)}: "
         f"{remedy}, or give it another name or run"
     )
 
@@ -87,7 +87,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
     if changed:
         if job.extends is not None:
             raise JobError(
-                f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
+                f"extend: another extension of landscape {quoted(job.extends)} is under way ({'; '.join(changed)}); "
                 f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
             )
         raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.compute.executor import AtPoints, Calculator, CurvaturesAlong, Question, Setting
+from landscape.compute.executor import AtPoints, CurvaturesAlong, EvaluationSetting, Executor, WorkItem
 from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, rayleigh, without
 from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError
@@ -471,7 +471,7 @@ class SampledCurvature:
 
 
 def sampled_curvature(
-    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    executor: Executor, setting: EvaluationSetting, direction: Mapping[str, Tensor], value: float, loss: float,
     terms: Mapping[str, float] | None = None,
 ) -> SampledCurvature | None:  # fmt: skip
     """vᵀHᵢv of every sample by derivatives of its loss, in float64 where they can be.
@@ -491,28 +491,28 @@ def sampled_curvature(
     """
     if not value or not math.isfinite(value):
         return None
-    asked = [CurvaturesAlong(calculator.share(dict(direction)))]
-    (answer,) = _in_float64(calculator, setting, asked)
+    asked = [CurvaturesAlong(executor.share(dict(direction)))]
+    (answer,) = _in_float64(executor, setting, asked)
     if answer.found is None:
-        return _by_differences(calculator, setting, direction, value, loss, terms)
+        return _by_differences(executor, setting, direction, value, loss, terms)
     return _summed(answer.found, terms)
 
 
-def _in_float64(calculator: Calculator, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+def _in_float64(executor: Executor, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
     try:
-        return calculator.ask(_in(setting, "float64"), questions)
+        return executor.ask(_in(setting, "float64"), questions)
     except JobError:  # the model names float32 in its own code, as many do
-        return calculator.ask(_in(setting, "float32"), questions)
+        return executor.ask(_in(setting, "float32"), questions)
 
 
 def _by_differences(
-    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    executor: Executor, setting: EvaluationSetting, direction: Mapping[str, Tensor], value: float, loss: float,
     terms: Mapping[str, float] | None,
 ) -> SampledCurvature | None:  # fmt: skip
     h = STEP_SHARE * math.sqrt(2 * max(abs(loss), float(np.finfo(np.float32).tiny)) / abs(value))
-    line = Setting(setting.origin, (DirectionTensors(direction),), setting.plan)
+    line = EvaluationSetting(setting.origin, (DirectionTensors(direction),), setting.plan)
     around = AtPoints(h * np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]]), keep=True)
-    (values,) = _in_float64(calculator, line, [around])
+    (values,) = _in_float64(executor, line, [around])
     kept = {"loss": values.samples} if terms is None else values.of_terms
     found = {name: each for name, each in kept.items() if each is not None}
     far = _summed({name: _second_difference(each, (0, 2, 4), h) for name, each in found.items()}, terms)
@@ -551,7 +551,7 @@ def _over_samples(curvatures: Floats, weights: Floats) -> SampledCurvature | Non
     return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
 
 
-def _in(setting: Setting, precision: Precision) -> Setting:
+def _in(setting: EvaluationSetting, precision: Precision) -> EvaluationSetting:
     return replace(setting, plan=replace(setting.plan, precision=precision, engine=Engine(), bfloat16_weights=False))
 
 

@@ -26,7 +26,7 @@ from landscape.compute.pack_writing import (
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.requested import asked_of
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
 from landscape.core.validation import OF_RUN
@@ -68,7 +68,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Compared:
+class PackDeviation:
     """How far the packed problem's values are from those of its source.
 
     Attributes:
@@ -87,7 +87,7 @@ class Compared:
 
 def compare(
     source: tuple[nn.Module, Observe], packed: tuple[nn.Module, Observe], samples: Samples, plan: Plan
-) -> Compared:
+) -> PackDeviation:
     """Compare both at the model's weights, and at weights a small step away.
 
     Raises:
@@ -116,7 +116,7 @@ def compare(
         _compare_gradients(source, packed, batch, plan)
     if worst > TOLERANCES.get(plan.precision, TOLERANCE):
         raise JobError(f"{OTHERWISE}, by {worst:.2g}{COMPARED_REMEDY}")
-    return Compared(worst, count)
+    return PackDeviation(worst, count)
 
 
 def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
@@ -130,9 +130,9 @@ def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
             continue
         left = [name for name in mine.record.layers.layers if name not in theirs.record.layers.layers]
         if left or mine.record.layers.layers != theirs.record.layers.layers:
-            what = f" such as {shown(left[0])}" if left else ""
+            what = f" such as {quoted(left[0])}" if left else ""
             raise JobError(
-                f"layers: must be left out of landscape {shown(mine.name)} to be packed, as the packed network has "
+                f"layers: must be left out of landscape {quoted(mine.name)} to be packed, as the packed network has "
                 f"operations in place of layers{what}; or run the job from its source"
             )
 
@@ -209,7 +209,7 @@ KEPT = ("name", "kind", "label", "observable")  # fields that never name a file 
 
 
 @dataclass
-class Named:
+class NamedFiles:
     """The files and runs that a job's landscapes name.
 
     Attributes:
@@ -301,7 +301,7 @@ METRIC = "metric_"  # begins the names of graphs of metrics
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackResult:
     """What was packed.
 
     Attributes:
@@ -314,10 +314,10 @@ class Packed:
     path: Path
     size: int
     tensor_bytes: int
-    compared: Compared
+    compared: PackDeviation
 
 
-def pack(job: Job, path: str | Path) -> Packed:
+def pack(job: Job, path: str | Path) -> PackResult:
     """Write a job and its problem as one file, which `landscape run` computes without the user's code.
 
     Args:
@@ -329,7 +329,7 @@ def pack(job: Job, path: str | Path) -> Packed:
     """
     path = Path(path)
     if path.suffix != SUFFIX:
-        raise JobError(f"out: must end in {SUFFIX}, not {shown(path.name)}; write -o {path.stem or 'job'}{SUFFIX}")
+        raise JobError(f"out: must end in {SUFFIX}, not {quoted(path.name)}; write -o {path.stem or 'job'}{SUFFIX}")
     prepared = prepare(job)
     with in_folder(prepared.folder):
         made = _Exporting(prepared)
@@ -344,10 +344,10 @@ def pack(job: Job, path: str | Path) -> Packed:
         os.replace(unproved, path)
     finally:
         unproved.unlink(missing_ok=True)
-    return Packed(path, path.stat().st_size, writer.tensor_bytes, compared)
+    return PackResult(path, path.stat().st_size, writer.tensor_bytes, compared)
 
 
-def _read_again(made: _Exporting, path: Path) -> Compared:
+def _read_again(made: _Exporting, path: Path) -> PackDeviation:
     """The problem of the file beside its source; what its reader refuses is said of the model, not of this file.
 
     Raises:
@@ -373,7 +373,7 @@ class _Exporting:
         self.sets = {} if self.sequences else _sets_of(self.samples)
         self.graphs: dict[str, dict[str, Any]] = {}
         self.constants = Constants()
-        self.named = Named(prepared.job, asked_of(prepared.job).landscapes)
+        self.named = NamedFiles(prepared.job, asked_of(prepared.job).landscapes)
         self.kind: dict[str, Any] = {}
 
     def export(self) -> None:
@@ -483,7 +483,7 @@ class _Exporting:
         specs = [each.model_dump(mode="json", exclude_none=True) for each in self.named.landscapes]
         return {**fields, "landscapes": [self.named.renamed(spec) for spec in specs]}
 
-    def compared(self, path: Path) -> Compared:
+    def compared(self, path: Path) -> PackDeviation:
         """The packed problem beside its source."""
         packed = portable_problem(path)
         theirs = _settled_copy(packed, self.plan)

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.evaluation.derivatives import without_reentrant_checkpoints
 from landscape.model.packed_graph import DTYPES, FORMATS, options_of
 from landscape.model.packed_model import filled, leaves_of, structure_of
@@ -54,7 +54,7 @@ def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
         with contextlib.suppress(Exception):
             export(noticing)
         by_length = noticing.name == "__len__"
-        what = "len() of a tensor" if by_length else f"{shown(noticing.name)} of torch"
+        what = "len() of a tensor" if by_length else f"{quoted(noticing.name)} of torch"
         taken = f" by {what} ({noticing.place})" if noticing.place else ""
         remedy = "write other operations" if taken and not by_length else "write tensor.shape[0]"
         return JobError(
@@ -64,7 +64,7 @@ def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
     where = place_of(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return JobError(
-            f"model: must be made of operations that torch exports, not {shown(str(error.func))}"
+            f"model: must be made of operations that torch exports, not {quoted(str(error.func))}"
             f"{f' ({where})' if where else ''}, which looks at values; write it with others of torch{ELSEWHERE}"
         )
     if decides(error):
@@ -343,7 +343,7 @@ class _Writer:
 
     def _refused(self, node: fx.Node, name: str, why: str) -> JobError:
         return JobError(
-            f"model: must be made of operations that a packed graph may hold, not {shown(name)}{why}"
+            f"model: must be made of operations that a packed graph may hold, not {quoted(name)}{why}"
             f"{place_of_node(node)}; write it with others of torch, or run the job from its source"
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.files import PARTIAL
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
 from landscape.model.packed_graph import PATH, options_of
@@ -116,7 +116,7 @@ class ArchiveWriter:
     def _refusal(self, error: OSError) -> LandscapeError:
         reason = error.strerror or message_of(error)
         return LandscapeError(
-            f"{shown(str(self._path))} cannot be written: {reason}; make room, or give -o another place"
+            f"{quoted(str(self._path))} cannot be written: {reason}; make room, or give -o another place"
         )
 
 
@@ -181,7 +181,7 @@ def described_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Te
     entries: list[dict[str, Any]] = []
     for path, module in model.named_modules(remove_duplicate=False):
         if path and not PATH.fullmatch(path):
-            raise JobError(f"model: {shown(path)} cannot be packed under this name; rename the module in ASCII")
+            raise JobError(f"model: {quoted(path)} cannot be packed under this name; rename the module in ASCII")
         if id(module) in first:
             entries.append({"path": path, "same": first[id(module)]})
             continue
@@ -200,7 +200,7 @@ class _Tensors:
     def name_of(self, path: str, name: str, tensor: Tensor) -> str:
         whole = f"{path}.{name}" if path else name
         if not PATH.fullmatch(whole):
-            raise JobError(f"model: {shown(whole)} cannot be packed under this name; rename the parameter in ASCII")
+            raise JobError(f"model: {quoted(whole)} cannot be packed under this name; rename the parameter in ASCII")
         if id(tensor) not in self._names:
             self._names[id(tensor)], self.by_name[whole] = whole, tensor
         return self._names[id(tensor)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.executor import AtPoints, Calculator, Setting
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.problem.supervised import Observe
@@ -36,14 +36,14 @@ class Pairs:
         return self.second - self.first
 
 
-def evaluated(calculator: Calculator, settings: Sequence[Setting], points: Floats, observe: Observe) -> Pairs:
+def evaluated(executor: Executor, settings: Sequence[EvaluationSetting], points: Floats, observe: Observe) -> Pairs:
     """Both losses at points, evaluated with each setting.
 
     Args:
         settings: of the first and of the second landscape; over the same samples.
         points: [P, axes].
     """
-    found = [answers_at(calculator, setting, points) for setting in settings]
+    found = [answers_at(executor, setting, points) for setting in settings]
     factors = terms_of(observe) or {}
     rows = [
         [
@@ -57,9 +57,9 @@ def evaluated(calculator: Calculator, settings: Sequence[Setting], points: Float
     return Pairs(first, second, np.concatenate(errors), np.hypot(one, two))
 
 
-def answers_at(calculator: Calculator, setting: Setting, points: Floats) -> list[Values]:
+def answers_at(executor: Executor, setting: EvaluationSetting, points: Floats) -> list[Values]:
     """The values at points, a question each, with the losses of all samples."""
-    return calculator.ask(setting, [AtPoints(points[k : k + 1], keep=True) for k in range(len(points))])
+    return executor.ask(setting, [AtPoints(points[k : k + 1], keep=True) for k in range(len(points))])
 
 
 def of_pair(one: Values, two: Values, factors: Mapping[str, float]) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.folders import locate, open_folder, real_place, run_labels
 from landscape.core.validation import OF_RUN, ranges
 from landscape.job.directions.base import RunPath, RunSnapshot
@@ -63,7 +63,7 @@ class Weights:
             return reference
         if not self.trajectory.numbers:
             raise JobError(
-                f"origin: {shown(reference)} needs a trajectory, and the run has none; use origin: problem or a file"
+                f"origin: {quoted(reference)} needs a trajectory, and the run has none; use origin: problem or a file"
             )
         return self.trajectory.numbers[-1 if reference == "last" else 0]
 
@@ -75,7 +75,7 @@ class Weights:
             return None
         numbers = self.run(place).numbers
         if not numbers:
-            raise JobError(f"{shown(reference)}: run {shown(place)} holds no snapshots; name a run that holds some")
+            raise JobError(f"{quoted(reference)}: run {quoted(place)} holds no snapshots; name a run that holds some")
         number = numbers[{"first": 0, "last": -1}[match[2]]] if match[2] in ("first", "last") else int(match[2])
         return RunSnapshot(place, number)
 
@@ -122,15 +122,15 @@ class Weights:
             return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
         if isinstance(key, RunSnapshot):
             of_run = self.run(key.run)
-            what = f"run {shown(key.run)}, {of_run.unit} {key.number}"
+            what = f"run {quoted(key.run)}, {of_run.unit} {key.number}"
             return match_state(self.model, of_run.snapshot(key.number).load(), what)
         try:
             tensors = load_weights(locate(key, self.folder))
         except LandscapeError as error:
             hint = "; a snapshot of a run is RUN@last, RUN@first or RUN@12"
             hint = hint if "@" in key and isinstance(error, NotFoundError) else ""
-            raise type(error)(f"origin or target {shown(key)}: {error}{hint}") from None
-        return match_state(self.model, tensors, f"file {shown(key)}")
+            raise type(error)(f"origin or target {quoted(key)}: {error}{hint}") from None
+        return match_state(self.model, tensors, f"file {quoted(key)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def paths_of(spec: Landscape, weights: Weights) -> tuple[RunPath, ...]:
     for label, count in Counter(labels).items():
         if count > 1:
             raise JobError(
-                f"paths: must have labels of their own, and {shown(label)} stands {count} times; name others"
+                f"paths: must have labels of their own, and {quoted(label)} stands {count} times; name others"
             )
     return tuple(
         RunPath(
@@ -177,7 +177,7 @@ def _chosen(place: str, snapshots: Any, weights: Weights) -> Trajectory:
         remedy = "name one that was trained with a collector, or `landscape import` checkpoints into it"
         if OF_RUN.fullmatch(place):
             remedy = "a part of a run is written {run: …, snapshots: [12]}"
-        raise JobError(f"paths: run {shown(place)} {why}; {remedy}")
+        raise JobError(f"paths: run {quoted(place)} {why}; {remedy}")
     return trajectory.select(snapshots)
 
 
@@ -187,7 +187,7 @@ def _refuse_twice(places: list[str], chosen: list[Trajectory]) -> None:
         for place, other in zip(places[:k], chosen[:k], strict=True):
             if place == places[k] and set(other.numbers) & set(trajectory.numbers):
                 raise JobError(
-                    f"paths: must name each run once, or different snapshots of it; {shown(place)} stands twice"
+                    f"paths: must name each run once, or different snapshots of it; {quoted(place)} stands twice"
                 )
 
 
@@ -222,8 +222,8 @@ def _refuse_another_network(first: RunPath, other: RunPath, weights: Weights) ->
         if shapes[0] != shapes[1] and not TRACKED.search(name):
             words = [f"{name} {shape}" if shape is not None else f"no {name}" for shape in shapes]
             raise JobError(
-                f"paths: must be of one network; run {shown(first.named)} has {words[0]}, and run {shown(other.named)} "
-                f"{words[1]}; draw them on landscapes of their own"
+                f"paths: must be of one network; run {quoted(first.named)} has {words[0]}, and run "
+                f"{quoted(other.named)} {words[1]}; draw them on landscapes of their own"
             )
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from landscape.compute.eigen_stores import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.core.devices import KEPT_BYTES, device_here, kept_limit, pick_device
-from landscape.core.errors import CHOOSING, JobError, LandscapeError, message_of, shown, stage
+from landscape.core.errors import CHOOSING, JobError, LandscapeError, message_of, quoted, stage
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import OPTIONS, Plan, Reduction, default_plan
 from landscape.core.quantisation import Quantisation
@@ -25,7 +25,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import layers_at, loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.running_model import refuse_unrounded
-from landscape.evaluation.tuning.protocol import Freedom, KeptChoices, Limits
+from landscape.evaluation.tuning.protocol import KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.tuning import tune
 from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
@@ -62,7 +62,7 @@ def convexity_of(
         raise JobError(RECALIBRATED)
     taken = {*observables, *prepared.problem.derived} & {*EIGENVALUES, *RATIO}
     if taken:
-        raise JobError(f"convexity: {shown(min(taken))} is what observe returns already; give that another name")
+        raise JobError(f"convexity: {quoted(min(taken))} is what observe returns already; give that another name")
     infos = [info for info in trainable_matrices(prepared.problem.model) if info.name in origin]
     size = sum(math.prod(info.shape) for info in infos)
     if not size:
@@ -184,7 +184,7 @@ def keeps_samples(
         if job.keep_samples and not stored.record.keep_samples:
             why = "an earlier version began it" if not stored.record.moment_rows else "it was begun without"
             raise JobError(
-                f"keep_samples: landscape {shown(name)} holds no losses of single samples, as {why}; leave "
+                f"keep_samples: landscape {quoted(name)} holds no losses of single samples, as {why}; leave "
                 "keep_samples out, or give the landscape another name"
             )
         return stored.record.keep_samples
@@ -215,7 +215,7 @@ def _refuse_too_many(name: str, grid: Grid, num_samples: int) -> None:
         fits = limit // (BYTES * grid.points)
         fewer = f"take num_samples: {fits}, fewer points" if fits > 1 else "take fewer samples or points"
         raise JobError(
-            f"keep_samples: must take at most {limit} bytes, not the {needed} of landscape {shown(name)} "
+            f"keep_samples: must take at most {limit} bytes, not the {needed} of landscape {quoted(name)} "
             f"({grid.points} points x {num_samples} samples x {BYTES} bytes); {fewer}, or set {KEPT_BYTES}={needed}"
         )
 
@@ -228,7 +228,7 @@ log = logging.getLogger("landscape")
 TILE_BYTES = 8 << 20  # of the losses of single samples
 
 
-def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
+def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
     """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
 
     One job has one engine: what was chosen for one landscape holds for the rest.
@@ -241,28 +241,28 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     engine = job.asked_engine or (chosen.engine if chosen else None)
     # In the store the last axis comes first.
     rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
-    return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
+    return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
 
 
-def bound_to(freedom: Freedom, plan: Plan) -> Freedom:
+def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
     """What is left to choose once a landscape of the job has this plan: neither the engine nor the batch size."""
-    return replace(freedom, engine=plan.engine, may_choose_batch_size=False)
+    return replace(scope, engine=plan.engine, may_choose_batch_size=False)
 
 
 def tune_landscape(
     prepared: PreparedJob,
     landscape: PreparedLandscape,
-    freedom: Freedom,
+    scope: TuningScope,
     on_point: Callable[[], None],
     limits: Limits | None = None,
 ) -> tuple[PreparedLandscape, float]:
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
     stage(CHOOSING)
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
-    if freedom.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
-        freedom = replace(freedom, engine=freedom.engine.suiting(landscape.plan.quantise))
+    if scope.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
+        scope = replace(scope, engine=scope.engine.suiting(landscape.plan.quantise))
     with in_folder(prepared.folder):
-        tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
+        tuned = tune(evaluator, landscape.grid, scope, kept=kept, limits=limits)
     planned = landscape.tuned(tuned)
     if tuned.warning:
         log.warning("%s", tuned.warning)
@@ -283,8 +283,8 @@ def make_evaluator(
     problem, device = prepared.problem, pick_device(prepared.job.device)
     if device.type != landscape.plan.device:
         raise JobError(
-            f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
-            "and the bits would differ; go on where it was begun, or give it another name or run"
+            f"device: landscape {quoted(landscape.name)} is computed on {landscape.plan.device}, here is "
+            f"{device.type}, and the bits would differ; go on where it was begun, or give it another name or run"
         )
     with in_folder(prepared.folder):
         return Evaluator(
@@ -335,7 +335,7 @@ def layers_of(
         return None
     taken = {*observables, *prepared.problem.derived} & set(BREAKING)
     if taken:
-        raise JobError(f"layers: {shown(min(taken))} is what observe returns already; give that another name")
+        raise JobError(f"layers: {quoted(min(taken))} is what observe returns already; give that another name")
     if stored is not None and stored.record.layers is not None:
         return stored.record.layers
     if not prepared.looked:
@@ -405,7 +405,7 @@ def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation
     asked = spec.quantise.value
     if asked.weights and not rounded_weights(model):
         raise JobError(
-            f"quantise: landscape {shown(spec.name)} must have weights to round, floating-point parameters of two "
+            f"quantise: landscape {quoted(spec.name)} must have weights to round, floating-point parameters of two "
             "dimensions or more outside of normalisation layers, and the model has none; leave quantise out"
         )
     if asked.activations and not rounded_layers(model):

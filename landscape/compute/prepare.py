@@ -77,7 +77,7 @@ from landscape.surface.record_parts import RandomData, TermRecord
 
 
 @dataclass(frozen=True)
-class Common:
+class PreparationContext:
     """What all landscapes of a job share."""
 
     job: Job
@@ -117,7 +117,9 @@ class Common:
 # The record of a landscape that is prepared: which job began it, what decides its values, what it was made from.
 
 
-def begun_record(common: Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:
+def begun_record(
+    common: PreparationContext, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]
+) -> Record:
     """The record with the entries that say which job began the landscape, and what decides its values."""
     job, extended = common.job.model_dump(mode="json"), common.extended
     if extended is not None:
@@ -133,8 +135,8 @@ def begun_record(common: Common, spec: Landscape, defaults: int, position: int, 
 
 
 def described(
-    record: Record, common: Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan,
-    observables: tuple[str, ...],
+    record: Record, common: PreparationContext, context: LandscapeContext, directions: tuple[DirectionTensors, ...],
+    plan: Plan, observables: tuple[str, ...],
 ) -> Record:  # fmt: skip
     """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
@@ -225,7 +227,7 @@ def prepare(
     weights = Weights(problem, trajectory_of(run, job.problem, job.folder), job.folder)
     device = here.type if job.device == "auto" else job.device
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
-    common = Common(
+    common = PreparationContext(
         job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended,
         bare, solver, finder,
     )  # fmt: skip
@@ -257,7 +259,7 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
     return None
 
 
-def _prepare_landscape(common: Common, asked: Landscape, position: int) -> PreparedLandscape:
+def _prepare_landscape(common: PreparationContext, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights, level = common.job, common.weights, common.job.level
     stored = LandscapeStore.find(job.run_path, asked.name, level=level.number if level else 0)
     # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
@@ -325,7 +327,7 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
     )  # fmt: skip
 
 
-def _grid(common: Common, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
+def _grid(common: PreparationContext, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
     """The grid of what is on disk, or the finer one of a level of that; None where it is to be made."""
     if common.job.level is not None and common.extended is not None:
         return grid_of_level(common.extended, common.job.level)
@@ -333,7 +335,9 @@ def _grid(common: Common, like: LandscapeStore | None, identity: Mapping[str, An
     return like.grid() if like is not None and same else None
 
 
-def _extension(common: Common, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str) -> Extension | None:
+def _extension(
+    common: PreparationContext, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str
+) -> Extension | None:
     """What a landscape takes over; None where it extends no other one."""
     if common.extended is None:
         return None
@@ -344,7 +348,7 @@ def _extension(common: Common, identity: Mapping[str, Any], grid: Grid, plan: Pl
     return extension
 
 
-def _context(common: Common, asked: Landscape, defaults: int) -> LandscapeContext:
+def _context(common: PreparationContext, asked: Landscape, defaults: int) -> LandscapeContext:
     """What the landscape is made from, under the defaults that held when it was begun."""
     spec = with_defaults_of(asked, defaults)
     if spec != asked:

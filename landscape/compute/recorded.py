@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from landscape.compute.identity import refusal
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.folders import locate
 from landscape.core.plan import BatchNorm, Plan, Precision, Reduction, default_plan
 from landscape.job.job import Job, names_a_run
@@ -30,8 +30,8 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
         plan = None
     if plan is None or not _is_sound(plan):
         raise LandscapeError(
-            f"landscape {shown(stored.name)}: its recorded plan {shown(record)} is not one of this version; update the "
-            "software, or give the landscape another name or run"
+            f"landscape {quoted(stored.name)}: its recorded plan {quoted(record)} is not one of this version; update "
+            "the software, or give the landscape another name or run"
         )
     return plan
 
@@ -62,7 +62,7 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
     if not names_a_run(job.engine):
         return None
     place = locate(job.engine, job.folder)
-    name = shown(job.engine)
+    name = quoted(job.engine)
     stores = [LandscapeStore.open(place, landscape) for landscape in landscape_names(place)]
     plans = [recorded_plan(store) for store in stores if not store.record.is_imported]
     if not plans:
@@ -177,7 +177,7 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
     if store.refusal:
         raise JobError(store.refusal)
     if not store.job.landscapes:
-        raise JobError(f"landscape {shown(store.name)}: its record holds no job; compute it anew under another name")
+        raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it anew under another name")
     spec = {**spec_as_computed(store.record), "name": store.name}
     return {
         **store.job.whole,
@@ -211,7 +211,7 @@ def _problem_of(store: LandscapeStore) -> str:
     recorded = str(store.job.whole.get("problem"))
     if "<" in recorded:
         raise JobError(
-            f"problem: landscape {shown(store.name)} was computed with a function that cannot be found by its name "
-            f"({shown(recorded)}); name one, module:function"
+            f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
+            f"({quoted(recorded)}); name one, module:function"
         )
     return recorded

@@ -1,7 +1,7 @@
 """Landscapes of a job made finer where their values ask for it: level after level. Levels that are there are mended.
 
-A level is chosen when those before are whole, as a function of the values that are there and of nothing else: any crew,
-order or interruption gives the same blocks.
+A level is chosen when those before are whole, from the values that are there and from nothing else: the number of
+workers, their order and interruptions change no block.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
     BLOCK,
     MOST_LEVELS,
+    BlockValues,
     Mask,
-    Values,
     Wanted,
     as_stretches,
     blocks_of_tiles,
@@ -195,7 +195,7 @@ def _next_level(run: str, name: str, asked: Refine | None) -> LevelRecord | None
     return None if chosen is None else _record(chosen, finer_shape(store.shape, 2**chosen.level), values, asked)
 
 
-def values_of(surface: Surface) -> Values:
+def values_of(surface: Surface) -> BlockValues:
     """What is known of a landscape, for the choice of blocks; in log10 where its figure is logarithmic."""
     in_log = suggests_log(surface)
     base = replace(surface, levels=())
@@ -207,7 +207,7 @@ def values_of(surface: Surface) -> Values:
     held = [_held(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
     finite = drawn[0][np.isfinite(drawn[0])]
     relief = float(np.subtract(*np.percentile(finite, [95, 5]))) if finite.size else 0.0
-    return Values(drawn, losses, errors, held, relief, _marked(merged[-1]))
+    return BlockValues(drawn, losses, errors, held, relief, _marked(merged[-1]))
 
 
 def _held(level: LevelRecord, shape: Index) -> Mask:
@@ -240,7 +240,7 @@ def _marked(surface: Surface) -> list[Index]:
     return [*places, *nearest]
 
 
-def _record(chosen: Wanted, shape: Index, values: Values, asked: Refine) -> LevelRecord:
+def _record(chosen: Wanted, shape: Index, values: BlockValues, asked: Refine) -> LevelRecord:
     """The level as its document says it: its blocks, and what chose them."""
     tiles = tiles_of_blocks(chosen.blocks, shape)
     of_tiles = np.pad(

@@ -42,7 +42,7 @@ UNKNOWN_ERROR = 1e-2  # relative: of a lower precision whose error could not be 
 
 
 @dataclass(frozen=True)
-class Witness:
+class ReferencePoint:
     """What one process computes at the origin and at `point`, and on which processor.
 
     `repeatable` says that the process computed the same bits twice. It does not with kernels that add in no fixed
@@ -68,7 +68,7 @@ class Witness:
         value = self.origin.get(name, math.nan)
         return value if math.isfinite(value) else None
 
-    def differs_from(self, other: Witness) -> str:
+    def differs_from(self, other: ReferencePoint) -> str:
         """A phrase that says how the first differing value differs; empty where all agree.
 
         Bits are compared where both processes are repeatable, else values up to rounding.
@@ -98,7 +98,9 @@ def check_point(grid: Grid) -> tuple[float, ...]:
     return tuple(nearest(axis) for axis in grid.coordinates)
 
 
-def bear_witness(evaluator: Evaluator, point: Sequence[float], before: Before | None = None) -> Witness | None:
+def compute_reference_point(
+    evaluator: Evaluator, point: Sequence[float], before: Before | None = None
+) -> ReferencePoint | None:
     """Evaluate the origin and the point; None where user code raises there, or the planned batch does not fit.
 
     An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
@@ -109,21 +111,21 @@ def bear_witness(evaluator: Evaluator, point: Sequence[float], before: Before | 
     Raises:
         NotReproduced: the samples that it holds have other losses here.
     """
-    witness = _evaluated(evaluator, point)
-    if witness is None or before is None:
-        return witness
+    reference = _evaluated(evaluator, point)
+    if reference is None or before is None:
+        return reference
     added = _numbers(evaluator.within_memory(lambda: evaluator.evaluate(np.array([point], np.float64), before=before)))
-    on_top = Witness(witness.point, added, {}, witness.processor, witness.repeatable)
-    difference = on_top.differs_from(witness)
+    on_top = ReferencePoint(reference.point, added, {}, reference.processor, reference.repeatable)
+    difference = on_top.differs_from(reference)
     if difference:
         raise NotReproduced(
-            f"this landscape cannot be extended here: with its first samples {witness.processor} gives {difference}, "
+            f"this landscape cannot be extended here: with its first samples {reference.processor} gives {difference}, "
             "as computed on all of them; the code or a version has changed: go back to those, or compute it anew"
         )
-    return witness
+    return reference
 
 
-def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
+def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> ReferencePoint | None:
     try:
         points = np.array([point], np.float64)
         evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))
@@ -134,7 +136,7 @@ def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
             again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(points)).items()}
         repeatable = all(again.get(name, value.hex()) == value.hex() for name, value in values.items())
         origin, processor = _numbers(evaluator.origin()), processor_name(evaluator.device)
-        return Witness(tuple(point), values, origin, processor, repeatable)
+        return ReferencePoint(tuple(point), values, origin, processor, repeatable)
     except Exception as error:
         if isinstance(error, Interrupted) or is_out_of_memory(error):
             raise
@@ -150,7 +152,7 @@ def _numbers(values: Values) -> dict[str, float]:
     }
 
 
-def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
+def recorded(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
     """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
     Version 0.1.0 kept no such values with its landscapes: there a computed point stands in. No point of a tile that
@@ -159,7 +161,7 @@ def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
     Returns:
         None where nothing is computed yet.
     """
-    kept = _witness(store.record.check, len(grid.coordinates))
+    kept = _reference_point(store.record.check, len(grid.coordinates))
     if kept is not None:
         return kept
     reduced = store.record.progress.reduced_batches
@@ -168,10 +170,10 @@ def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
         return None
     index, values = computed
     point = tuple(float(axis[i]) for axis, i in zip(grid.coordinates, reversed(index), strict=True))
-    return Witness(point, values, {})
+    return ReferencePoint(point, values, {})
 
 
-def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
+def _reference_point(record: CheckRecord | None, axes: int) -> ReferencePoint | None:
     """The values that a landscape keeps; None where it keeps none, or damaged ones."""
     if record is None or len(record.point) != axes or not record.values:
         return None
@@ -179,28 +181,28 @@ def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
         values = {name: float.fromhex(value) for name, value in record.values.items()}
     except (ValueError, OverflowError):
         return None
-    return Witness(record.point, values, {}, record.processor, record.repeatable)
+    return ReferencePoint(record.point, values, {}, record.processor, record.repeatable)
 
 
-def keep_witness(store: LandscapeStore, witness: Witness) -> None:
+def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> None:
     """Record the values that every process must reproduce, unless the document has some, well formed or not."""
     if store.record.has_check:
         return
     store.update_attributes(
-        check=witness.record(),
-        origin_loss=witness.origin_value("loss"),
-        origin_loss_stderr=witness.origin_value("loss_stderr"),
+        check=reference.record(),
+        origin_loss=reference.origin_value("loss"),
+        origin_loss_stderr=reference.origin_value("loss_stderr"),
     )
 
 
-def other_network(store: LandscapeStore, witness: Witness) -> str:
+def other_network(store: LandscapeStore, reference: ReferencePoint) -> str:
     """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
 
     It is empty where no landscape contradicts.
 
     This shows that the code has changed since an earlier landscape of the run, before the new one holds a value.
     """
-    here = witness.origin.get("loss", math.nan)
+    here = reference.origin.get("loss", math.nan)
     plan = store.record.plan
     rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
     for name, record in store.siblings().items():
@@ -225,7 +227,7 @@ class NotReproduced(JobError):
     """This process computes other values than the landscape holds, so it must write nothing to it."""
 
 
-def refusal(name: str, expected: Witness | None, witness: Witness, difference: str) -> NotReproduced:
+def refusal(name: str, expected: ReferencePoint | None, reference: ReferencePoint, difference: str) -> NotReproduced:
     """The error of a process that computes other values than the landscape holds.
 
     Args:
@@ -233,16 +235,16 @@ def refusal(name: str, expected: Witness | None, witness: Witness, difference: s
     """
     if expected is None:
         return NotReproduced(
-            f"landscape {name!r} would be of another network than the rest of this run: {witness.processor} gives "
+            f"landscape {name!r} would be of another network than the rest of this run: {reference.processor} gives "
             f"{difference}; the code or a version has changed: go back to those, or give another run"
         )
-    if expected.processor == witness.processor:
-        by = f"on this processor, {witness.processor}, by other code or with other versions"
+    if expected.processor == reference.processor:
+        by = f"on this processor, {reference.processor}, by other code or with other versions"
     else:
         on = f"on {expected.processor} " if expected.processor else ""
         by = f"{on}by other code, on another processor or with other versions"
     return NotReproduced(
-        f"landscape {name!r} was computed {by}: {witness.processor} gives {difference}; go back to those, or give it "
+        f"landscape {name!r} was computed {by}: {reference.processor} gives {difference}; go back to those, or give it "
         "another name or run"
     )
 
@@ -268,19 +270,21 @@ def check_reproduction(
     """
     expected = recorded(store, grid)
     point = expected.point if expected else check_point(grid)
-    witness = bear_witness(evaluator, point, None if extension is None else extension.before_at(grid, point))
+    reference = compute_reference_point(
+        evaluator, point, None if extension is None else extension.before_at(grid, point)
+    )
     to_be_compared = is_to_be_compared(store.record, extends=extension is not None, begun=expected is not None)
-    if witness is None:
+    if reference is None:
         if to_be_compared:
             keep_not_compared(store, NO_LOSSES)
         return
-    difference = witness.differs_from(expected) if expected else other_network(store, witness)
+    difference = reference.differs_from(expected) if expected else other_network(store, reference)
     if difference:
-        raise refusal(store.name, expected, witness, difference)
+        raise refusal(store.name, expected, reference, difference)
     if to_be_compared:
-        keep_comparison(store, losses_of_own_model(evaluator, witness), accept_origin=accept_origin)
+        keep_comparison(store, losses_of_own_model(evaluator, reference), accept_origin=accept_origin)
     keep_why_not_compared(store, extension)
-    keep_witness(store, witness)
+    keep_reference_point(store, reference)
 
 
 # -- the user's own model ------------------------------------------------------------------------------------------
@@ -317,11 +321,14 @@ def is_to_be_compared(record: Record, *, extends: bool, begun: bool) -> bool:
     return not begun and not record.states("own_model") and not why_not_compared(record, extends=extends)
 
 
-def losses_of_own_model(evaluator: Evaluator, witness: Witness) -> OwnLosses:
-    """The user's own model at the origin and at the point of the witness, beside what the process has there."""
+def losses_of_own_model(evaluator: Evaluator, reference: ReferencePoint) -> OwnLosses:
+    """The user's own model at the origin and at the reference point, beside what the process has there."""
     nothing = math.nan
     return own_losses(
-        evaluator, witness.point, witness.origin.get("loss", nothing), witness.values.get("loss", nothing)
+        evaluator,
+        reference.point,
+        reference.origin.get("loss", nothing),
+        reference.values.get("loss", nothing),
     )
 
 

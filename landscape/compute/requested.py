@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from landscape.compute.prepared import PreparedLandscape, batch_norm_layers
-from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.plan import RECALIBRATE, STATISTICS
 from landscape.core.validation import AUTO, explain
 from landscape.job.directions.plane import TowardsDirection
@@ -105,7 +105,7 @@ def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:
         if name not in names:
             known = [*(each.name for each in job.landscapes if each.like is None), *names]
             raise JobError(
-                f"like: must name a landscape of the job or of its run, not {shown(name)}; {nearest(name, known)}"
+                f"like: must name a landscape of the job or of its run, not {quoted(name)}; {nearest(name, known)}"
             )
     on_disk = {name: _on_disk(job.run_path, name) for name in wanted}
     return with_likes(job.landscapes, on_disk)
@@ -114,7 +114,7 @@ def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:
 def _on_disk(run: str, name: str) -> Landscape:
     store = LandscapeStore.open(run, name)
     if store.record.is_imported or store.record.job is None or not store.record.job.landscapes:
-        raise JobError(f"like: must name a landscape that a job computed, not {shown(name)}; give directions instead")
+        raise JobError(f"like: must name a landscape that a job computed, not {quoted(name)}; give directions instead")
     try:
         fields = spec_as_computed(store.record)
         if fields.get("range") == AUTO and store.record.found_range is not None:
@@ -123,7 +123,7 @@ def _on_disk(run: str, name: str) -> Landscape:
         return Landscape.model_validate({**fields, "name": name, "size": sizes, "quantise": None})
     except (JobError, ValueError) as error:
         raise LandscapeError(
-            f"landscape {shown(name)}: its recorded job is not one of this version ({error}); give directions "
+            f"landscape {quoted(name)}: its recorded job is not one of this version ({error}); give directions "
             "instead of like"
         ) from error
 
@@ -133,7 +133,7 @@ def _on_disk(run: str, name: str) -> Landscape:
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobRequest:
     """What a job asks for.
 
     Attributes:
@@ -148,7 +148,7 @@ class Asked:
     implied: bool
 
 
-def asked_of(job: Job) -> Asked:
+def asked_of(job: Job) -> JobRequest:
     """The landscapes to compute and the number of samples: the job's, else the collector's.
 
     Raises:
@@ -158,15 +158,15 @@ def asked_of(job: Job) -> Asked:
     given = "num_samples" in job.model_fields_set
     num_samples = job.num_samples if given or options is None else options.num_samples
     if job.landscapes:
-        return Asked(_quantised(job, with_likes_on_disk(job)), num_samples, not given, implied=False)
+        return JobRequest(_quantised(job, with_likes_on_disk(job)), num_samples, not given, implied=False)
     if options is None:
-        return Asked(_quantised(job, (Landscape(name="result"),)), num_samples, not given, implied=True)
+        return JobRequest(_quantised(job, (Landscape(name="result"),)), num_samples, not given, implied=True)
     landscapes = options.landscapes()
     if not landscapes:
         raise JobError(
             "create_landscape: both train and result are false: nothing to compute; set one of them or list landscapes"
         )
-    return Asked(_quantised(job, landscapes), num_samples, not given, implied=True)
+    return JobRequest(_quantised(job, landscapes), num_samples, not given, implied=True)
 
 
 def _quantised(job: Job, landscapes: Sequence[Landscape]) -> tuple[Landscape, ...]:
@@ -189,6 +189,6 @@ def _collected(run: str) -> CollectLandscape | None:
         return CollectLandscape.model_validate(options) if options else None
     except ValidationError as error:
         raise LandscapeError(
-            f"run {shown(run, 300)}: its run.json is damaged: {explain(error, CollectLandscape).splitlines()[0]}; "
+            f"run {quoted(run, 300)}: its run.json is damaged: {explain(error, CollectLandscape).splitlines()[0]}; "
             "restore it, or list landscapes in the job"
         ) from None

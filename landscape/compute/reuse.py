@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from landscape.compute.extension import Extension
 from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.reproducibility import NotReproduced
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.core.grid import Floats, Index, Tile
 from landscape.evaluation.reduction import Before
 from landscape.model.parameters import State
@@ -162,7 +162,7 @@ def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mappin
         differ = ~((before == now) | (np.isnan(before) & np.isnan(now)))
         if differ.any() and extension.exact:
             raise NotReproduced(
-                f"landscape {shown(name)} cannot be extended: {observable} {now[differ][0]:.9g} where it holds "
+                f"landscape {quoted(name)} cannot be extended: {observable} {now[differ][0]:.9g} where it holds "
                 f"{before[differ][0]:.9g}; the code or a version has changed: go back to those, or compute it anew "
                 "under another name"
             )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from landscape.compute.auto_range import serial_finder
 from landscape.compute.dry_run import warn_of_constant
 from landscape.compute.eigenpairs import serial_solver
-from landscape.compute.point_extras import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
+from landscape.compute.point_extras import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import NotReproduced, check_reproduction
@@ -30,7 +30,7 @@ from landscape.compute.tasks import (
     task_points,
     try_task,
 )
-from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, shown, stage
+from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, quoted, stage
 from landscape.core.lock import run_lock
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import Limits
@@ -87,7 +87,7 @@ def run_prepared(
     def on_point() -> None:  # the evaluator calls it before each point
         if stop():
             raise Interrupted(
-                f"run {shown(prepared.run)} is interrupted; what is done is kept: the same command goes on"
+                f"run {quoted(prepared.run)} is interrupted; what is done is kept: the same command goes on"
             )
 
     prepared.log_warnings()
@@ -100,14 +100,14 @@ def _opened_or_created(
 ) -> list[tuple[PreparedLandscape, OpenLandscape]]:
     """The landscapes of a job as they are planned, each open for writing; those that are new are tuned and created."""
     found = []
-    freedom, job_plan = freedom_of(prepared)
+    scope, job_plan = tuning_scope(prepared)
     for landscape in prepared.landscapes:
         planned, opened = landscape, open_one(prepared, landscape)
         if opened is None:
             in_batches = landscape if job_plan is None else landscape.in_batches(job_plan.batch_size)
-            planned, seconds = tune_landscape(prepared, in_batches, freedom, on_point, limits)
+            planned, seconds = tune_landscape(prepared, in_batches, scope, on_point, limits)
             # One job has one engine: what was chosen for this landscape holds for the rest.
-            job_plan, freedom = planned.plan, bound_to(freedom, planned.plan)
+            job_plan, scope = planned.plan, bound_to(scope, planned.plan)
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)

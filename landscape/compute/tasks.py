@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.compute.eigen_stores import create_store, reopen_store
-from landscape.compute.executor import Question, Station
+from landscape.compute.executor import EvaluationContext, WorkItem
 from landscape.compute.extension import Extension
 from landscape.compute.lanczos import with_eigenvalues
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.reuse import Task, Work, completed, take_over
-from landscape.core.errors import Failure, Interrupted, JobError, NotRetried, Progress, RetryRule, shown
+from landscape.core.errors import Failure, Interrupted, JobError, NotRetried, Progress, RetryRule, quoted
 from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.values import Floats, Values
-from landscape.model.layer_statistics import Statistics
+from landscape.model.layer_statistics import ValueStatistics
 from landscape.problem.user_code import cause_of
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import LayersRecord
@@ -57,7 +57,7 @@ def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: La
 
 def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
     known = {layer.name: layer.statistics for layer in seen.layers}
-    nothing = Statistics()
+    nothing = ValueStatistics()
     of_layers = [known.get(name, nothing) for name in record.layers]
     numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
     findings = seen.findings(record.rules)
@@ -68,7 +68,7 @@ def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
     return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
 
 
-def _number(known: Statistics, statistic: str) -> float:
+def _number(known: ValueStatistics, statistic: str) -> float:
     """A statistic by its name; of what is not finite and of zeros the share."""
     shares = {"zeros": known.zeros, "not_finite": known.not_finite}
     if statistic in shares:
@@ -413,7 +413,7 @@ def _refuse_other_names(store: LandscapeStore, task: Task, outcome: Outcome) -> 
         held -= set(store.record.of_points)
     if names != held:
         raise JobError(
-            f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds {sorted(held)}; return "
+            f"observe: returned {sorted(names)}, the landscape {quoted(store.name)} holds {sorted(held)}; return "
             "the same ones at every point, or give the landscape another name"
         )
 
@@ -460,7 +460,7 @@ def quarantine(store: LandscapeStore, task: Task) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class LayersAt(Question[LayersSeen]):
+class LayersAt(WorkItem[LayersSeen]):
     """What every layer gives at a point, its weights, and gradients where they are asked for.
 
     Attributes:
@@ -475,6 +475,6 @@ class LayersAt(Question[LayersSeen]):
         """What messages call it."""
         return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
 
-    def answer(self, station: Station) -> LayersSeen:
+    def answer(self, station: EvaluationContext) -> LayersSeen:
         """Go through the network there."""
         return layers_at(station.evaluator, self.point, gradients=self.gradients)

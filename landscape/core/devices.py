@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.system import free_host_bytes
 
 
@@ -119,7 +119,7 @@ def _from_environment(variable: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) == 0:
-        raise JobError(f"{variable}: must be a whole number of bytes above zero, not {shown(text)}; or leave it unset")
+        raise JobError(f"{variable}: must be a whole number of bytes above zero, not {quoted(text)}; or leave it unset")
     return int(text)
 
 

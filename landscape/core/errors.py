@@ -170,11 +170,11 @@ def _first(values: Iterable[Any], depth: int) -> Iterable[Any]:
     return islice(values, MOST_ELEMENTS if depth > 0 else 0)
 
 
-def shown(value: object, longest: int = LONGEST_VALUE) -> str:
+def quoted(value: object, longest: int = LONGEST_VALUE) -> str:
     """A value as a message repeats it: its repr, bounded in length and in the time that it takes to make.
 
     Example:
-        >>> shown(["a", "b"])
+        >>> quoted(["a", "b"])
         "['a', 'b']"
     """
     try:
@@ -192,7 +192,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = [str(known_name) for known_name in known]
     close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.5)
-    hint = f"did you mean {shown(close[0])}? " if close else ""
+    hint = f"did you mean {quoted(close[0])}? " if close else ""
     left = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = ", ".join(flat(known_name, LONGEST_VALUE) for known_name in names[:MOST_NAMES])
     return f"{hint}known: {listed or 'none'}{left}"

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, TypeVar, Union
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.system import is_alive
 
 PARTIAL = ".partial"
@@ -111,7 +111,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Log(ABC):
+class LineLog(ABC):
     """A file of lines that grows."""
 
     @abstractmethod
@@ -227,7 +227,7 @@ class Folder(ABC):
         self.delete_below(source)
 
     @abstractmethod
-    def log(self, path: str) -> Log:
+    def log(self, path: str) -> LineLog:
         """The file to add lines to."""
 
     @abstractmethod
@@ -273,12 +273,12 @@ class LocalFolder(Folder):
         """
         above = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
         if not above.is_dir():
-            raise JobError(f"run: {shown(str(above))} is a file, not a folder; name another run")
+            raise JobError(f"run: {quoted(str(above))} is a file, not a folder; name another run")
         if os.access(above, os.W_OK | os.X_OK):
             return
         if os.statvfs(above).f_flag & os.ST_RDONLY:
-            raise JobError(f"run: {shown(str(above))} is mounted read-only; mount it for writing or name another run")
-        raise JobError(f"run: no permission to write in {shown(str(above))}; change its rights or name another run")
+            raise JobError(f"run: {quoted(str(above))} is mounted read-only; mount it for writing or name another run")
+        raise JobError(f"run: no permission to write in {quoted(str(above))}; change its rights or name another run")
 
     def read(self, path: str) -> bytes | None:
         """The whole file; None where there is none, or something on the way is no folder."""
@@ -389,7 +389,7 @@ class LocalFolder(Folder):
         for above in {(self.root / path).parent for path in (source, target)}:
             fsync(above)
 
-    def log(self, path: str) -> Log:
+    def log(self, path: str) -> LineLog:
         """The file to add lines to, which is made with the first line."""
         return LocalLog(self.root / path)
 
@@ -405,7 +405,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-class LocalLog(Log):
+class LocalLog(LineLog):
     """Each line is handed to the operating system at once: it outlives the process; `sync` is for power cuts."""
 
     def __init__(self, path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from landscape.core.errors import JobError, StoreError, nearest, shown
+from landscape.core.errors import JobError, StoreError, nearest, quoted
 from landscape.core.files import Folder, LocalFolder, Place
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def locate(path: str, folder: Path) -> str:
     try:
         return str((folder / Path(path.removeprefix("file://")).expanduser()).absolute())
     except RuntimeError:
-        raise JobError(f"run: {shown(path)} names a home folder that is not known; write the path out") from None
+        raise JobError(f"run: {quoted(path)} names a home folder that is not known; write the path out") from None
 
 
 def real_place(place: str) -> str:
@@ -103,7 +103,7 @@ def _open(url: str, settings: tuple[tuple[str, str], ...]) -> ObjectFolder:
         from landscape.core.object_store import ObjectFolder, time_limits
     except ImportError:
         raise JobError(
-            f"run: {shown(url)} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
+            f"run: {quoted(url)} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
         ) from None
     return ObjectFolder(url, dict(settings), *time_limits(dict(settings)))
 
@@ -117,7 +117,7 @@ def checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise JobError(
-            f"run: unknown kind of URL {shown(parts.scheme + '://')}; {nearest(parts.scheme, known_schemes())}"
+            f"run: unknown kind of URL {quoted(parts.scheme + '://')}; {nearest(parts.scheme, known_schemes())}"
         )
     if "@" in parts.netloc and not parts.scheme.startswith("abfs"):
         raise JobError(
@@ -127,7 +127,7 @@ def checked_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise JobError(f"run: must be {parts.scheme}://bucket/prefix, without '?' and '#'; leave out what follows")
     if not parts.netloc:
-        raise JobError(f"run: must name a bucket, {parts.scheme}://bucket/prefix, not {shown(url)}")
+        raise JobError(f"run: must name a bucket, {parts.scheme}://bucket/prefix, not {quoted(url)}")
     return parts.scheme
 
 
@@ -161,14 +161,14 @@ def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
     yield _timed("list", lambda: answers.append(path in folder.names("")))
     if answers != [DATA, True]:
         raise StoreError(
-            f"store {shown(folder.name)}: what was just written is not what is read or listed; use another"
+            f"store {quoted(folder.name)}: what was just written is not what is read or listed; use another"
         )
     create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
     if create is not None:
         yield _timed("create again", lambda: answers.append(create(path, b"second")))
         if answers[-1] is not None:
             raise StoreError(
-                f"store {shown(folder.name)}: takes no conditional puts (If-None-Match), so two drivers could not be "
+                f"store {quoted(folder.name)}: takes no conditional puts (If-None-Match), so two drivers could not be "
                 "kept apart; use a store that does"
             )
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import uvicorn
 
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import folder_of_user, open_plain, partial_path
 from landscape.core.folders import open_folder
 from landscape.core.system import is_alive
@@ -159,7 +159,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, _ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "malformed"
-        raise JobError(f"host: {shown(host)} is not known: {reason}; give an address of this machine") from None
+        raise JobError(f"host: {quoted(host)} is not known: {reason}; give an address of this machine") from None
     # With the protocol named, asyncio sends each part of an answer at once; else the second one waits 40 ms for the
     # browser to acknowledge the first.
     opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -176,7 +176,7 @@ def listen(host: str, port: int) -> socket.socket:
         opened.close()
         field = "port" if error.errno == errno.EACCES else "host"
         raise JobError(
-            f"{field}: cannot listen at {shown(f'{host}:{port}')}: {error.strerror}; give another one"
+            f"{field}: cannot listen at {quoted(f'{host}:{port}')}: {error.strerror}; give another one"
         ) from None
     return opened
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from landscape.core.errors import JobError, LandscapeError, StoreError, flat, shown
+from landscape.core.errors import JobError, LandscapeError, StoreError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
 from landscape.core.system import is_alive
@@ -70,7 +70,7 @@ def lease(folder: Any, card: str = CARD) -> Iterator[None]:
     try:
         seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
     except ValueError:
-        raise JobError(f"{SETTING}: must be a number of seconds, not {shown(os.environ[SETTING])}") from None
+        raise JobError(f"{SETTING}: must be a number of seconds, not {quoted(os.environ[SETTING])}") from None
     held = Lease(folder, seconds, path=card)
     held.acquire()
     beating = threading.Thread(target=held.beat, name="lease", daemon=True)
@@ -154,7 +154,7 @@ class Lease:
                 return None
             if lock[1] != tag:
                 run, owner = self._who(lock[0])
-                raise LandscapeError(f"run: {shown(run)} is being written by {owner}; wait for it or stop it first")
+                raise LandscapeError(f"run: {quoted(run)} is being written by {owner}; wait for it or stop it first")
         log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
         return tag
 
@@ -217,7 +217,7 @@ class Lease:
             return lock[1]
         run, owner = self._who(lock[0]) if lock else (self._folder.name, "another driver, which has ended,")
         self._lost = (
-            f"run: {shown(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
+            f"run: {quoted(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
             "this driver writes no more"
         )
         raise LandscapeError(self._lost)
@@ -284,17 +284,17 @@ def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]
         folder.make()
     except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
         reason = error.strerror or "no folder can be made there"
-        raise JobError(f"run: must be a folder, not {shown(run)} ({reason}); name another place") from None
+        raise JobError(f"run: must be a folder, not {quoted(run)} ({reason}); name another place") from None
     owner, place = Path(folder.place(card)), Path(folder.place(path))
     if place.is_symlink():
-        raise LandscapeError(f"run: {shown(str(place), 300)} is a link, which is not followed; remove it")
+        raise LandscapeError(f"run: {quoted(str(place), 300)} is a link, which is not followed; remove it")
     lock = FileLock(place)
     try:
         # A process that looks whether a driver lives holds the lock for an instant.
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
-            f"run: {shown(run)} is being written by {_describe(folder, card)}; wait for it or stop it first"
+            f"run: {quoted(run)} is being written by {_describe(folder, card)}; wait for it or stop it first"
         ) from None
     try:
         owner.unlink(missing_ok=True)  # the file may be a link, through which another file would be overwritten

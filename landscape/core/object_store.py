@@ -22,8 +22,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
-from landscape.core.errors import JobError, StoreError, shown
-from landscape.core.files import Folder, Log, R, T
+from landscape.core.errors import JobError, StoreError, quoted
+from landscape.core.files import Folder, LineLog, R, T
 
 # ----------------------------------------------------------------------------------------------------
 # A log in an object store, where no object can be added to: it is put anew as a whole from time to time.
@@ -47,7 +47,7 @@ class _Lines:
             self.dirty = False
 
 
-class ObjectLog(Log):
+class ObjectLog(LineLog):
     """An object cannot be added to: lines are kept here, and all of them put when synced, or after a while.
 
     What a crash loses is what was added in the last `LOG_SECONDS`, or while the last twenty puts took, if longer.
@@ -121,7 +121,7 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
     else:
         remedy = "see that it answers"
     return StoreError(
-        f"store {shown(name)}: {reason}; what was committed is intact: {remedy}, then give the same command again",
+        f"store {quoted(name)}: {reason}; what was committed is intact: {remedy}, then give the same command again",
         reason=reason,
         passing=kind == "GenericError" and "HTTP error" in text and "builder error" not in text,
     )
@@ -181,7 +181,7 @@ def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise JobError(f"{name}: must be a number of seconds above 0, not {shown(settings[name])}")
+        raise JobError(f"{name}: must be a number of seconds above 0, not {quoted(settings[name])}")
     return value
 
 
@@ -207,7 +207,7 @@ def make_store(url: str, settings: Mapping[str, str], seconds: float, retry: flo
     try:
         return from_url(url, config=config, client_options=client, retry_config=retries)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
-        raise JobError(f"run: {shown(url)} cannot be opened: {store_error(url, error, settings).reason}") from None
+        raise JobError(f"run: {quoted(url)} cannot be opened: {store_error(url, error, settings).reason}") from None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ class ObjectFolder(Folder):
         self.check_guard()
         self.ask(delete)
 
-    def log(self, path: str) -> Log:
+    def log(self, path: str) -> LineLog:
         """A log that is put as one object."""
         return ObjectLog(self, path)
 

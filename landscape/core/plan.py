@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from landscape.core import quantisation as suiting
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.core.quantisation import Quantisation
 
 # ----------------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ RECALIBRATE = "batch_norm: recalibrate takes them anew at every point"  # the re
 
 
 @dataclass(frozen=True)
-class Statistics:
+class BatchNormMode:
     """What one mode means for the layers, and for whatever relies on what they return.
 
     To add a mode: its name in `BatchNorm`, and its line in `STATISTICS`. What is done to the layers themselves is in
@@ -43,10 +43,10 @@ class Statistics:
         return not self.of_each_batch and not self.recalibrated
 
 
-STATISTICS: dict[BatchNorm, Statistics] = {
-    "eval": Statistics(),
-    "batch": Statistics(of_each_batch=True),
-    "recalibrate": Statistics(recalibrated=True),
+STATISTICS: dict[BatchNorm, BatchNormMode] = {
+    "eval": BatchNormMode(),
+    "batch": BatchNormMode(of_each_batch=True),
+    "recalibrate": BatchNormMode(recalibrated=True),
 }
 
 
@@ -67,7 +67,7 @@ Hook = Literal["refresh", "mode", "calls"]
 
 
 @dataclass(frozen=True)
-class Base:
+class EngineBase:
     """The rules of one way to run a model. To add one: a file with its class, and a line in `BASES`.
 
     Args:
@@ -91,21 +91,21 @@ class Base:
     setup_seconds_per_module: float = 0.0
 
 
-BASES: dict[str, Base] = {
+BASES: dict[str, EngineBase] = {
     # Operation by operation: the reference.
-    "eager": Base("base:Forward", frozenset({"refresh", "mode", "calls"})),
+    "eager": EngineBase("base:Forward", frozenset({"refresh", "mode", "calls"})),
     # `torch.compile`.
-    "compile": Base(
+    "compile": EngineBase(
         "bases:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
         setup_seconds=8.0, setup_seconds_per_module=0.4,
     ),
     # A CUDA graph per batch, which reads the weights from where they lie.
-    "cudagraph": Base(
+    "cudagraph": EngineBase(
         "bases:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
         tried_on=frozenset({"cuda"}),
     ),
     # N points at once, their weights stacked outside the model.
-    "vmap": Base("bases:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
+    "vmap": EngineBase("bases:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
 }  # fmt: skip
 
 
@@ -194,7 +194,7 @@ class Engine:
             counted = ", ".join(f"{name}:N" for name, rules in BASES.items() if rules.stacks)
             raise ValueError(
                 f"must be auto, or one of {', '.join(BASES)} ({counted} for N points at once), followed by any of "
-                f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"
+                f"{', '.join('+' + name for name in OPTIONS)}, not {quoted(text)}"
             )
         engine = cls(base, frozenset(options), int(points) if points else (DEFAULT_POINTS if stacks else 1))
         engine.refuse_combination(text)
@@ -211,10 +211,10 @@ class Engine:
         """
         for name, option in OPTIONS.items():
             if name in self.options and (both := self.options.intersection(option.without)):
-                raise ValueError(f"must not be {name} and {' or '.join(sorted(both))}, not {shown(text or str(self))}")
+                raise ValueError(f"must not be {name} and {' or '.join(sorted(both))}, not {quoted(text or str(self))}")
             if name in self.options and self.base not in option.bases:
                 rule = option.refusal or f"must be {' or '.join(option.bases)} to be {name}"
-                raise ValueError(f"{rule}, not {shown(text or str(self))}")
+                raise ValueError(f"{rule}, not {quoted(text or str(self))}")
 
     @property
     def stacks(self) -> bool:
@@ -276,7 +276,7 @@ class Plan:
     quantise: Quantisation | None = None
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> BatchNormMode:
         """What batch normalisation uses, in the plan's mode."""
         return STATISTICS[self.batch_norm]
 

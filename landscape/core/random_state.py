@@ -66,14 +66,14 @@ def kept_draws() -> Iterator[None]:
 
 
 @dataclass
-class Draws:
+class NoticedDraws:
     """Whether random numbers were drawn from a global generator; known once the block of `noticed_draws` has ended."""
 
     happened: bool = False
 
 
 @contextlib.contextmanager
-def noticed_draws() -> Iterator[Draws]:
+def noticed_draws() -> Iterator[NoticedDraws]:
     """Notice whether the block draws random numbers from a global generator.
 
     Example:
@@ -82,7 +82,7 @@ def noticed_draws() -> Iterator[Draws]:
         >>> draws.happened
         True
     """
-    draws, before = Draws(), _generator_states()
+    draws, before = NoticedDraws(), _generator_states()
     yield draws
     draws.happened = _generator_states() != before
 

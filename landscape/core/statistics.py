@@ -12,7 +12,7 @@ ITERATIONS = 200  # of the continued fraction, which takes about √max(a, b), a
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A mean, and the ends of the interval that holds the truth in 95 % of repetitions, where draws are normal.
 
     Attributes:
@@ -25,7 +25,7 @@ class Interval:
     stderr: float
 
 
-def interval_of(draws: Sequence[float], level: float = LEVEL) -> Interval:
+def interval_of(draws: Sequence[float], level: float = LEVEL) -> ConfidenceInterval:
     """m ± t_{K−1}·s/√K of K draws.
 
     >>> found = interval_of([1.0, 2.0, 3.0])
@@ -35,14 +35,14 @@ def interval_of(draws: Sequence[float], level: float = LEVEL) -> Interval:
     count = len(draws)
     mean = math.fsum(draws) / count
     if count < 2:
-        return Interval(mean, math.nan, math.nan, math.nan)
+        return ConfidenceInterval(mean, math.nan, math.nan, math.nan)
     stderr = math.sqrt(math.fsum((draw - mean) ** 2 for draw in draws) / (count - 1) / count)
     margin = t_quantile((1 + level) / 2, count - 1) * stderr
-    return Interval(mean, mean - margin, mean + margin, stderr)
+    return ConfidenceInterval(mean, mean - margin, mean + margin, stderr)
 
 
 @cache
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, scope: int) -> float:
     """The value below which Student's t of so many degrees of freedom lies with a probability above ½.
 
     >>> round(t_quantile(0.975, 15), 4)
@@ -50,17 +50,17 @@ def t_quantile(probability: float, freedom: int) -> float:
     """
     assert 0.5 < probability < 1
     low, high = 0.0, 1.0
-    while _above(high, freedom) > 1 - probability:
+    while _above(high, scope) > 1 - probability:
         high *= 2
     for _ in range(ITERATIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _above(middle, freedom) > 1 - probability else (low, middle)
+        low, high = (middle, high) if _above(middle, scope) > 1 - probability else (low, middle)
     return (low + high) / 2
 
 
-def _above(value: float, freedom: int) -> float:
+def _above(value: float, scope: int) -> float:
     """P(T > value) = ½·I_x(ν/2, ½), x = ν/(ν + value²)."""
-    return 0.5 * _incomplete_beta(freedom / (freedom + value * value), freedom / 2, 0.5)
+    return 0.5 * _incomplete_beta(scope / (scope + value * value), scope / 2, 0.5)
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:

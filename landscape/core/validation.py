@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema, field_validator
 
-from landscape.core.errors import JobError, flat, holds_credentials, masked, nearest, printable, shown
+from landscape.core.errors import JobError, flat, holds_credentials, masked, nearest, printable, quoted
 
 Unit = Literal["step", "epoch"]
 
@@ -40,17 +40,17 @@ OF_RUN = re.compile(r"(.+)@(first|last|\d{1,15})")  # a snapshot of another run,
 def whole(value: Any) -> int:
     """A whole number: neither a bool nor a float nor a text that looks like one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError(f"must be a whole number, not {shown(value)}")
+        raise ValueError(f"must be a whole number, not {quoted(value)}")
     return int(value)
 
 
 def real(value: Any) -> float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"must be a number, not {shown(value)}{_plainly(value)}")
+        raise ValueError(f"must be a number, not {quoted(value)}{_plainly(value)}")
     number = _as_float(value)
     if not math.isfinite(number):
-        raise ValueError(f"must be finite, not {shown(value)}")
+        raise ValueError(f"must be finite, not {quoted(value)}")
     return number
 
 
@@ -70,7 +70,9 @@ def _plainly(*values: Any) -> str:
         except ValueError:
             continue
         if math.isfinite(number):
-            return f"; YAML takes {shown(value)} for text: write {number!r}" if repr(number) != value else "; no quotes"
+            return (
+                f"; YAML takes {quoted(value)} for text: write {number!r}" if repr(number) != value else "; no quotes"
+            )
     return ""
 
 
@@ -85,9 +87,9 @@ def between(low: int, high: int = MOST) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         number = whole(value)
         if number < low:
-            raise ValueError(f"must be at least {low}, not {shown(number)}")
+            raise ValueError(f"must be at least {low}, not {quoted(number)}")
         if number > high:
-            raise ValueError(f"must be at most {high}, not {shown(number)}")
+            raise ValueError(f"must be at most {high}, not {quoted(number)}")
         return number
 
     return check
@@ -96,7 +98,7 @@ def between(low: int, high: int = MOST) -> Callable[[Any], int]:
 def size(value: Any) -> int:
     """A number of points along an axis."""
     if not MIN_SIZE <= whole(value) <= MAX_SIZE:
-        raise ValueError(f"must be from {MIN_SIZE} to {MAX_SIZE} points per axis, not {shown(value)}")
+        raise ValueError(f"must be from {MIN_SIZE} to {MAX_SIZE} points per axis, not {quoted(value)}")
     return int(value)
 
 
@@ -104,7 +106,7 @@ def gpus(value: Any) -> float:
     """A share of one GPU, or a whole number of GPUs: Ray cannot give one and a half."""
     number = real(value)
     if not 0 <= number <= MOST_GPUS or (number > 1 and number != int(number)):
-        raise ValueError(f"must be a share from 0 to 1, or a whole number up to {MOST_GPUS}, not {shown(value)}")
+        raise ValueError(f"must be a share from 0 to 1, or a whole number up to {MOST_GPUS}, not {quoted(value)}")
     return number
 
 
@@ -115,7 +117,7 @@ def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
     (1, 3, 7)
     """
     if is_list(value) and len({whole(number) for number in value}) < 3:
-        listed = shown(list(value))
+        listed = quoted(list(value))
         raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
     return any_snapshots(value)
 
@@ -125,13 +127,13 @@ def any_snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
     if isinstance(value, str) and value == "all":
         return "all"
     if not is_list(value):
-        raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
+        raise ValueError(f"must be a list of epochs or steps, or 'all', not {quoted(value)}")
     named = [whole(number) for number in value]
     if not named:
         raise ValueError("must name at least one snapshot, not []; leave it out for all of them")
     if min(named) < 0 or max(named) > LARGEST_STEP:
         wrong = min(named) if min(named) < 0 else max(named)
-        raise ValueError(f"must hold epochs or steps from 0 on, below 2**63, not {shown(wrong)}")
+        raise ValueError(f"must hold epochs or steps from 0 on, below 2**63, not {quoted(wrong)}")
     return tuple(sorted(set(named)))
 
 
@@ -148,12 +150,12 @@ def is_list(value: Any) -> bool:
 def pair(value: Any) -> tuple[float, float]:
     """The two ends of a range, the lower one first."""
     if not is_list(value) or len(value) != 2:
-        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {shown(value)}")
+        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {quoted(value)}")
     if any(isinstance(end, bool) or not isinstance(end, numbers.Real) for end in value):
-        raise ValueError(f"must hold two numbers, not {shown(list(value))}{_plainly(*value)}")
+        raise ValueError(f"must hold two numbers, not {quoted(list(value))}{_plainly(*value)}")
     low, high = map(_as_float, value)
     if not (abs(low) < LARGEST_END and abs(high) < LARGEST_END):
-        raise ValueError(f"must be finite, not {shown(list(value))}")
+        raise ValueError(f"must be finite, not {quoted(list(value))}")
     if low >= high:
         raise ValueError(f"must go from low to high, not [{low:g}, {high:g}]; swap or widen the two ends")
     return low, high
@@ -184,20 +186,20 @@ def reference(value: Any) -> int | str:
     number = int(value) if isinstance(value, numbers.Integral) else -1
     if 0 <= number <= LARGEST_STEP and not isinstance(value, bool):
         return number
-    raise ValueError(f"must be a snapshot's number, first, last, problem or a file of weights, not {shown(value)}")
+    raise ValueError(f"must be a snapshot's number, first, last, problem or a file of weights, not {quoted(value)}")
 
 
 def plain_text(value: str) -> str:
     """A name, path or URL: one line, in parts no longer than file systems allow."""
     if len(value) > LONGEST_PATH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in value.split("/")):
         rule = f"at most {LONGEST_PATH} characters, and {LONGEST_NAME} between slashes"
-        raise ValueError(f"must have {rule}, not {len(value)}: {shown(value, 60)}")
+        raise ValueError(f"must have {rule}, not {len(value)}: {quoted(value, 60)}")
     try:
         urlsplit(value if "://" in value else "")
     except ValueError:
-        raise ValueError(f"must be a path or a whole URL, not {shown(value)}") from None
+        raise ValueError(f"must be a path or a whole URL, not {quoted(value)}") from None
     if printable(value) != value or "\n" in value or "\t" in value:
-        raise ValueError(f"must be text of one line without control characters, not {shown(value)}")
+        raise ValueError(f"must be text of one line without control characters, not {quoted(value)}")
     return value
 
 
@@ -261,7 +263,7 @@ class RepeatedKey(ValueError):
     """A key of JSON that stands twice in one object, of which most readers silently take the last value."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"key {shown(key)} stands twice; keep one")
+        super().__init__(f"key {quoted(key)} stands twice; keep one")
         self.key = key
 
 
@@ -297,7 +299,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
         JobError: names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise JobError(f"{name}: must be a whole number from {least} on, not {shown(value)}")
+        raise JobError(f"{name}: must be a whole number from {least} on, not {quoted(value)}")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -359,7 +361,7 @@ class Explained(BaseModel):
     @classmethod
     def unknown_key(cls, key: str) -> str:
         """What an error says of a key that is no field of this class."""
-        return f"unknown key {shown(key, LONGEST_KEY)}; {nearest(key, cls.model_fields)}"
+        return f"unknown key {quoted(key, LONGEST_KEY)}; {nearest(key, cls.model_fields)}"
 
 
 def explain(error: ValidationError, model: type[Explained]) -> str:
@@ -384,7 +386,7 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
     if unknown and _is_one_level_too_deep(words, model):
         rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
         # Without the quotes of a text: the whole line to move stands in quotes.
-        text = shown(value).strip("'") if isinstance(value, str) else shown(value)
+        text = quoted(value).strip("'") if isinstance(value, str) else quoted(value)
         text = text.lower() if isinstance(value, bool) else text  # as YAML writes it
         return f"{where}: {rule}; move '{words[-1]}: {text}' beside '{words[0]}'"
     if unknown:
@@ -394,11 +396,11 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         got = value.get("kind") if isinstance(value, Mapping) else value
         *first, last = (str(_tag(choice)) for choice in place.choices)
-        return f"{where}.kind: must be {', '.join(first)} or {last}, not {shown(got)}"
+        return f"{where}.kind: must be {', '.join(first)} or {last}, not {quoted(got)}"
     if kind == "value_error":
         return f"{where}: {error['ctx']['error']}"
     message = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
-    return f"{where}: must be {message}, not {shown(value)}"
+    return f"{where}: must be {message}, not {quoted(value)}"
 
 
 def _is_one_level_too_deep(words: Sequence[str | int], model: type[Explained]) -> bool:
@@ -485,7 +487,7 @@ class Frozen(Explained):
     def _plain_text(cls, value: Any) -> Any:
         """Refuse a URL's credentials, which would stand in the run's provenance, in manifests and on dashboards."""
         if isinstance(value, str) and holds_credentials(value):
-            place = shown(masked(value))  # in quotes, at which another masking stops
+            place = quoted(masked(value))  # in quotes, at which another masking stops
             raise ValueError(f"must not hold credentials ({place}); give them to the driver in its environment")
         return plain_text(value) if isinstance(value, str) else value
 
@@ -505,7 +507,7 @@ def landscape_name(name: str) -> str:
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > LONGEST_LANDSCAPE_NAME:
         raise ValueError(
-            f"must be letters, digits, '.', '-' and '_', at most {LONGEST_LANDSCAPE_NAME}, not {shown(name)}"
+            f"must be letters, digits, '.', '-' and '_', at most {LONGEST_LANDSCAPE_NAME}, not {quoted(name)}"
         )
     if name == "zarr.json":
         raise ValueError("must not be 'zarr.json', a file of the store; choose another")

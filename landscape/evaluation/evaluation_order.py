@@ -102,7 +102,7 @@ class Singles(Walk):
 
 
 @dataclass(frozen=True)
-class Rows(Walk):
+class RowOrder(Walk):
     """Row by row, the points of a row within each batch, for engines that compute once what a row shares."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
@@ -160,4 +160,4 @@ def walk_of(engine: Engine) -> type[Walk]:
     """The order in which an engine computes points."""
     if engine.stacks:
         return Stacks
-    return Rows if engine.shares_rows else Singles
+    return RowOrder if engine.shares_rows else Singles

@@ -19,12 +19,12 @@ from landscape.core.devices import cores, is_out_of_memory, processor_name
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.engines.base import Rewrite, Target, arithmetic, wait
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
 from landscape.evaluation.evaluation_order import Walk, walk_of
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running_model import LoadedModel, RunningModel
-from landscape.evaluation.tuning.protocol import Freedom
+from landscape.evaluation.tuning.protocol import TuningScope
 from landscape.evaluation.values import Floats, Pieces, Values
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
@@ -237,7 +237,7 @@ class Evaluator:
 
     def _started(self, weights: MovingWeights) -> RunningModel:
         feed, loaded = self._feed, self._loaded  # and not this evaluator, which nothing that it holds may keep alive
-        target = Target(
+        target = RewriteTarget(
             loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
             feed.resident, loaded.hides_writes, feed.counts, feed.same_shapes, loaded.activations,
         )  # fmt: skip
@@ -316,7 +316,7 @@ SCHEME = 1  # to be raised when the search itself would choose otherwise
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
 
 
-def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
+def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
     """The key of a choice, in hexadecimal.
 
     Args:
@@ -324,7 +324,7 @@ def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
     """
     arithmetic = plan.record() | {
         "seed": None,
-        "batch_size": None if freedom.may_choose_batch_size else plan.batch_size,
+        "batch_size": None if scope.may_choose_batch_size else plan.batch_size,
     }
     return digest(
         {
@@ -332,7 +332,7 @@ def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
             "versions": [__version__, torch.__version__],
             "machine": machine(evaluator.device),
             "arithmetic": arithmetic,
-            "row": freedom.row,
+            "row": scope.row,
             "model": structure_of(evaluator.model),
             "observe": getattr(evaluator.observe, "__qualname__", type(evaluator.observe).__qualname__),
             "samples": shapes_of(evaluator.held_samples),

@@ -22,7 +22,7 @@ from landscape.core.errors import NotRetried
 from landscape.core.plan import Plan
 from landscape.evaluation.counts import Counts
 from landscape.problem.batches import Batch, batch_edges, dense_tensors_in, map_tensors, moved, tensor_bytes, tensors_of
-from landscape.problem.samples import Rows, Samples, as_samples
+from landscape.problem.samples import Samples, TensorSamples, as_samples
 
 # ----------------------------------------------------------------------------------------------------
 # Batches of any structure for the model: all of them kept on the device where they fit, else made for each point.
@@ -135,8 +135,10 @@ class Resident:
     generation = 0  # the samples are the same memory in all batches
     counts = None  # a value for each row
 
-    def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
-        self.samples = Rows(map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples.rows))
+    def __init__(self, samples: TensorSamples, device: torch.device, dtype: torch.dtype) -> None:
+        self.samples = TensorSamples(
+            map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples.rows)
+        )
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -167,7 +169,7 @@ class Streamed:
     counts = None
     tensors: Sequence[Tensor] = ()  # streamed batches are copies
 
-    def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, samples: TensorSamples, device: torch.device, dtype: torch.dtype) -> None:
         self.samples, self._device, self._dtype = samples, device, dtype
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -255,7 +257,7 @@ def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype
     """
     samples = as_samples(samples)
     limit = device_limit(device) if limit is None else limit
-    if not isinstance(samples, Rows):
+    if not isinstance(samples, TensorSamples):
         return AnyShape(samples, device, dtype, limit)
     needed = _needed(samples.rows, device, dtype)
     streams = needed > 0 and needed > limit

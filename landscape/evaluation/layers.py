@@ -17,9 +17,9 @@ from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluation_order import Walk
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import targets_of
-from landscape.model.layer_rules import Finding, Tensors, Thresholds, findings
+from landscape.model.layer_rules import LayerFinding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
-from landscape.model.layer_watch import Layer, NetworkWatcher
+from landscape.model.layer_watch import NetworkWatcher, WatchedLayer
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.supervised import Combination, Observe
@@ -59,12 +59,12 @@ class LayersSeen:
         no_gradients: why there are none although they were asked for.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[WatchedLayer, ...]
     weights: tuple[Tensors, ...]
     gradients: tuple[Tensors, ...] | None = None
     no_gradients: str = ""
 
-    def findings(self, thresholds: Thresholds) -> list[Finding]:
+    def findings(self, thresholds: Thresholds) -> list[LayerFinding]:
         """The rules that fire, in the order of computation: of a layer its weights first, then what it gives."""
         outputs = findings("outputs", [layer.seen() for layer in self.layers], thresholds)
         order = {layer.name: place for place, layer in enumerate(self.layers)}
@@ -111,7 +111,7 @@ def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool =
         return replace(seen, no_gradients=in_words(error))
 
 
-def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[Layer]:
+def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[WatchedLayer]:
     watcher, passes = NetworkWatcher(walk.running.target.model), list[None]()
 
     def batches() -> Iterator[tuple[int, Batch]]:

@@ -96,7 +96,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
 OURS = "forward"  # attribute of a module by which engines take over its calls
 
 
-class Items:
+class NamedMembers:
     """A dict, or the attributes of an object: which names there are, and which objects they name."""
 
     def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
@@ -200,10 +200,10 @@ class Glance:
     there is none, but none is missed.
     """
 
-    def __init__(self, groups: Sequence[Items | Members]) -> None:
-        items = [each for each in groups if isinstance(each, Items) and each.is_plain]
+    def __init__(self, groups: Sequence[NamedMembers | Members]) -> None:
+        items = [each for each in groups if isinstance(each, NamedMembers) and each.is_plain]
         members = [each for each in groups if isinstance(each, Members)]
-        self._others = [each for each in groups if isinstance(each, Items) and not each.is_plain]
+        self._others = [each for each in groups if isinstance(each, NamedMembers) and not each.is_plain]
         self._items, self._members = [each.container for each in items], [each.container for each in members]
         self._containers = [*self._items, *self._members]
         self._held = [*(each.values() for each in self._items), *self._members]
@@ -256,14 +256,14 @@ class ModuleState:
     def __init__(self, model: nn.Module, copied: Sequence[Any]) -> None:
         self._copied = set(map(id, copied))
         self._seen = {id(each) for each in (*model.parameters(), *model.buffers())}
-        self._groups: list[Items | Members] = []
+        self._groups: list[NamedMembers | Members] = []
         self._arrays: list[Array] = []
         self._generators: list[tuple[Any, Any]] = []
         self._look_through(model)
         self._empty = [each.container for each in self._groups if not each.container]
         self._large = [each for each in self._groups if len(each.container) > LARGE]
         self._filled = [each for each in self._groups if 0 < len(each.container) <= LARGE]
-        self._restless: list[Items | Members] = []  # have changed before, and so are compared at every point
+        self._restless: list[NamedMembers | Members] = []  # have changed before, and so are compared at every point
         self._missed: list[str] = []  # names of what changed and a glance did not see
 
     def changed(self) -> bool:
@@ -358,7 +358,7 @@ class ModuleState:
                 yield from self._look_into(name, slots)
 
     def _look_into(self, name: str, items: MutableMapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-        self._groups.append(Items(name, items))
+        self._groups.append(NamedMembers(name, items))
         for key, each in items.items():
             if key != OUR_HOOKS:
                 yield name if key in REGISTERS else joined_name(name, key), each

@@ -15,7 +15,7 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.feed import Batching
-from landscape.evaluation.values import Floats, Moments, Observed, Pieces, SampleValues, Values, summary, values_of
+from landscape.evaluation.values import BlockMoments, Floats, Observed, Pieces, SampleValues, Values, summary, values_of
 from landscape.problem.supervised import Combination, Observe, OtherWeights, ordered_names
 from landscape.surface.surface import MOMENT_PARTS
 
@@ -335,7 +335,7 @@ class BlockReduction(Reduction):
         of_terms = kept if self._terms else {}
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
-            errors[rise_of("loss")], Moments(self._rows, prefix), None if of_terms else kept.get("loss"),
+            errors[rise_of("loss")], BlockMoments(self._rows, prefix), None if of_terms else kept.get("loss"),
             self._weighted, of_terms,
         )  # fmt: skip
 

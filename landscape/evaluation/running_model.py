@@ -22,7 +22,7 @@ from landscape.evaluation.engines.base import (
     Forward,
     Maxima,
     Rewrite,
-    Target,
+    RewriteTarget,
     applies,
     autocast,
     tidy,
@@ -73,7 +73,7 @@ def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
     }
 
 
-def possible_options(target: Target) -> tuple[str, ...]:
+def possible_options(target: RewriteTarget) -> tuple[str, ...]:
     """The names of the options that would change how this model is computed, in the order of `OPTIONS`."""
     suiting = (name for name, option in OPTIONS.items() if option.suits.allows(target.plan.quantise))
     return tuple(name for name in suiting if applies(REWRITES[name], target))
@@ -89,7 +89,7 @@ def refuse_unrounded(engine: Engine, quantise: Quantisation | None) -> None:
         raise ValueError(f"must do without {name} {OPTIONS[name].suits.against}, not {engine}")
 
 
-def make_forward(target: Target, engine: Engine, *, remembering: bool = True) -> Forward:
+def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = True) -> Forward:
     """Install an engine in a model.
 
     Args:
@@ -229,7 +229,7 @@ class RunningModel:
         JobError, ValueError: the engine cannot run this model here, see `make_forward`.
     """
 
-    def __init__(self, loaded: LoadedModel, target: Target) -> None:
+    def __init__(self, loaded: LoadedModel, target: RewriteTarget) -> None:
         self._loaded, self._target = loaded, target
         target.restore()
         with kept_alive():
@@ -241,7 +241,7 @@ class RunningModel:
         return self._target.plan
 
     @property
-    def target(self) -> Target:
+    def target(self) -> RewriteTarget:
         """What the engine was installed in."""
         return self._target
 

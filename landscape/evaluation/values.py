@@ -19,7 +19,7 @@ Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
 
 @dataclass(frozen=True)
-class Moments:
+class BlockMoments:
     """Moments of the complete blocks of samples at P points, from which an extension goes on, see `moments`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Values:
     stderr: Mapping[str, Floats]
     seconds: float = 0.0
     rise_stderr: Floats | None = None
-    moments: Moments | None = None
+    moments: BlockMoments | None = None
     samples: SampleValues | None = None
     weighted: bool = False
     of_terms: Mapping[str, SampleValues] = field(default_factory=dict)

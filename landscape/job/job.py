@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
 
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.core.folders import locate
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.plan import BatchNorm, Engine, Precision
@@ -77,7 +77,7 @@ class CollectLandscape(Frozen):
     def _intervals(cls, value: Any) -> Any:
         if not is_list(value) or not value:
             raise ValueError(
-                f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {shown(value)}"
+                f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {quoted(value)}"
             )
         intervals = [snapshots(interval) for interval in value]
         if "all" in intervals:
@@ -119,11 +119,11 @@ def problem_reference(value: Any) -> Any:
     if names_a_file(value) or (names_onnx(value) and onnx_files(value)):
         return value
     if names_onnx(value):
-        raise ValueError(f"must be written {WRITTEN}, not {shown(value)}; a model alone has no samples and no loss")
+        raise ValueError(f"must be written {WRITTEN}, not {quoted(value)}; a model alone has no samples and no loss")
     if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
-        raise ValueError(f"must be 'module:function' or a file {SUFFIX}, not {shown(value)}{_remedy(value)}")
+        raise ValueError(f"must be 'module:function' or a file {SUFFIX}, not {quoted(value)}{_remedy(value)}")
     if not isinstance(value, str) and not callable(value):
-        raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
+        raise ValueError(f"must be 'module:function' or a function, not {quoted(value)}")
     return value
 
 
@@ -133,7 +133,7 @@ def _remedy(reference: str) -> str:
         return "; leave out '.py'"
     module, _, function = reference.rpartition(".")
     written = f"{module}:{function}"
-    return f"; write {shown(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
+    return f"; write {quoted(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Job(Frozen):
         if isinstance(value, Path):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"must be a folder or URL, not {shown(value)}")
+            raise ValueError(f"must be a folder or URL, not {quoted(value)}")
         return value
 
     @field_validator("problem", mode="before")
@@ -265,21 +265,21 @@ class Job(Frozen):
     def _tile(cls, value: Any) -> Any:
         value = (value,) if isinstance(value, Integral) else value
         if is_list(value) and not 1 <= len(value) <= len(AXIS_NAMES):
-            raise ValueError(f"must be one number or one per axis, not {shown(list(value))}")
+            raise ValueError(f"must be one number or one per axis, not {quoted(list(value))}")
         return value
 
     @field_validator("device_ids")
     @classmethod
     def _different_gpus(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError(f"must name at least one GPU, and each once, not {shown(list(value))}")
+            raise ValueError(f"must name at least one GPU, and each once, not {quoted(list(value))}")
         return value
 
     @field_validator("landscapes", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            raise ValueError(f"must be a list, not {shown(value)}; begin each landscape with '- name: …'")
+            raise ValueError(f"must be a list, not {quoted(value)}; begin each landscape with '- name: …'")
         return value
 
     @field_validator("landscapes")
@@ -290,7 +290,7 @@ class Job(Frozen):
         folded = dict[str, str]()
         for name, count in counts.items():
             if count > 1:
-                raise ValueError(f"must have names of their own; {shown(name)} stands {count} times")
+                raise ValueError(f"must have names of their own; {quoted(name)} stands {count} times")
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 raise ValueError(f"must have names that differ in more than case; {other} and {name} do not")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, Union
 
 from pydantic import BeforeValidator, TypeAdapter, WithJsonSchema, field_validator, model_validator
 
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.validation import (
     AUTO,
@@ -78,14 +78,14 @@ class PathOfRun(Frozen):
     def _run_path(cls, value: Any) -> Any:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"must be a folder or URL, not {shown(value)}")
+            raise ValueError(f"must be a folder or URL, not {quoted(value)}")
         return value
 
     @field_validator("label")
     @classmethod
     def _label(cls, value: str | None) -> str | None:
         if value is not None and not 0 < len(value.strip()) <= LONGEST_LABEL:
-            raise ValueError(f"must have 1 to {LONGEST_LABEL} characters, not {shown(value)}")
+            raise ValueError(f"must have 1 to {LONGEST_LABEL} characters, not {quoted(value)}")
         return None if value is None else value.strip()
 
 
@@ -114,7 +114,7 @@ def listed_paths(value: Any) -> Any:
     if not is_list(value) or not 1 <= len(value) <= MOST_PATHS:
         raise ValueError(
             f"must list 1 to {MOST_PATHS} runs, such as [runs/sgd, runs/thor], not "
-            f"{f'{len(value)} of them; draw the others in another landscape' if is_list(value) else shown(value)}"
+            f"{f'{len(value)} of them; draw the others in another landscape' if is_list(value) else quoted(value)}"
         )
     return tuple(each if isinstance(each, (Mapping, PathOfRun)) else {"run": each} for each in value)
 
@@ -129,10 +129,10 @@ def refuse_twice(paths: Sequence[PathOfRun]) -> None:
         for other in paths[:k]:
             if os.path.normpath(path.run) == os.path.normpath(other.run) and overlap(path.snapshots, other.snapshots):
                 raise ValueError(
-                    f"paths must name each run once, or different snapshots of it, and {shown(path.run)} stands twice"
+                    f"paths must name each run once, or different snapshots of it, and {quoted(path.run)} stands twice"
                 )
             if path.label is not None and path.label == other.label:
-                raise ValueError(f"paths must have labels of their own, and {shown(path.label)} stands twice")
+                raise ValueError(f"paths must have labels of their own, and {quoted(path.label)} stands twice")
 
 
 def overlap(one: Sequence[int] | Literal["all"], other: Sequence[int] | Literal["all"]) -> bool:
@@ -267,7 +267,7 @@ class Landscape(Frozen):
         if value is None or value == AUTO:
             return value
         if isinstance(value, str):
-            raise ValueError(f"must be a pair [low, high], one pair per axis, or auto, not {shown(value)}")
+            raise ValueError(f"must be a pair [low, high], one pair per axis, or auto, not {quoted(value)}")
         if is_list(value) and value and is_list(value[0]):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
@@ -400,7 +400,7 @@ def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
     """The directions that the short form `trajectory:` stands for; none where its field's own check will refuse it."""
     axes = 2 if data.get("axes") is None else data["axes"]
     if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
-        raise ValueError(f"axes must be 1, 2 or 3, not {shown(axes)}")
+        raise ValueError(f"axes must be 1, 2 or 3, not {quoted(axes)}")
     try:
         chosen = snapshots_or_paths(data["trajectory"])
     except ValueError:
@@ -420,12 +420,12 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("plane and trajectory exclude each other: keep one of them")
     if not is_list(named) or len(named) != 3:
         raise ValueError(
-            f"plane must list three networks, such as [a.safetensors, b.safetensors, last], not {shown(named)}"
+            f"plane must list three networks, such as [a.safetensors, b.safetensors, last], not {quoted(named)}"
         )
     if len({repr(name) for name in named}) < 3:
-        raise ValueError(f"plane must list three different networks, not {shown(list(named))}; name another one")
+        raise ValueError(f"plane must list three different networks, not {quoted(list(named))}; name another one")
     if data.get("origin") not in (None, named[0]):
-        raise ValueError(f"origin must be the first network of plane, {shown(named[0])}, or left out")
+        raise ValueError(f"origin must be the first network of plane, {quoted(named[0])}, or left out")
     try:
         fields = {"kind": "plane", "models": named, "curve": data.get("curve")}
         axes = tuple(PlaneDirection.model_validate({**fields, "axis": axis}) for axis in (1, 2))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.core.validation import Count, Frozen, between
 from landscape.job.directions.file import STEPS
@@ -28,7 +28,7 @@ Bits = Annotated[
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {shown(value)}")
+        raise ValueError(f"must be true or false, not {quoted(value)}")
     return value
 
 
@@ -78,7 +78,7 @@ def asked_quantise(value: Any) -> Any:
         return None
     if isinstance(value, (Mapping, Quantise)):
         return value
-    raise ValueError(f"must be false, or such as {{bits: 8}}, not {shown(value)}")
+    raise ValueError(f"must be false, or such as {{bits: 8}}, not {quoted(value)}")
 
 
 def refuse_with_like(given: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ def refuse_with_like(given: Mapping[str, Any]) -> None:
     both = next((name for name in GEOMETRY if given.get("like") is not None and given.get(name) is not None), None)
     if both is not None:
         raise ValueError(
-            f"like and {both} exclude each other: leave out {both}, which is that of {shown(given['like'])}"
+            f"like and {both} exclude each other: leave out {both}, which is that of {quoted(given['like'])}"
         )
 
 
@@ -120,7 +120,7 @@ def asked_convexity(value: Any) -> Any:
         return Convexity()
     if isinstance(value, (Mapping, Convexity)):
         return value
-    raise ValueError(f"must be true, false or {{steps: {STEPS}}}, not {shown(value)}")
+    raise ValueError(f"must be true, false or {{steps: {STEPS}}}, not {quoted(value)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Layers(Frozen):
             raise ValueError(str(error).removeprefix("rules").removeprefix(": ").removeprefix(".")) from None
         looked_at = {name: threshold for name, threshold in asked.items() if name in OF_POINTS}
         if not looked_at:
-            raise ValueError(f"must name rules of weights or outputs, not {shown(value)}; others need a training")
+            raise ValueError(f"must name rules of weights or outputs, not {quoted(value)}; others need a training")
         return looked_at
 
     @field_validator("statistics", mode="before")
@@ -157,10 +157,10 @@ class Layers(Frozen):
     def _known(cls, value: Any) -> Any:
         names = [value] if isinstance(value, str) else value
         if names is not None and not isinstance(names, (list, tuple)):
-            raise ValueError(f"must list some of {', '.join(LAYER_STATISTICS)}, not {shown(value)}")
+            raise ValueError(f"must list some of {', '.join(LAYER_STATISTICS)}, not {quoted(value)}")
         wrong = [name for name in names or () if name not in LAYER_STATISTICS]
         if wrong:
-            raise ValueError(f"must be of {', '.join(LAYER_STATISTICS)}, not {shown(wrong[0])}")
+            raise ValueError(f"must be of {', '.join(LAYER_STATISTICS)}, not {quoted(wrong[0])}")
         return tuple(name for name in LAYER_STATISTICS if name in (names or ()))
 
 
@@ -176,7 +176,7 @@ def asked_layers(value: Any) -> Any:
         return Layers()
     if isinstance(value, (Mapping, Layers)):
         return value
-    raise ValueError(f"must be true, false or {{statistics: [abs_mean]}}, not {shown(value)}")
+    raise ValueError(f"must be true, false or {{statistics: [abs_mean]}}, not {quoted(value)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -210,5 +210,5 @@ class Refine(Frozen):
         except (TypeError, ValueError):
             share = math.nan
         if isinstance(value, bool) or not 0 < share < 1:
-            raise ValueError(f"must be a share of the relief between 0 and 1, such as 1% or 0.01, not {shown(value)}")
+            raise ValueError(f"must be a share of the relief between 0 and 1, such as 1% or 0.01, not {quoted(value)}")
         return share

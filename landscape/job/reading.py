@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
-from landscape.core.errors import JobError, NotFoundError, flat, message_of, shown
+from landscape.core.errors import JobError, NotFoundError, flat, message_of, quoted
 from landscape.core.folders import locate
 from landscape.job.job import Job
 from landscape.model.packed_file import names_a_file
@@ -42,7 +42,7 @@ class NotYaml(ValueError):
     """The text breaks YAML's own grammar, and no rule of this project."""
 
 
-class Refused(yaml.MarkedYAMLError):
+class DocumentError(yaml.MarkedYAMLError):
     """What is wrong in a document, and where."""
 
     def __init__(self, problem: str, where: Any) -> None:
@@ -66,9 +66,9 @@ class _StrictLoader(yaml.SafeLoader):
         self._depth += 1
         self._composed += 1
         if self._depth > MAX_DEPTH:
-            raise Refused(f"lists and keys are nested more than {MAX_DEPTH} deep", self.next_event())
+            raise DocumentError(f"lists and keys are nested more than {MAX_DEPTH} deep", self.next_event())
         if self._composed > MAX_VALUES:
-            raise Refused(TOO_MANY, self.next_event())
+            raise DocumentError(TOO_MANY, self.next_event())
         try:
             return super().compose_node(parent, index)
         finally:
@@ -92,7 +92,7 @@ class _StrictLoader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             kind = node.tag.rpartition(":")[2]
-            raise Refused(f"{shown(node.value, 60)} cannot be read as {flat(kind, 60)}", node) from None
+            raise DocumentError(f"{quoted(node.value, 60)} cannot be read as {flat(kind, 60)}", node) from None
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Keys as they are written: `on` and `1` are words here."""
@@ -102,15 +102,17 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_number(self, node: ScalarNode) -> int | float:
         """A number that is written in plain decimal."""
         if SURPRISING_NUMBER.fullmatch(node.value):
-            value = shown(node.value, 60)
-            raise Refused(f"{value} is not plain decimal, and YAML takes it for another number; write it plainly", node)
+            value = quoted(node.value, 60)
+            raise DocumentError(
+                f"{value} is not plain decimal, and YAML takes it for another number; write it plainly", node
+            )
         plain = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
         return plain(node)
 
     def construct_unknown(self, node: Node) -> Any:
         """Refuse a tag that is no plain value's."""
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        raise Refused(f"the tag {shown(tag, 60)} is not known; write plain values", node)
+        raise DocumentError(f"the tag {quoted(tag, 60)} is not known; write plain values", node)
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_number)
@@ -133,7 +135,7 @@ def _count_values(node: Node, counted: dict[int, int]) -> int:
         Refused: they are more than `MAX_VALUES`, or an alias stands inside what it stands for.
     """
     if counted.get(id(node)) == 0:
-        raise Refused("an alias stands inside what it stands for; write the value out", node)
+        raise DocumentError("an alias stands inside what it stands for; write the value out", node)
     if id(node) not in counted:
         counted[id(node)] = 0
         if isinstance(node, MappingNode):
@@ -142,7 +144,7 @@ def _count_values(node: Node, counted: dict[int, int]) -> int:
         inner = sum(_count_values(part, counted) for part in parts) if isinstance(node, CollectionNode) else 0
         counted[id(node)] = 1 + inner
     if counted[id(node)] > MAX_VALUES:
-        raise Refused(TOO_MANY, node)
+        raise DocumentError(TOO_MANY, node)
     return counted[id(node)]
 
 
@@ -150,9 +152,11 @@ def _check_keys(node: MappingNode) -> None:
     lines: dict[str, int] = {}
     for key, _ in node.value:
         if not isinstance(key, ScalarNode):
-            raise Refused("a key must be one word", key)
+            raise DocumentError("a key must be one word", key)
         if key.value in lines:
-            raise Refused(f"key {shown(key.value, 60)} stands twice, first in line {lines[key.value]}; keep one", key)
+            raise DocumentError(
+                f"key {quoted(key.value, 60)} stands twice, first in line {lines[key.value]}; keep one", key
+            )
         lines[key.value] = key.start_mark.line + 1
 
 
@@ -185,7 +189,7 @@ def parse_yaml(content: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = str(error.problem or error.context)
-        if isinstance(error, Refused):
+        if isinstance(error, DocumentError):
             raise ValueError(f"line {line}: {flat(problem, 170)}") from None
         raise NotYaml(f"line {line}: {flat(f'is not YAML: {REMEDIES.get(problem, problem)}', 170)}") from None
 
@@ -213,7 +217,7 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
     """
     if names_a_file(str(path)):
         return _packed_job(Path(path), overrides)
-    file, name = Path(path), f"job file {shown(str(path), 100)}"
+    file, name = Path(path), f"job file {quoted(str(path), 100)}"
     try:
         with open(file, "rb") as opened:
             data = parse_yaml(opened.read(MAX_BYTES + 1))
@@ -268,4 +272,4 @@ def _refuse_other_places(job: Job, packed: PortableFile) -> None:
         for name in (*landscape.named_files(), *landscape.named_runs()):
             members = (each for each in packed.archive.names if each == name or each.startswith(f"{name}/"))
             if next(members, None) is None:
-                raise packed.archive.damaged(f"its job names {shown(name)}, which it does not hold")
+                raise packed.archive.damaged(f"its job names {quoted(name)}, which it does not hold")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit
@@ -193,12 +193,14 @@ def refuse_unclear(files: Sequence[Path]) -> None:
     remedy = "give them in the order of training with --order given (order='given')"
     if not all(digits):
         without = files[digits.index(())]
-        raise JobError(f"checkpoints: {shown(without.name)} has no number in its name, and others have; {remedy}")
+        raise JobError(f"checkpoints: {quoted(without.name)} has no number in its name, and others have; {remedy}")
     shared = [numbers for numbers, count in Counter(digits).items() if count > 1]
     if shared:
         one, other = [file for file, numbers in zip(files, digits, strict=True) if numbers == shared[0]][:2]
-        raise JobError(f"checkpoints: {shown(str(one))} and {shown(str(other))} share their number; {remedy}")
-    raise JobError(f"checkpoints: it cannot be told which number in names like {shown(files[0].name)} counts; {remedy}")
+        raise JobError(f"checkpoints: {quoted(str(one))} and {quoted(str(other))} share their number; {remedy}")
+    raise JobError(
+        f"checkpoints: it cannot be told which number in names like {quoted(files[0].name)} counts; {remedy}"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def import_checkpoints(
     if existing and not overwrite:
         kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in existing}))
         raise JobError(
-            f"run: {shown(str(run))} already holds a trajectory of {len(existing)} {kinds}; "
+            f"run: {quoted(str(run))} already holds a trajectory of {len(existing)} {kinds}; "
             "name another run or give overwrite=True (--overwrite)"
         )
     files = [Path(path) for path in paths]
@@ -266,11 +268,13 @@ def import_checkpoints(
 
 def _check_arguments(paths: Sequence[str | Path], unit: Unit | None, order: Order) -> None:
     if unit not in (None, *UNITS):
-        raise JobError(f"unit: must be 'epoch' or 'step', not {shown(unit)}")
+        raise JobError(f"unit: must be 'epoch' or 'step', not {quoted(unit)}")
     if order not in ORDERS:
-        raise JobError(f"order: must be 'auto' or 'given', not {shown(order)}")
+        raise JobError(f"order: must be 'auto' or 'given', not {quoted(order)}")
     if isinstance(paths, (str, Path)) or not paths:
-        raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {shown(paths)}")
+        raise JobError(
+            f"checkpoints: must be a list of one file or more, in the order of training, not {quoted(paths)}"
+        )
 
 
 def _write(
@@ -321,7 +325,7 @@ def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:
         log.warning(
             "import: neither the names nor the files say which comes first; they are numbered as given, so %s is "
             "the end of the training; --order given (order='given') says that this is meant",
-            shown(files[-1].name),
+            quoted(files[-1].name),
         )
     return as_given
 
@@ -333,7 +337,7 @@ def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
             log.warning(
                 "import: the numbers in the names do not rise in the order given: %s comes after %s; --order auto goes "
                 "by the numbers",
-                shown(files[k].name), shown(files[k - 1].name),
+                quoted(files[k].name), quoted(files[k - 1].name),
             )  # fmt: skip
             return
 
@@ -349,7 +353,7 @@ def _labels(files: Sequence[Path]) -> dict[Path, str]:
 def _refuse_missing(files: Iterable[Path]) -> None:
     for file in files:
         if "://" not in str(file) and not file.exists():
-            raise NotFoundError(f"weights file {shown(str(file))} does not exist")
+            raise NotFoundError(f"weights file {quoted(str(file))} does not exist")
 
 
 def _refuse_twice(files: Iterable[Path]) -> None:
@@ -358,7 +362,7 @@ def _refuse_twice(files: Iterable[Path]) -> None:
         other = first_named.setdefault(file.resolve(), file)
         if other is not file:
             raise JobError(
-                f"checkpoints: {shown(str(file))} and {shown(str(other))} are one file; leave one of them out"
+                f"checkpoints: {quoted(str(file))} and {quoted(str(other))} are one file; leave one of them out"
             )
 
 
@@ -367,7 +371,7 @@ def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
     for file in files:
         if file.resolve().parent == own:
             raise JobError(
-                f"checkpoints: {shown(str(file))} is part of the run it would be imported into; copy it first"
+                f"checkpoints: {quoted(str(file))} is part of the run it would be imported into; copy it first"
             )
 
 
@@ -382,11 +386,11 @@ def _refuse_different(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
         difference = _first_difference(first, shapes)
         if difference:
             raise JobError(
-                f"checkpoints: must be of one network, but {shown(str(file))} {difference} in {shown(str(files[0]))}; "
-                "leave one of them out"
+                f"checkpoints: must be of one network, but {quoted(str(file))} {difference} in "
+                f"{quoted(str(files[0]))}; leave one of them out"
             )
         for what, name in _unusual(state).items():
-            unusual.setdefault(what, []).append(f"{shown(name)} of {shown(file.name)}")
+            unusual.setdefault(what, []).append(f"{quoted(name)} of {quoted(file.name)}")
     for what, places in unusual.items():
         more = f", and in {len(places) - 1} more files" if len(places) > 1 else ""
         log.warning("import: %s in %s%s; imported as it is", what, places[0], more)
@@ -415,7 +419,7 @@ def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
     """
     state = load_weights(file, again=True)
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != dict(shapes):
-        raise LandscapeError(f"weights {shown(str(file))} changed while it was imported; import again")
+        raise LandscapeError(f"weights {quoted(str(file))} changed while it was imported; import again")
     return {name: tensor.clone().contiguous() for name, tensor in state.items()}
 
 
@@ -423,10 +427,10 @@ def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, 
     """In words, as 'lacks 'fc.bias', which is', how `other` differs from `first`; empty where it does not."""
     for name, shape in first.items():
         if name not in other:
-            return f"lacks {shown(name)}, which is"
+            return f"lacks {quoted(name)}, which is"
         if other[name] != shape:
-            return f"has {shown(name)} of shape {other[name]}, which is {shape}"
-    return next((f"has {shown(name)}, which is not" for name in other if name not in first), "")
+            return f"has {quoted(name)} of shape {other[name]}, which is {shape}"
+    return next((f"has {quoted(name)}, which is not" for name in other if name not in first), "")
 
 
 def _imported_info(tensors: int) -> dict[str, Any]:

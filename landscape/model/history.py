@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_alive
@@ -79,7 +79,7 @@ def history_data(folder: Folder) -> bytes:
     try:
         return (folder.read(path) if path else None) or b""
     except OSError as error:
-        raise LandscapeError(f"{shown(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
+        raise LandscapeError(f"{quoted(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -107,7 +107,7 @@ def read_history(run: Place) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Log:
+class HistoryBytes:
     """The bytes of a history, read once."""
 
     data: bytes
@@ -145,7 +145,7 @@ class LogEnd:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LossStretch:
     """Losses that follow one another in a log: their mean, its standard error, and how many they are.
 
     `whole` says that they are those of all steps of an epoch: all of its samples are in the mean, so that it has no
@@ -161,16 +161,16 @@ class Stretch:
 Until = tuple[Unit, int]  # an epoch or step, by its number
 
 
-def read_log(run: Place) -> Log:
+def read_log(run: Place) -> HistoryBytes:
     """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again.
 
     Raises:
         LandscapeError: the file, or run.json, cannot be read.
     """
-    return Log(history_data(open_folder(run)))
+    return HistoryBytes(history_data(open_folder(run)))
 
 
-def log_end(run: Place | Log, until: Until | None = None) -> LogEnd | None:
+def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | None:
     """Where the log of a run ends; None where it has no lines. All that tells of a log's end asks this function.
 
     Args:
@@ -208,7 +208,7 @@ def log_end(run: Place | Log, until: Until | None = None) -> LogEnd | None:
     return LogEnd(step, epoch, mean, error, is_finite, loss_at)
 
 
-def last_stretches(run: Place | Log, until: Until | None = None, most: int = 3) -> list[Stretch]:
+def last_stretches(run: Place | HistoryBytes, until: Until | None = None, most: int = 3) -> list[LossStretch]:
     """The last stretches of a log that say whether the loss still fell, the oldest first; fewer where it is short.
 
     They are epochs, of which the last one counts from its middle on; of a log of a single epoch, or without epochs,
@@ -244,8 +244,8 @@ def _is_gapless(lines: list[dict[str, Any]]) -> bool:
     return len(lines) == 1 or (first is not None and last is not None and last - first + 1 == len(lines))
 
 
-def _stretch(losses: list[float], whole: bool) -> Stretch:
-    return Stretch(*_mean_and_error(losses), len(losses), whole)
+def _stretch(losses: list[float], whole: bool) -> LossStretch:
+    return LossStretch(*_mean_and_error(losses), len(losses), whole)
 
 
 def _mean_and_error(losses: list[float]) -> tuple[float, float]:
@@ -255,9 +255,9 @@ def _mean_and_error(losses: list[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in losses) / (len(losses) - 1) / len(losses))
 
 
-def _backwards(run: Place | Log, until: Until | None) -> Iterator[dict[str, Any]]:
+def _backwards(run: Place | HistoryBytes, until: Until | None) -> Iterator[dict[str, Any]]:
     """The lines up to an epoch or step, the last one first; without those that cannot be read."""
-    whole = run if isinstance(run, Log) else read_log(run)
+    whole = run if isinstance(run, HistoryBytes) else read_log(run)
     for text in reversed(whole.data.split(b"\n")[:-1]):
         line = _parsed(text)
         if line is not None and (until is None or (_count(line, until[0]) or 0) <= until[1]):
@@ -290,7 +290,7 @@ def _warn(place: str, damaged: tuple[int, ...]) -> None:
     numbers = ", ".join(map(str, damaged[:5]))
     log.warning(
         "history %s: line%s %s%s cannot be read and %s left out; the other lines are kept",
-        shown(place), "s" if len(damaged) > 1 else "", numbers, more, "are" if len(damaged) > 1 else "is",
+        quoted(place), "s" if len(damaged) > 1 else "", numbers, more, "are" if len(damaged) > 1 else "is",
     )  # fmt: skip
 
 

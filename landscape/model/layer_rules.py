@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import is_number
 
 if TYPE_CHECKING:
-    from landscape.model.layer_statistics import Change, Statistics
+    from landscape.model.layer_statistics import ValueChange, ValueStatistics
 
 Target = Literal["weights", "outputs", "gradients", "changes"]
 Thresholds = Mapping[str, float]  # by the names of rules
@@ -43,17 +43,17 @@ class Tensors:
     """
 
     layer: str
-    statistics: Statistics
+    statistics: ValueStatistics
     activation: str = ""
     dimensions: int = 2
-    change: Change | None = None
+    change: ValueChange | None = None
     in_model: bool = True
     from_infinite: bool = False
-    unmasked: Statistics | None = None
+    unmasked: ValueStatistics | None = None
 
 
 @dataclass(frozen=True)
-class Rule:
+class LayerRule:
     """A rule fires where its measure is beyond its threshold.
 
     Attributes:
@@ -84,7 +84,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LayerFinding:
     """A rule that fired."""
 
     layer: str
@@ -153,31 +153,31 @@ def _largest(seen: Tensors) -> float | None:
 
 _ABS, _SHARE, _MOVED = "mean abs", "share not finite", "mean abs(Δw) / mean abs(w)"
 _TABLE = (
-    Rule("weight_overflow", "weights", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
-    Rule("weight_all_zero", "weights", "share of zeros", ">=", 1.0, _zeros, "all zero"),
-    Rule("weight_too_large", "weights", _ABS, ">", 100.0, _magnitude, "too large"),
-    Rule("weight_too_small", "weights", _ABS, "<", 1e-8, _small, "too small"),
-    Rule("tensor_overflow", "outputs", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
-    Rule("relu_zeros", "outputs", "share of zeros", ">", 0.99, _zeros_of_relu, "dead ReLU"),
-    Rule("sigmoid_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("sigmoid"), "saturated"),
-    Rule("tanh_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("tanh"), "saturated"),
-    Rule("tensor_all_zero", "outputs", "share of zeros", ">=", 1.0, _zeros, "all zero"),
-    Rule("tensor_too_large", "outputs", _ABS, ">", 1e4, _magnitude, "exploding"),
-    Rule("tensor_too_small", "outputs", _ABS, "<", 1e-7, _small, "vanishing"),
-    Rule("gradient_exploding", "gradients", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
-    Rule("gradient_too_large", "gradients", _ABS, ">", 100.0, _magnitude, "too large"),
-    Rule("gradient_vanishing", "gradients", _ABS, "<", 1e-9, _gradient, "vanishing"),
-    Rule("weight_not_changed", "changes", "largest abs(Δw) / abs(w)", "<=", 1e-5, _largest, "unchanged"),
-    Rule("weight_change_too_large", "changes", _MOVED, ">", 0.1, _ratio, "changes too much"),
-    Rule("weight_change_too_small", "changes", _MOVED, "<", 1e-4, _ratio, "changes too little"),
+    LayerRule("weight_overflow", "weights", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    LayerRule("weight_all_zero", "weights", "share of zeros", ">=", 1.0, _zeros, "all zero"),
+    LayerRule("weight_too_large", "weights", _ABS, ">", 100.0, _magnitude, "too large"),
+    LayerRule("weight_too_small", "weights", _ABS, "<", 1e-8, _small, "too small"),
+    LayerRule("tensor_overflow", "outputs", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    LayerRule("relu_zeros", "outputs", "share of zeros", ">", 0.99, _zeros_of_relu, "dead ReLU"),
+    LayerRule("sigmoid_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("sigmoid"), "saturated"),
+    LayerRule("tanh_saturated", "outputs", "share at the ends", ">", 0.99, _at_ends("tanh"), "saturated"),
+    LayerRule("tensor_all_zero", "outputs", "share of zeros", ">=", 1.0, _zeros, "all zero"),
+    LayerRule("tensor_too_large", "outputs", _ABS, ">", 1e4, _magnitude, "exploding"),
+    LayerRule("tensor_too_small", "outputs", _ABS, "<", 1e-7, _small, "vanishing"),
+    LayerRule("gradient_exploding", "gradients", _SHARE, ">", 0.0, _not_finite, "NaN or Inf"),
+    LayerRule("gradient_too_large", "gradients", _ABS, ">", 100.0, _magnitude, "too large"),
+    LayerRule("gradient_vanishing", "gradients", _ABS, "<", 1e-9, _gradient, "vanishing"),
+    LayerRule("weight_not_changed", "changes", "largest abs(Δw) / abs(w)", "<=", 1e-5, _largest, "unchanged"),
+    LayerRule("weight_change_too_large", "changes", _MOVED, ">", 0.1, _ratio, "changes too much"),
+    LayerRule("weight_change_too_small", "changes", _MOVED, "<", 1e-4, _ratio, "changes too little"),
 )
-RULES: dict[str, Rule] = {rule.name: rule for rule in _TABLE}
+RULES: dict[str, LayerRule] = {rule.name: rule for rule in _TABLE}
 TARGETS: tuple[Target, ...] = ("weights", "outputs", "gradients", "changes")
 DEFAULTS: dict[str, float] = {rule.name: rule.threshold for rule in _TABLE}
 NAMED = 3  # layers of a rule that a line names
 
 
-def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = DEFAULTS) -> list[Finding]:
+def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = DEFAULTS) -> list[LayerFinding]:
     """The rules that fire, in the order of the tensors, of each in the order of the table.
 
     >>> from landscape.model.layer_statistics import statistics_of
@@ -192,7 +192,7 @@ def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = D
         for rule in rules:
             value = rule.fires(tensors, thresholds[rule.name])
             if value is not None:
-                found.append(Finding(tensors.layer, rule.name, value, thresholds[rule.name]))
+                found.append(LayerFinding(tensors.layer, rule.name, value, thresholds[rule.name]))
     return found
 
 
@@ -244,12 +244,12 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
     if isinstance(value, str):
         value = _of_text(field, value)
     if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
-        raise JobError(f"{field}: must list rules, such as [weights, tensor_overflow], not {shown(value)}")
+        raise JobError(f"{field}: must list rules, such as [weights, tensor_overflow], not {quoted(value)}")
     given = value.items() if isinstance(value, Mapping) else [(name, None) for name in value]
     asked: dict[str, float] = {}
     for name, threshold in given:
         if threshold is not None and (not is_number(threshold) or threshold < 0):
-            raise JobError(f"{field}.{name}: must be a finite number of at least 0, not {shown(threshold)}")
+            raise JobError(f"{field}.{name}: must be a finite number of at least 0, not {quoted(threshold)}")
         if threshold is not None and name not in RULES:
             _refuse_unless_known(field, name)
             raise JobError(f"{field}.{name}: must be left without a threshold, as it names several rules")
@@ -265,7 +265,7 @@ def _of_text(field: str, text: str) -> dict[str, float | None]:
         try:
             found[rule] = float(threshold) if equals else None
         except ValueError:
-            raise JobError(f"{field}.{rule}: must be a finite number of at least 0, not {shown(threshold)}") from None
+            raise JobError(f"{field}.{rule}: must be a finite number of at least 0, not {quoted(threshold)}") from None
     return found
 
 
@@ -276,7 +276,7 @@ def _named(field: str, name: Any) -> list[str]:
 
 def _refuse_unless_known(field: str, name: Any) -> None:
     if not isinstance(name, str) or name not in (*RULES, *TARGETS, ALL):
-        raise JobError(f"{field}: unknown rule {shown(name)}; {nearest(str(name), [*RULES, *TARGETS, ALL])}")
+        raise JobError(f"{field}: unknown rule {quoted(name)}; {nearest(str(name), [*RULES, *TARGETS, ALL])}")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ ABSOLUTE_TOLERANCE = 1e-8  # of a weight that has not changed
 
 
 @dataclass(frozen=True)
-class Statistics:
+class ValueStatistics:
     """Of n values the counts, and of those that are finite the ends, the mean and the spread.
 
     Attributes:
@@ -74,7 +74,7 @@ class Statistics:
         return counts | {name: value if math.isfinite(value) else None for name, value in means.items()}
 
 
-def statistics_of(tensor: Tensor, bounds: tuple[float, float] | None = None) -> Statistics:
+def statistics_of(tensor: Tensor, bounds: tuple[float, float] | None = None) -> ValueStatistics:
     """The statistics of a tensor's values, summed in float64.
 
     Complex values count as two, their real and their imaginary part. Quantised ones count as what they stand for.
@@ -104,22 +104,22 @@ def _values_of(tensor: Tensor) -> tuple[Tensor, int]:
     return tensor.flatten(), unstored
 
 
-def _of_zeros(count: int, bounds: tuple[float, float] | None) -> Statistics:
+def _of_zeros(count: int, bounds: tuple[float, float] | None) -> ValueStatistics:
     if not count:
-        return Statistics()
+        return ValueStatistics()
     at_an_end = bounds is not None and not bounds[0] < 0 < bounds[1]
-    return Statistics(count, 0, 0, count, 0.0, 0.0, 0.0, 0.0, 0.0, count if at_an_end else 0)
+    return ValueStatistics(count, 0, 0, count, 0.0, 0.0, 0.0, 0.0, 0.0, count if at_an_end else 0)
 
 
-def _of_some(values: Tensor, bounds: tuple[float, float] | None) -> Statistics:
+def _of_some(values: Tensor, bounds: tuple[float, float] | None) -> ValueStatistics:
     if not values.numel():
-        return Statistics()
+        return ValueStatistics()
     values = values.double()
     finite, nans = torch.isfinite(values), int(values.isnan().sum())
     kept = values if bool(finite.all()) else values[finite]
     count, infinite = values.numel(), values.numel() - kept.numel() - nans
     if not kept.numel():
-        return Statistics(count, nans, infinite)
+        return ValueStatistics(count, nans, infinite)
     low, high = torch.aminmax(kept)
     mean = float(kept.sum()) / kept.numel()
     if not math.isfinite(mean):  # the sum is beyond float64, the mean is not
@@ -127,28 +127,28 @@ def _of_some(values: Tensor, bounds: tuple[float, float] | None) -> Statistics:
     ends = 0 if bounds is None else int(((kept <= bounds[0]) | (kept >= bounds[1])).sum())
     magnitude = float((kept.abs() / kept.numel()).sum())
     squares, zeros = float((kept - mean).square().sum()), int((kept == 0).sum())
-    return Statistics(count, nans, infinite, zeros, float(low), float(high), mean, squares, magnitude, ends)
+    return ValueStatistics(count, nans, infinite, zeros, float(low), float(high), mean, squares, magnitude, ends)
 
 
-def merged(parts: Iterable[Statistics]) -> Statistics:
+def merged(parts: Iterable[ValueStatistics]) -> ValueStatistics:
     """The statistics of all values of several parts, by the formulas of Chan, Golub and LeVeque (1983).
 
     >>> both = merged([statistics_of(torch.tensor([1.0, 2.0])), statistics_of(torch.tensor([6.0, math.inf]))])
     >>> both.mean, round(both.spread ** 2, 6), both.infinite
     (3.0, 4.666667, 1)
     """
-    return reduce(_together, parts, Statistics())
+    return reduce(_together, parts, ValueStatistics())
 
 
-def _together(one: Statistics, other: Statistics) -> Statistics:
+def _together(one: ValueStatistics, other: ValueStatistics) -> ValueStatistics:
     counts = one.count + other.count, one.nans + other.nans, one.infinite + other.infinite, one.zeros + other.zeros
     ends = one.ends + other.ends
     if not other.finite or not one.finite:
         known = one if one.finite else other
-        return Statistics(*counts, known.low, known.high, known.mean, known.squares, known.magnitude, ends)
+        return ValueStatistics(*counts, known.low, known.high, known.mean, known.squares, known.magnitude, ends)
     whole = one.finite + other.finite
     share, apart = other.finite / whole, other.mean - one.mean
-    return Statistics(
+    return ValueStatistics(
         *counts, min(one.low, other.low), max(one.high, other.high), one.mean + apart * share,
         one.squares + other.squares + apart * apart * one.finite * share,
         one.magnitude + (other.magnitude - one.magnitude) * share, ends,
@@ -156,7 +156,7 @@ def _together(one: Statistics, other: Statistics) -> Statistics:
 
 
 @dataclass(frozen=True)
-class Change:
+class ValueChange:
     """How far the values of a tensor have moved.
 
     Attributes:
@@ -168,17 +168,17 @@ class Change:
     largest: float
 
 
-def change_of(before: Tensor, after: Tensor, tolerance: float = ABSOLUTE_TOLERANCE) -> Change:
+def change_of(before: Tensor, after: Tensor, tolerance: float = ABSOLUTE_TOLERANCE) -> ValueChange:
     """How far a tensor's values have moved from `before` to `after`.
 
     >>> change_of(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 3.5]), tolerance=0.0)
-    Change(ratio=0.125, largest=0.16666666666666666)
+    ValueChange(ratio=0.125, largest=0.16666666666666666)
     """
     old, new = (_values_of(tensor)[0].double() for tensor in (before, after))
     if not old.numel() or old.shape != new.shape:
-        return Change(math.nan, math.nan)
+        return ValueChange(math.nan, math.nan)
     moved, size = (new - old).abs(), old.abs()
     beyond = (moved - tolerance).clamp_min(0.0)
     shares = torch.where(beyond > 0, beyond / size, beyond)
     mean = float(size.mean())
-    return Change(float(moved.mean()) / mean if mean else math.nan, float(shares.max()))
+    return ValueChange(float(moved.mean()) / mean if mean else math.nan, float(shares.max()))

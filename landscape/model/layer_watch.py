@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks_of_all
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscape.model.layer_rules import BOUNDS, Tensors
-from landscape.model.layer_statistics import Statistics, merged, statistics_of
+from landscape.model.layer_statistics import ValueStatistics, merged, statistics_of
 
 # ----------------------------------------------------------------------------------------------------
 # What masks do to values: which are infinite by a mask, and not by a fault, and which are next to -Inf by one.
@@ -72,7 +72,7 @@ def _flat(argument: Any) -> list[Any]:
     return [each for each in members if isinstance(each, float) or (is_watched(each) and each.layout is torch.strided)]
 
 
-def beside_mask(operation: str, tensor: Tensor, known: Statistics) -> Statistics:
+def beside_mask(operation: str, tensor: Tensor, known: ValueStatistics) -> ValueStatistics:
     """The statistics of an operation's values that no mask has set to a number far below the others.
 
     >>> scores = torch.tensor([0.5, -1.5, -1e9, -1e9])
@@ -188,7 +188,7 @@ OUTSIDE = "observe"  # what operations outside the network are called by
 
 
 @dataclass
-class Layer:
+class WatchedLayer:
     """What a layer gave so far: a module, an operation between modules, or one outside the network.
 
     Attributes:
@@ -207,8 +207,8 @@ class Layer:
     activation: str = ""
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    statistics: Statistics = field(default_factory=Statistics)
-    unmasked: Statistics = field(default_factory=Statistics)
+    statistics: ValueStatistics = field(default_factory=ValueStatistics)
+    unmasked: ValueStatistics = field(default_factory=ValueStatistics)
     from_infinite: bool = False
     born: str = ""
 
@@ -263,7 +263,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         when: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self._names = {id(module): name for name, module in model.named_modules()}
-        self.layers: dict[str, Layer] = {}
+        self.layers: dict[str, WatchedLayer] = {}
         self.on = False
         self._busy, self._stack, self._log_masks = False, list[_Call](), LogMasks()
         self._numbers, self._last = Counter[str](), (0, 0)
@@ -374,11 +374,13 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
 
     # -- what is kept -----------------------------------------------------------------------------------------
 
-    def _add(self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = "") -> Layer:
+    def _add(
+        self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = ""
+    ) -> WatchedLayer:
         layer = self.layers.get(name)
         if layer is None:
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-            layer = self.layers[name] = Layer(name, kind, in_model, activation, shape, dtype)
+            layer = self.layers[name] = WatchedLayer(name, kind, in_model, activation, shape, dtype)
         found = statistics_of(tensor, BOUNDS.get(activation))
         layer.statistics = merged([layer.statistics, found])
         layer.unmasked = merged([layer.unmasked, beside_mask(operation, tensor, found)])

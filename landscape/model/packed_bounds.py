@@ -69,7 +69,7 @@ BY_VALUES = {
 }  # fmt: skip
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """What is known of a tensor without its values."""
 
     shape: torch.Size
@@ -78,7 +78,7 @@ class Layout(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Layout:
+    def of(cls, tensor: Tensor) -> TensorLayout:
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
@@ -125,13 +125,13 @@ def bounds_of(name: str, graph: fx.Graph) -> Callable[[nn.Module, Sequence[Tenso
     def look(model: nn.Module, leaves: Sequence[Tensor]) -> None:
         now.model = None
         if all(map(_has_memory, leaves)):  # otherwise it is traced, or computed without values: nothing is allocated
-            now.model, now.leaves, now.picked, now.call = model, tuple(map(Layout.of, leaves)), [], None
+            now.model, now.leaves, now.picked, now.call = model, tuple(map(TensorLayout.of, leaves)), [], None
             go_on()
 
     def tell(result: Any) -> None:
         parts = result if isinstance(result, (list, tuple)) else (result,)
         if getattr(now, "model", None) is not None and all(map(_has_memory, parts)):
-            now.picked.append(tuple(map(Layout.of, parts)))
+            now.picked.append(tuple(map(TensorLayout.of, parts)))
             go_on()
 
     def go_on() -> None:
@@ -177,7 +177,7 @@ def _apart() -> Iterator[None]:
 class _Call:
     """One run of a graph on tensors without memory."""
 
-    def __init__(self, model: nn.Module, name: str, graph: fx.Graph, leaves: Sequence[Layout]) -> None:
+    def __init__(self, model: nn.Module, name: str, graph: fx.Graph, leaves: Sequence[TensorLayout]) -> None:
         self._model, self._name, self._graph, self._leaves = model, name, graph, leaves
         self._mode = FakeTensorMode(allow_fallback_kernels=False)
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", ()))
@@ -192,7 +192,7 @@ class _Call:
         self._place, self._picked = 0, 0
         self.is_done = False
 
-    def follow(self, picked: Sequence[tuple[Layout, ...]]) -> None:
+    def follow(self, picked: Sequence[tuple[TensorLayout, ...]]) -> None:
         """Follow the graph from where it was left to its end, or to a mask of which is not known what it picks.
 
         Args:
@@ -229,7 +229,7 @@ class _Call:
             f"{' '.join(why.split())[:200]}; have it packed anew, or run the job from its source"
         )
 
-    def _computed(self, node: fx.Node, picked: Sequence[tuple[Layout, ...]]) -> Any:
+    def _computed(self, node: fx.Node, picked: Sequence[tuple[TensorLayout, ...]]) -> Any:
         if node.op == "placeholder":
             return self._fake(next(self._given))
         if node.op == "get_attr":
@@ -257,7 +257,7 @@ class _Call:
             return self._fake(target(*args))
         return _number(target, args)
 
-    def _by_values(self, found: Any, args: Any, kwargs: Any, picked: Sequence[tuple[Layout, ...]]) -> Any:
+    def _by_values(self, found: Any, args: Any, kwargs: Any, picked: Sequence[tuple[TensorLayout, ...]]) -> Any:
         """What came of an operation that makes as many values as its values say; `UNKNOWN` where it has not run yet."""
         if self._picked == len(picked):
             self._counting.add_most_of(found, args, kwargs)
@@ -267,10 +267,10 @@ class _Call:
         self._counting.add_memory(made, 0)
         return made[0] if found._schema.returns[0].type.kind() == "TensorType" else made
 
-    def _fake(self, tensor: Tensor | Layout) -> Tensor:
+    def _fake(self, tensor: Tensor | TensorLayout) -> Tensor:
         """One of the same layout without memory; the same one where it is asked for again."""
         if id(tensor) not in self._fakes:
-            shape, strides, dtype, device = tensor if isinstance(tensor, Layout) else Layout.of(tensor)
+            shape, strides, dtype, device = tensor if isinstance(tensor, TensorLayout) else TensorLayout.of(tensor)
             with self._mode:
                 made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
             self._fakes[id(tensor)] = made

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from landscape.core.errors import JobError, NotFoundError, message_of, shown
+from landscape.core.errors import JobError, NotFoundError, message_of, quoted
 from landscape.core.validation import parse_json
 
 SUFFIX = ".landscape"
@@ -62,7 +62,7 @@ class Archive:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.name = shown(str(path), 100)
+        self.name = quoted(str(path), 100)
         try:
             with open(self.path, "rb") as opened:
                 self._places = _places(opened)
@@ -95,7 +95,7 @@ class Archive:
             JobError: there is no such member.
         """
         if name not in self._places:
-            raise self.damaged(f"it has no {shown(name)}")
+            raise self.damaged(f"it has no {quoted(name)}")
         return self._places[name][1]
 
     def bytes_of(self, name: str) -> bytes:
@@ -121,7 +121,7 @@ class Archive:
         if name != MANIFEST:
             recorded = self._recorded.get(name)
             if not isinstance(recorded, Mapping) or recorded.get("sha256") != member.digest:
-                raise self.damaged(f"{shown(name)} is not what was packed, by its digest")
+                raise self.damaged(f"{quoted(name)} is not what was packed, by its digest")
 
     def part(self, name: str, start: int, size: int) -> bytes:
         """Bytes of a member that are not compared with its digest; fewer where it ends.
@@ -167,12 +167,12 @@ class Archive:
             JobError: it does not, or is not what was packed.
         """
         if self.size_of(name) > MOST_TEXT:
-            raise self.damaged(f"{shown(name)} has {self.size_of(name)} bytes, more than {MOST_TEXT}")
+            raise self.damaged(f"{quoted(name)} has {self.size_of(name)} bytes, more than {MOST_TEXT}")
         content = self.bytes_of(name)
         try:
             return parse_json(content)
         except (ValueError, RecursionError) as error:
-            raise self.damaged(f"{shown(name)} holds no JSON: {message_of(error)[:80]}") from None
+            raise self.damaged(f"{quoted(name)} holds no JSON: {message_of(error)[:80]}") from None
 
     def damaged(self, why: str) -> JobError:
         """The error of a file that is not as it was packed."""
@@ -186,7 +186,7 @@ class Archive:
         if version != VERSION:
             newer = isinstance(version, int) and version > VERSION
             raise JobError(
-                f"{self.name} has version {shown(version)} of the format, and this landscape reads {VERSION}; "
+                f"{self.name} has version {quoted(version)} of the format, and this landscape reads {VERSION}; "
                 f"{'install a newer one' if newer else 'have it packed anew'}"
             )
         members = manifest.get("members")
@@ -270,16 +270,16 @@ def _places(opened: Any) -> dict[str, tuple[int, int]]:
             raise ValueError(f"it has {len(infos)} members, more than {MOST_MEMBERS}")
         for info in infos:
             if not NAME.fullmatch(info.filename) or info.filename in places:
-                raise ValueError(f"a member is called {shown(info.filename, 60)}, or two are")
+                raise ValueError(f"a member is called {quoted(info.filename, 60)}, or two are")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-                raise ValueError(f"{shown(info.filename)} is compressed or encrypted")
+                raise ValueError(f"{quoted(info.filename)} is compressed or encrypted")
             opened.seek(info.header_offset)
             header = opened.read(30)
             if header[:4] != b"PK\x03\x04":
-                raise ValueError(f"{shown(info.filename)} is not where it should be")
+                raise ValueError(f"{quoted(info.filename)} is not where it should be")
             start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
             if start + info.file_size > end:
-                raise ValueError(f"{shown(info.filename)} ends behind the end of the file")
+                raise ValueError(f"{quoted(info.filename)} ends behind the end of the file")
             places[info.filename] = start, info.file_size
             if info.filename == MANIFEST and zlib.crc32(_read(opened, start, info.file_size)) != info.CRC:
                 raise ValueError(f"{MANIFEST} is not what was packed")  # it lists the digests of all others
@@ -324,5 +324,7 @@ def reference_of(fields: Mapping[str, Any]) -> str:
     """
     keys = ("onnx", "data", "criterion")
     if set(fields) != set(keys) or not all(isinstance(fields[key], str) and fields[key].strip() for key in keys):
-        raise ValueError(f"must be {{onnx: MODEL.onnx, data: SAMPLES.npz, criterion: NAME}}, not {shown(dict(fields))}")
+        raise ValueError(
+            f"must be {{onnx: MODEL.onnx, data: SAMPLES.npz, criterion: NAME}}, not {quoted(dict(fields))}"
+        )
     return f"{fields['onnx']} with {fields['data']} and {fields['criterion']}"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from landscape.core.devices import host_limit
-from landscape.core.errors import JobError, message_of, one_line, shown
+from landscape.core.errors import JobError, message_of, one_line, quoted
 from landscape.core.validation import parse_json
 from landscape.model.packed_bounds import bounds_of
 from landscape.model.packed_file import Archive
@@ -214,7 +214,7 @@ def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dic
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
         if isinstance(error, JobError):
             raise
-        raise archive.damaged(f"{shown(member)} holds no tensors: {str(error)[:80]}") from None
+        raise archive.damaged(f"{quoted(member)} holds no tensors: {str(error)[:80]}") from None
 
 
 def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
@@ -224,8 +224,8 @@ def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
             copy.flush()
         except OSError as error:
             raise JobError(
-                f"{archive.name}: {shown(member)} does not fit the folder {tempfile.gettempdir()} ({one_line(error)}); "
-                "point TMPDIR at a larger disk, or ask for fewer num_samples"
+                f"{archive.name}: {quoted(member)} does not fit the folder {tempfile.gettempdir()} "
+                f"({one_line(error)}); point TMPDIR at a larger disk, or ask for fewer num_samples"
             ) from None
         whole = memoryview(mmap.mmap(copy.fileno(), size, access=mmap.ACCESS_COPY))
     begin, entries = _header(bytes(whole[:8]), size, lambda count: whole[8 : 8 + count])
@@ -242,7 +242,7 @@ def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
 def _refuse_other_truths(name: str, tensor: Tensor) -> None:
     """Refuse truth values whose bytes are neither 0 nor 1, which kernels take for places in tables."""
     if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
-        raise ValueError(f"truth values of {shown(name)} that are neither 0 nor 1")
+        raise ValueError(f"truth values of {quoted(name)} that are neither 0 nor 1")
 
 
 def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, dict[str, Any]]:
@@ -260,9 +260,9 @@ def _layout(name: str, entry: Mapping[str, Any], size: int) -> tuple[list[int], 
         raise ValueError("a name that no tensor has")
     dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
     if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
-        raise ValueError(f"sizes of {shown(name)} that are no numbers")
+        raise ValueError(f"sizes of {quoted(name)} that are no numbers")
     if last - first != math.prod(shape) * dtype.itemsize or last > size:
-        raise ValueError(f"{shown(name)} does not have the bytes of its shape")
+        raise ValueError(f"{quoted(name)} does not have the bytes of its shape")
     return shape, dtype
 
 

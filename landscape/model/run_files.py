@@ -22,7 +22,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from landscape.core.errors import LandscapeError, StoreError, message_of, shown
+from landscape.core.errors import LandscapeError, StoreError, message_of, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import RepeatedKey, parse_json
@@ -58,7 +58,7 @@ def read_info(run: Place) -> dict[str, Any]:
         LandscapeError: run.json cannot be read, or is no JSON object.
     """
     folder = open_folder(run)
-    place = shown(folder.place(INFO_FILE))
+    place = quoted(folder.place(INFO_FILE))
     try:
         data = folder.read(INFO_FILE)
         info = {} if data is None else parse_json(data, parse_int=whole_number)
@@ -201,7 +201,7 @@ def _being_replaced(named: Any, folder: Folder) -> Contents:
     usable_history = history in (None, HISTORY_FILE) or _lies_in_run(history, HISTORY_NAME)
     if usable_history and isinstance(snapshots, list) and all(_lies_in_run(path, SNAPSHOT_NAME) for path in snapshots):
         return Contents(tuple(snapshots), history)
-    place = shown(folder.place(INFO_FILE))
+    place = quoted(folder.place(INFO_FILE))
     raise LandscapeError(
         f"{place} must name snapshots and a history of this run under {REPLACING!r}, and names something else; "
         "restore it or delete it"
@@ -240,7 +240,7 @@ def refusing_disk_errors(place: str) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or message_of(error) or type(error).__name__
         raise LandscapeError(
-            f"{shown(place)} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
+            f"{quoted(place)} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
         ) from None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from landscape import __version__
-from landscape.core.errors import JobError, LandscapeError, message_of, shown
+from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.files import PARTIAL, Folder, Place, left_by_the_dead
 from landscape.core.folders import open_folder, split_path
 from landscape.core.validation import Unit, ranges
@@ -118,7 +118,7 @@ class Trajectory:
             if snapshot.number == number:
                 return snapshot
         there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
-        raise JobError(f"trajectory: {self.unit} {number} is not in run {shown(self.run)}; collected there: {there}")
+        raise JobError(f"trajectory: {self.unit} {number} is not in run {quoted(self.run)}; collected there: {there}")
 
 
 def read_trajectory(run: Place) -> Trajectory:
@@ -141,7 +141,7 @@ def read_trajectory(run: Place) -> Trajectory:
     recorded = info.get("unit")
     unit: Unit = recorded if recorded in UNITS else (units[0] if units else "epoch")
     if len(units) > 1 and recorded not in UNITS:
-        raise LandscapeError(f"run {shown(folder.name)} holds snapshots by epoch and by step; move one kind away")
+        raise LandscapeError(f"run {quoted(folder.name)} holds snapshots by epoch and by step; move one kind away")
     counted = sorted(
         (snapshot for snapshot in snapshots if snapshot.unit == unit), key=lambda snapshot: snapshot.number
     )
@@ -179,7 +179,7 @@ def _metadata(folder: Folder, name: str) -> dict[str, str]:
 
 
 def _damaged(path: str) -> str:
-    return f"snapshot {shown(path)} is damaged; restore it, or delete it and collect or import it again"
+    return f"snapshot {quoted(path)} is damaged; restore it, or delete it and collect or import it again"
 
 
 def _reason(error: BaseException) -> str:
@@ -302,7 +302,7 @@ def replace(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], h
     named = {"snapshots": list(snapshots), "history": history}
     if _is_any_missing(folder, named):
         raise LandscapeError(
-            f"run {shown(folder.name)}: another process has removed the files that were to replace its trajectory; "
+            f"run {quoted(folder.name)}: another process has removed the files that were to replace its trajectory; "
             "do it again"
         )
     write_info(folder, {**info, REPLACING: named})
@@ -328,7 +328,7 @@ def finish(folder: Folder) -> None:
     new = contents(folder, info)
     if _is_any_missing(folder, info[REPLACING]):
         raise LandscapeError(
-            f"run {shown(folder.name)}: files that its run.json names under {REPLACING!r} are gone; restore them, or "
+            f"run {quoted(folder.name)}: files that its run.json names under {REPLACING!r} are gone; restore them, or "
             "delete run.json and import or collect again"
         )
     with refusing_disk_errors(folder.name):

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from landscape.core.errors import JobError, NotFoundError, message_of, shown
+from landscape.core.errors import JobError, NotFoundError, message_of, quoted
 from landscape.model.packed_file import Archive, part_of
 from landscape.model.packed_model import read_tensors
 from landscape.model.run_files import SNAPSHOT_FORMAT
@@ -44,14 +44,14 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     """
     file = Path(path)
     if "://" in str(path):
-        raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
+        raise JobError(f"weights {quoted(str(path))} must be a file of this machine; fetch it first")
     if (part := part_of(path)) is not None:
         return read_tensors(Archive(part[0]), part[1])
     if not file.exists():
-        raise NotFoundError(f"weights file {shown(str(path))} does not exist")
+        raise NotFoundError(f"weights file {quoted(str(path))} does not exist")
     if not file.is_file():
         kind = "a folder" if file.is_dir() else "a pipe or a device"
-        raise JobError(f"weights {shown(str(path))} is {kind}, not a file; name the file of weights")
+        raise JobError(f"weights {quoted(str(path))} is {kind}, not a file; name the file of weights")
     if _is_safetensors(file):
         tensors, metadata = _read_safetensors(file)
         # A snapshot of our own has no wrapper's prefixes: a layer of it may really be called `module`.
@@ -92,7 +92,8 @@ def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
             kind = f"a tensor of {tensor.numel()} elements spread from a file of {file.stat().st_size} bytes"
         if kind:
             raise JobError(
-                f"weights {shown(str(file))}: {shown(name)} is {kind}, which is not read; save it as an ordinary tensor"
+                f"weights {quoted(str(file))}: {quoted(name)} is {kind}, which is not read; save it as an ordinary "
+                "tensor"
             )
 
 
@@ -115,7 +116,7 @@ def _is_safetensors(file: Path) -> bool:
         with open(file, "rb") as opened:
             return opened.read(9)[8:] == b"{" or file.suffix == ".safetensors"
     except OSError as error:
-        raise JobError(f"weights {shown(str(file))} cannot be read: {error.strerror}") from None
+        raise JobError(f"weights {quoted(str(file))} cannot be read: {error.strerror}") from None
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -123,7 +124,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(str(file), framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise JobError(f"weights {shown(str(file))} is not a whole safetensors file: {_reason(error)}") from None
+        raise JobError(f"weights {quoted(str(file))} is not a whole safetensors file: {_reason(error)}") from None
 
 
 def _read_torch(file: Path) -> Any:
@@ -135,7 +136,8 @@ def _read_torch(file: Path) -> Any:
         raise JobError(_why_not_unpickled(file, error)) from None
     except Exception as error:  # torch.load may raise anything at all for a file that is no checkpoint
         raise JobError(
-            f"weights {shown(str(file))} is no checkpoint: {_reason(error)[:160]}; give safetensors or torch.save files"
+            f"weights {quoted(str(file))} is no checkpoint: {_reason(error)[:160]}; give safetensors or torch.save "
+            "files"
         ) from None
 
 
@@ -143,9 +145,9 @@ def _why_not_unpickled(file: Path, error: Exception) -> str:
     with open(file, "rb") as opened:
         is_pickle = opened.read(1) in (b"\x80", b"P")  # a pickle, or a zip archive, into which torch puts the pickle
     if not is_pickle or "Unsupported" not in str(error):
-        return f"weights {shown(str(file))} is no checkpoint; give safetensors or torch.save files"
+        return f"weights {quoted(str(file))} is no checkpoint; give safetensors or torch.save files"
     return (
-        f"weights {shown(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
+        f"weights {quoted(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
         "that way; save the weights alone: torch.save(model.state_dict(), path)"
     )
 
@@ -177,7 +179,7 @@ def _find_state(checkpoint: Any, file: Path, depth: int = DEEPEST, *, again: boo
     else:
         kind = type(checkpoint).__name__
     raise JobError(
-        f"weights {shown(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
+        f"weights {quoted(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
         f"{kind}; save them alone: torch.save(model.state_dict(), path)"
     )
 
@@ -186,12 +188,12 @@ def _warn_of_other_weights(checkpoint: Mapping[Any, Any], taken: str, state: Map
     """Say which weights are taken from a checkpoint that holds several networks, such as an average beside them."""
     names = _bare_names(state)
     others = [key for key in checkpoint if key != taken and isinstance(checkpoint[key], Mapping)]
-    alike = [shown(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
+    alike = [quoted(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
     if alike:
         log.warning(
             "weights %s: the weights under %r are used; %s holds weights of the same names: to use these, save them "
             "alone",
-            shown(str(file)), taken, ", ".join(alike),
+            quoted(str(file)), taken, ", ".join(alike),
         )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ class Viewer:
             yield one
 
 
-class Stream(EventSourceResponse):
+class EventStream(EventSourceResponse):
     """The answer that is a stream of one viewer's events; `leave` is called when it ends, whoever ends it."""
 
     def __init__(self, viewer: Viewer, leave: Callable[[Viewer], None]) -> None:

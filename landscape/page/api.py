@@ -12,7 +12,7 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
-from landscape.page.answers import THREADS, Answer, Keeper, Stream, in_thread, pack_json
+from landscape.page.answers import THREADS, Answer, EventStream, Keeper, in_thread, pack_json
 from landscape.page.comparison import Readable, compare_answer, compare_query, differences_answer, readable
 from landscape.page.description import csv_answer, run_description
 from landscape.page.figures import (
@@ -25,17 +25,17 @@ from landscape.page.figures import (
     thumbnail_answer,
 )
 from landscape.page.jobs import box_job, box_query
-from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
+from landscape.page.queries import MOST_POINTS, AddressQuery, Item, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
-from landscape.page.service import Patch, PatchResponse, exact_answer, patch_query, point_query, slopes_answer
-from landscape.page.watching import SEARCH_SECONDS, Interest, Listing, RunWatch
+from landscape.page.service import PatchResponse, PatchStream, exact_answer, patch_query, point_query, slopes_answer
+from landscape.page.watching import SEARCH_SECONDS, Interest, RunListing, RunWatch
 from landscape.store.state import cause_of
-from landscape.store.status import Directory, GoneError, Place
+from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import check_observable
 from landscape.views.draw.style import COLOUR_SCALES
 
 T = TypeVar("T")
-Answering = Callable[[Query], Awaitable[Answer | Response]]
+Answering = Callable[[AddressQuery], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
 REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
@@ -44,7 +44,7 @@ REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
 class Api:
     """Answers questions about the runs of some places."""
 
-    def __init__(self, places: Sequence[Place], search_seconds: float = SEARCH_SECONDS) -> None:
+    def __init__(self, places: Sequence[RunPlace], search_seconds: float = SEARCH_SECONDS) -> None:
         """
         Args:
             search_seconds: between two searches for runs, at least.
@@ -57,7 +57,7 @@ class Api:
         self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # which a patch may take for minutes
         self._background = ThreadPoolExecutor(1, "landscape-list")
         self._keeper = Keeper(KEPT_BYTES)
-        self._listing = Listing(Directory(places), partial(in_thread, self._background), search_seconds)
+        self._listing = RunListing(Directory(places), partial(in_thread, self._background), search_seconds)
         self._listing.gone = self._runs.close
         self._watches: dict[str, RunWatch] = {}
 
@@ -98,37 +98,37 @@ class Api:
         for watch in tuple(self._watches.values()):
             watch.end()
 
-    async def looks(self, query: Query) -> Answer:
+    async def looks(self, query: AddressQuery) -> Answer:
         """What all figures have in common."""
         query.refuse_others()
         return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
-    async def runs(self, query: Query) -> Answer:
+    async def runs(self, query: AddressQuery) -> Answer:
         """The list of runs."""
         query.refuse_others()
         rows = await self._listing.rows()
         return await in_thread(self._threads, lambda: pack_json(rows))
 
-    async def run(self, query: Query) -> Answer:
+    async def run(self, query: AddressQuery) -> Answer:
         """One run."""
         reader = await self._reader(query.needed("run", "a run by its identifier"))
         query.refuse_others()
         return await self._of(reader, lambda: pack_json(run_description(reader)))
 
-    async def figure(self, query: Query) -> Answer:
+    async def figure(self, query: AddressQuery) -> Answer:
         """One figure."""
         asked = figure_query(query, COLOUR_SCALES)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
         return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
-    async def csv(self, query: Query) -> Answer:
+    async def csv(self, query: AddressQuery) -> Answer:
         """What a figure shows, as a table."""
         asked = figure_query(query, COLOUR_SCALES)
         reader = await self._reader(asked.run)
         return await self._of(reader, partial(csv_answer, reader, asked))
 
-    async def history(self, query: Query) -> Answer:
+    async def history(self, query: AddressQuery) -> Answer:
         """The history of the training of one or several runs."""
         asked = history_query(query)
         readers = [await self._reader(run) for run in asked.runs]
@@ -138,7 +138,7 @@ class Api:
             return await self._of(readers[0], compute)
         return await self._kept((asked, stamp), readers[0], compute)
 
-    async def thumbnail(self, query: Query) -> Answer:
+    async def thumbnail(self, query: AddressQuery) -> Answer:
         """A small picture of a landscape."""
         run, landscape = query.needed("run", "a run"), query.needed("landscape", "a landscape of the run")
         observable = query.text("observable", "loss")
@@ -154,20 +154,20 @@ class Api:
                 raise
             return no_thumbnail(cause_of(error))  # the list asks for the pictures of all that it shows
 
-    async def job(self, query: Query) -> Answer:
+    async def job(self, query: AddressQuery) -> Answer:
         """The job for a box of a landscape."""
         asked = box_query(query)
         reader = await self._reader(asked.run)
         return await self._of(reader, lambda: pack_json(box_job(reader, asked)))
 
-    async def compare(self, query: Query) -> Answer:
+    async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
         asked = compare_query(query, COLOUR_SCALES)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
         return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
 
-    async def differences(self, query: Query) -> Answer:
+    async def differences(self, query: AddressQuery) -> Answer:
         """What differs between several landscapes."""
         items = items_of(query)
         query.refuse_others()
@@ -189,27 +189,27 @@ class Api:
         remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
         return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
 
-    async def exact(self, query: Query) -> Answer:
+    async def exact(self, query: AddressQuery) -> Answer:
         """The values of one point, as a service computes them."""
         asked = point_query(query)
         reader = await self._reader(asked.run)
         return await in_thread(self._service, lambda: pack_json(exact_answer(reader, asked)))
 
-    async def slopes(self, query: Query) -> Answer:
+    async def slopes(self, query: AddressQuery) -> Answer:
         """Gradient and curvature at one point, as a service computes them."""
         asked = point_query(query)
         reader = await self._reader(asked.run)
         return await in_thread(self._service, lambda: pack_json(slopes_answer(reader, asked)))
 
-    async def patch(self, query: Query) -> Response:
+    async def patch(self, query: AddressQuery) -> Response:
         """The values of a patch, row by row as a service computes them."""
         asked = patch_query(query)
         reader = await self._reader(asked.run)
-        patch = await in_thread(self._service, lambda: Patch(reader, asked, partial(in_thread, self._service)))
+        patch = await in_thread(self._service, lambda: PatchStream(reader, asked, partial(in_thread, self._service)))
         await patch.begin()
         return PatchResponse(patch)
 
-    async def events(self, query: Query) -> Response:
+    async def events(self, query: AddressQuery) -> Response:
         """The stream of what is new: of the list, or of one run."""
         run, landscape = query.text("run"), query.text("landscape")
         observable, log = query.text("observable", "loss"), bool(log_of(query))
@@ -217,7 +217,7 @@ class Api:
         query.refuse_others()
         if not run:
             viewer = self._listing.join()
-            return Stream(viewer, self._listing.leave)
+            return EventStream(viewer, self._listing.leave)
         reader = await self._reader(run)
         if landscape:
             store = await self._of(reader, lambda: reader.reader(landscape).store())
@@ -228,7 +228,7 @@ class Api:
                 reader, partial(in_thread, self._watching), partial(self._unwatch, run)
             )
         viewer = watch.join(Interest(landscape, observable, log, most) if landscape else None)
-        return Stream(viewer, watch.leave)
+        return EventStream(viewer, watch.leave)
 
     def _unwatch(self, run: str) -> None:
         self._watches.pop(run, None)

@@ -12,7 +12,7 @@ from landscape.core.errors import LandscapeError
 from landscape.page.answers import Answer, pack, pack_json, utf8
 from landscape.page.content import View
 from landscape.page.figures import figure_json, whole_size
-from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
+from landscape.page.queries import MOST_LEVELS, AddressQuery, Item, items_of, log_of
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite
@@ -55,7 +55,7 @@ class Readable:
     notes: tuple[str, ...]
 
 
-def compare_query(query: Query, scales: Collection[str]) -> CompareQuery:
+def compare_query(query: AddressQuery, scales: Collection[str]) -> CompareQuery:
     """The parameters of `api/compare`.
 
     Args:

@@ -89,7 +89,7 @@ class LevelContent:
         return Surface(self.store.name, self.axes, observables, states, attributes=dict(self.store.record.attributes))
 
 
-class Levels:
+class GridLevels:
     """The levels that a landscape has now, the coarsest first; `drawn` are those that its figures show."""
 
     def __init__(self, folder: Folder) -> None:
@@ -217,7 +217,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Block:
+class TileBlock:
     """The drawn points of one tile: where they lie among all drawn points, per dimension, and their values.
 
     `error`, `rise` and `rise_error` are as those of a figure's data; None where they are not known.
@@ -256,7 +256,7 @@ class Content:
         self._unread: set[Index] = set()  # chunks that have changed and could not be read
         self._path_unread = False
         self.noted = NotedChunks()
-        self.levels = Levels(folder)
+        self.levels = GridLevels(folder)
 
     def goes_on_as(self, store: LandscapeStore) -> bool:
         """Whether a landscape that was opened again is the same one, with another progress."""
@@ -349,7 +349,7 @@ class Content:
         self.values.forget()
         self.levels.forget()
 
-    def block(self, observable: str, tile: Index, most: int | None) -> Block:
+    def block(self, observable: str, tile: Index, most: int | None) -> TileBlock:
         """The drawn points of a tile; those that are not computed are NaN."""
         windows = self.values.window(tile)
         inner: list[slice | NDArray[np.intp]] = list(windows)
@@ -372,7 +372,7 @@ class Content:
         values, origin = read[observable], self.store.record.origin_loss
         rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None
         rise = None if rise_error is None or origin is None else values - origin
-        return Block(tuple(start), values, states, read.get(f"{observable}_stderr"), rise, rise_error)
+        return TileBlock(tuple(start), values, states, read.get(f"{observable}_stderr"), rise, rise_error)
 
     def _record(self, alive: bool) -> Record:
         """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
@@ -436,7 +436,7 @@ def thinned_view(view: View, most: int) -> View:
 # New tiles as the events carry them: arrays in plotly's typed form, which a script puts into its figure.
 
 
-def tile_facts(block: Block, log: bool) -> dict[str, Any]:
+def tile_facts(block: TileBlock, log: bool) -> dict[str, Any]:
     """One tile: where it lies among the drawn points, what is drawn of it, and what the pointer shows.
 
     Args:

@@ -14,7 +14,7 @@ import landscape
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.answers import Answer, pack, pack_json, utf8
 from landscape.page.content import View, encoded
-from landscape.page.queries import FigureQuery, Query
+from landscape.page.queries import AddressQuery, FigureQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite, state_of_counts
@@ -254,7 +254,7 @@ class HistoryQuery:
     theme: str
 
 
-def history_query(query: Query) -> HistoryQuery:
+def history_query(query: AddressQuery) -> HistoryQuery:
     """The parameters of `api/history`.
 
     Raises:

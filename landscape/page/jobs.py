@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME, MAX_SIZE
 from landscape.job.job import Job
 from landscape.job.recorded import spec_as_computed
 from landscape.page.content import View
-from landscape.page.queries import Query, as_number
+from landscape.page.queries import AddressQuery, as_number
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import FACTORS, Finer, box_of_blocks, levels_left, points_left
@@ -105,7 +105,7 @@ class BoxQuery:
     size: tuple[int, ...]
 
 
-def box_query(query: Query) -> BoxQuery:
+def box_query(query: AddressQuery) -> BoxQuery:
     """The parameters of `api/job`.
 
     Raises:
@@ -120,10 +120,10 @@ def box_query(query: Query) -> BoxQuery:
     ends = [_rounded(as_number("box", text.strip())) for text in texts]
     pairs = tuple((min(pair), max(pair)) for pair in zip(ends[::2], ends[1::2], strict=True))
     if any(low == high for low, high in pairs):
-        raise JobError(f"box: must have different ends on each axis, not {shown(texts)}")
+        raise JobError(f"box: must have different ends on each axis, not {quoted(texts)}")
     for text in sizes:
         if not text.isdecimal() or len(text) > 6 or not 3 <= int(text) <= MAX_SIZE:
-            raise JobError(f"size: must be whole numbers from 3 to {MAX_SIZE}, not {shown(text)}")
+            raise JobError(f"size: must be whole numbers from 3 to {MAX_SIZE}, not {quoted(text)}")
     return BoxQuery(run, landscape, pairs, tuple(map(int, sizes)))
 
 
@@ -147,11 +147,11 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
     record, axes = view.record, view.surface.axes
     if record.job is None or not record.job.landscapes:
         raise LandscapeError(
-            f"landscape {shown(asked.landscape)} does not record the job that began it, so no job can be made of it"
+            f"landscape {quoted(asked.landscape)} does not record the job that began it, so no job can be made of it"
         )
     if len(asked.box) > len(axes) or (len(asked.size) > 1 and len(asked.size) != len(axes)):
         raise JobError(
-            f"box: {shown(asked.landscape)} has {len(axes)} axes; give as many pairs, and one size or as many"
+            f"box: {quoted(asked.landscape)} has {len(axes)} axes; give as many pairs, and one size or as many"
         )
     name = free_name(asked.landscape, run.names())
     own = tuple(reversed(run.reader(asked.landscape).store().shape))
@@ -227,7 +227,7 @@ def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:
     named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
     if module == "__main__" or not named:
         return PLACEHOLDER, [
-            f"The callback was a function of a program, {shown(recorded)}: "
+            f"The callback was a function of a program, {quoted(recorded)}: "
             f"put module:function of your own in place of {PLACEHOLDER}."
         ]
     return str(recorded), [f"Save the file in the folder from which {module} can be imported."]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?")
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
-class Query:
+class AddressQuery:
     """The parameters of one address; asking for one marks it as known, so that the others can be refused."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -70,7 +70,7 @@ class Query:
         if not text:
             return None
         if not re.fullmatch(r"\d{1,9}", text) or not least <= int(text) <= most:
-            raise JobError(f"{name}: must be a whole number from {least} to {most}, not {shown(text)}")
+            raise JobError(f"{name}: must be a whole number from {least} to {most}, not {quoted(text)}")
         return int(text)
 
     def flag(self, name: str) -> bool:
@@ -81,7 +81,7 @@ class Query:
         """One of the names that are known."""
         value = self.text(name, default)
         if value not in known:
-            raise JobError(f"{name}: unknown {shown(value)}; {nearest(value, known)}")
+            raise JobError(f"{name}: unknown {quoted(value)}; {nearest(value, known)}")
         return value
 
     def named(self, name: str, known: Collection[str]) -> str | None:
@@ -96,7 +96,7 @@ class Query:
         """
         others = [name for name in self._values if name not in self._known]
         if others:
-            raise JobError(f"{shown(others[0])} is no parameter here; {nearest(others[0], sorted(self._known))}")
+            raise JobError(f"{quoted(others[0])} is no parameter here; {nearest(others[0], sorted(self._known))}")
 
 
 def as_number(name: str, text: str) -> float:
@@ -107,7 +107,7 @@ def as_number(name: str, text: str) -> float:
     """
     if len(text) <= 40 and NUMBER.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
-    raise JobError(f"{name}: must be a finite number, not {shown(text)}")
+    raise JobError(f"{name}: must be a finite number, not {quoted(text)}")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class FigureQuery:
     most: int | None
 
 
-def figure_query(query: Query, scales: Collection[str]) -> FigureQuery:
+def figure_query(query: AddressQuery, scales: Collection[str]) -> FigureQuery:
     """The parameters of `api/figure` and `api/csv`.
 
     Args:
@@ -165,7 +165,7 @@ def figure_query(query: Query, scales: Collection[str]) -> FigureQuery:
     return asked
 
 
-def log_of(query: Query) -> bool | None:
+def log_of(query: AddressQuery) -> bool | None:
     """The scale that is asked for: None for `auto`, where the values decide."""
     return {"auto": None, "0": False, "1": True}[query.choice("log", ("auto", "0", "1"), "auto")]
 
@@ -183,7 +183,7 @@ class Item:
         return f"{self.run}|{self.landscape}"
 
 
-def items_of(query: Query) -> tuple[Item, ...]:
+def items_of(query: AddressQuery) -> tuple[Item, ...]:
     """The landscapes that are to be compared, each once, in the order of the address.
 
     Raises:
@@ -195,6 +195,6 @@ def items_of(query: Query) -> tuple[Item, ...]:
     return tuple(dict.fromkeys(Item(run, name) for run, _, name in parts))
 
 
-def parsed(pairs: Sequence[tuple[str, str]], parse: Callable[[Query], T]) -> T:
+def parsed(pairs: Sequence[tuple[str, str]], parse: Callable[[AddressQuery], T]) -> T:
     """What `parse` makes of the parameters of an address."""
-    return parse(Query(pairs))
+    return parse(AddressQuery(pairs))

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nearest, shown
+from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Index
 from landscape.core.lock import driver_alive
-from landscape.page.content import Block, Content, View, thinned_view
+from landscape.page.content import Content, TileBlock, View, thinned_view
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import survey
@@ -25,7 +25,7 @@ TRIES = 5  # at reading a landscape whose place another one takes meanwhile
 
 
 @dataclass(frozen=True)
-class Change:
+class LandscapeChange:
     """What a look at a landscape has found.
 
     Attributes:
@@ -55,7 +55,7 @@ class LandscapeReader:
         self._lock = threading.RLock()
         self._document: tuple[int, ...] | None = None
         self._content: Content | None = None
-        self._news = Change()  # since the last call of `look`
+        self._news = LandscapeChange()  # since the last call of `look`
         self.used = 0.0  # when values were last asked for
 
     @property
@@ -79,11 +79,11 @@ class LandscapeReader:
             self._lock.release()
         return True
 
-    def look(self) -> Change:
+    def look(self) -> LandscapeChange:
         """Look what has changed on disk since the last call, and read that."""
         with self._lock:
             self._refresh()
-            news, self._news = self._news, Change()
+            news, self._news = self._news, LandscapeChange()
             return news
 
     def view(
@@ -110,7 +110,7 @@ class LandscapeReader:
 
     def blocks(
         self, observable: str, tiles: Iterable[Index], alive: bool, most: int | None = None
-    ) -> tuple[list[Block], str]:
+    ) -> tuple[list[TileBlock], str]:
         """The values of these tiles as of the last look, without those of which no point is drawn; the generation.
 
         Args:
@@ -137,7 +137,7 @@ class LandscapeReader:
         for _ in range(TRIES):
             tiles, on_path = content.update()
             news = self._news
-            self._news = Change(news.anew, news.tiles | tiles, news.otherwise or on_path)
+            self._news = LandscapeChange(news.anew, news.tiles | tiles, news.otherwise or on_path)
             # Chunks that were read while another landscape took the place of this one may be of either.
             before, content = content, self._current() if tiles or on_path else content
             if content is before:
@@ -164,7 +164,7 @@ class LandscapeReader:
         """What is in memory, after reading the landscape's own document; that this has changed is kept for `look`."""
         content, anew, otherwise = self._opened()
         # Noted at once: where the store stops answering later, the next look must not take this for known.
-        self._news = Change(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
+        self._news = LandscapeChange(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
         return content
 
     def _opened(self) -> tuple[Content, bool, bool]:
@@ -180,8 +180,8 @@ class LandscapeReader:
         if store is None:
             gone, self._content = self._content is not None, None
             if gone:
-                raise GoneError(f"landscape {shown(self.name)} was removed meanwhile; choose another one")
-            raise NotFoundError(f"landscape {shown(self.name)} is not in this run; choose one that is")
+                raise GoneError(f"landscape {quoted(self.name)} was removed meanwhile; choose another one")
+            raise NotFoundError(f"landscape {quoted(self.name)} is not in this run; choose one that is")
         # Of a landscape that is getting another name the document lies elsewhere.
         known = stamp if store.path == self.name else None
         if self._content is None or not self._content.goes_on_as(store):
@@ -214,7 +214,7 @@ class RunChange:
         alive: whether the run's driver lives; `turned` where that was otherwise at the last look.
     """
 
-    changed: dict[str, Change]
+    changed: dict[str, LandscapeChange]
     new: tuple[str, ...]
     gone: tuple[str, ...]
     alive: bool
@@ -262,7 +262,7 @@ class RunReader:
         """
         if not self._folder.exists():
             raise GoneError(
-                f"run {shown(self.found.name)} was deleted or moved away meanwhile; choose another one in the list"
+                f"run {quoted(self.found.name)} was deleted or moved away meanwhile; choose another one in the list"
             )
 
     def stamp(self, *files: str) -> object:
@@ -306,9 +306,9 @@ class RunReader:
             if name in self._unreadable:
                 raise NotFoundError(self._unreadable[name])
             if self._readers.pop(name, None) is not None:
-                raise GoneError(f"landscape {shown(name)} was removed meanwhile; choose another one")
+                raise GoneError(f"landscape {quoted(name)} was removed meanwhile; choose another one")
             raise NotFoundError(
-                f"landscape {shown(name)} is not in run {shown(self.found.name)}; {nearest(name, self._names)}"
+                f"landscape {quoted(name)} is not in run {quoted(self.found.name)}; {nearest(name, self._names)}"
             )
 
     def look(self) -> RunChange:
@@ -324,7 +324,7 @@ class RunReader:
             was_alive, alive = self._was_alive, self.alive()
             self._was_alive = alive
             new: list[str] = []
-            changed: dict[str, Change] = {}
+            changed: dict[str, LandscapeChange] = {}
             for name in self.names():
                 try:
                     change = self.reader(name).look()

@@ -35,7 +35,7 @@ from landscape.core.errors import (
     StoreError,
     few_lines,
     flat,
-    shown,
+    quoted,
 )
 from landscape.core.http import (
     BACKLOG,
@@ -51,9 +51,9 @@ from landscape.core.http import (
 )
 from landscape.page.answers import Answer, in_thread, pack, pack_json
 from landscape.page.api import Api
-from landscape.page.queries import LONGEST_QUERY, Query
+from landscape.page.queries import LONGEST_QUERY, AddressQuery
 from landscape.store.state import cause_of
-from landscape.store.status import GoneError, Place
+from landscape.store.status import GoneError, RunPlace
 
 # ----------------------------------------------------------------------------------------------------
 # The files that a browser loads: those of this package, by a table of their names, and plotly out of its package.
@@ -142,7 +142,7 @@ def _suffix(name: str) -> str:
 
 log = logging.getLogger("landscape.page")
 
-Endpoint = Callable[[Query], Awaitable[Answer | Response]]
+Endpoint = Callable[[AddressQuery], Awaitable[Answer | Response]]
 
 NO_TOKEN = (
     "<!doctype html><html lang='en'><meta charset='utf-8'><title>Not opened</title>"
@@ -153,7 +153,7 @@ NO_TOKEN = (
 )
 
 
-def make_app(places: Sequence[Place], guard: Guard, api: Api | None = None) -> ASGIApp:
+def make_app(places: Sequence[RunPlace], guard: Guard, api: Api | None = None) -> ASGIApp:
     """The application over these places.
 
     Args:
@@ -170,7 +170,7 @@ def make_app(places: Sequence[Place], guard: Guard, api: Api | None = None) -> A
             yield
 
     async def index(request: Request) -> Response:
-        token = Query(pairs_of(request)).text("token")
+        token = AddressQuery(pairs_of(request)).text("token")
         if not token:
             return await assets.response("index.html", request)
         response = RedirectResponse("./", HTTPStatus.SEE_OTHER)
@@ -251,7 +251,7 @@ def _answering(answer: Endpoint) -> Callable[[Request], Awaitable[Response]]:
 
     async def endpoint(request: Request) -> Response:
         try:
-            given = await answer(Query(pairs_of(request)))
+            given = await answer(AddressQuery(pairs_of(request)))
         except (LandscapeError, OSError) as error:
             return error_response(status_of(error), sentence_of(error))
         except asyncio.CancelledError:
@@ -278,7 +278,7 @@ def status_of(error: Exception) -> HTTPStatus:
 
 def sentence_of(error: Exception) -> str:
     """An error as the page says it."""
-    return few_lines(cause_of(error)) or shown(error)
+    return few_lines(cause_of(error)) or quoted(error)
 
 
 def error_response(status: HTTPStatus, sentence: str) -> Response:
@@ -288,7 +288,7 @@ def error_response(status: HTTPStatus, sentence: str) -> Response:
 
 async def _plain_error(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code if isinstance(error, HTTPException) else 500)
-    return error_response(status, f"there is nothing at {shown(request.url.path)}: {status.phrase}")
+    return error_response(status, f"there is nothing at {quoted(request.url.path)}: {status.phrase}")
 
 
 def sent(answer: Answer, request: Request) -> Response:
@@ -330,7 +330,7 @@ class Address:
 
 
 def serve(
-    places: Sequence[Place],
+    places: Sequence[RunPlace],
     *,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
@@ -359,7 +359,7 @@ def serve(
     raise Interrupted("the page is closed; the same command opens it again")
 
 
-async def _serve(places: Sequence[Place], guard: Guard, opened: socket.socket, ready: Callable[[], None]) -> None:
+async def _serve(places: Sequence[RunPlace], guard: Guard, opened: socket.socket, ready: Callable[[], None]) -> None:
     api = Api(places)
     app = make_app(places, guard, api)
     config = uvicorn.Config(

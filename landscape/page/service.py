@@ -23,12 +23,12 @@ import numpy as np
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from landscape.core.errors import JobError, LandscapeError, few_lines, shown
+from landscape.core.errors import JobError, LandscapeError, few_lines, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, axis_coordinates
 from landscape.core.http import Service, services_of
 from landscape.page.answers import utf8
-from landscape.page.queries import Query, as_number
+from landscape.page.queries import AddressQuery, as_number
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore, read_axes
 from landscape.store.state import cause_of, finite
@@ -93,20 +93,20 @@ def answer_of(run: str, landscape: str, kind: str, asked: Mapping[str, Any]) -> 
     Raises:
         ServiceError: none answers, or the one that there is refuses.
     """
-    with contextlib.closing(_first(run, landscape, lambda served: Request(served, kind, asked))) as request:
+    with contextlib.closing(_first(run, landscape, lambda served: SentRequest(served, kind, asked))) as request:
         return request.whole()
 
 
-def rows_of(run: str, landscape: str, asked: Mapping[str, Any]) -> Request:
+def rows_of(run: str, landscape: str, asked: Mapping[str, Any]) -> SentRequest:
     """The rows of a patch; whoever asks closes it.
 
     Raises:
         ServiceError: none answers, or the one that there is refuses.
     """
-    return _first(run, landscape, lambda served: Request(served, "patch", {**asked, "stream": True}))
+    return _first(run, landscape, lambda served: SentRequest(served, "patch", {**asked, "stream": True}))
 
 
-def _first(run: str, landscape: str, ask: Callable[[Served], Request]) -> Request:
+def _first(run: str, landscape: str, ask: Callable[[Served], SentRequest]) -> SentRequest:
     """The request to the first service that listens."""
     services = served_by(run, landscape)
     for served in services:
@@ -117,7 +117,7 @@ def _first(run: str, landscape: str, ask: Callable[[Served], Request]) -> Reques
     raise NoServiceError(f"no service answers for this landscape; start one: {serve_command(run)}")
 
 
-class Request:
+class SentRequest:
     """A request that was sent, and whose answer has begun.
 
     Raises:
@@ -241,7 +241,7 @@ class PointQuery:
     at: tuple[float, ...]
 
 
-def point_query(query: Query) -> PointQuery:
+def point_query(query: AddressQuery) -> PointQuery:
     """The parameters of `api/exact` and `api/slopes`.
 
     Raises:
@@ -253,12 +253,12 @@ def point_query(query: Query) -> PointQuery:
     return PointQuery(run, landscape, at)
 
 
-def landscape_of(query: Query) -> tuple[str, str]:
+def landscape_of(query: AddressQuery) -> tuple[str, str]:
     """The run and the landscape that an address names."""
     return query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
 
 
-def numbers_of(query: Query, name: str) -> tuple[float, ...]:
+def numbers_of(query: AddressQuery, name: str) -> tuple[float, ...]:
     """A coordinate for each axis.
 
     Raises:
@@ -379,7 +379,7 @@ class PatchQuery:
     shape: tuple[int, ...]
 
 
-def patch_query(query: Query) -> PatchQuery:
+def patch_query(query: AddressQuery) -> PatchQuery:
     """The parameters of `api/patch`.
 
     Raises:
@@ -392,7 +392,7 @@ def patch_query(query: Query) -> PatchQuery:
     sizes = [int(text) if text.isdecimal() and len(text) < 6 else 0 for text in texts]
     most = MOST_ALONG if sum(size > 1 for size in sizes) < 2 else MOST_ACROSS
     if not all(1 <= size <= most for size in sizes):
-        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {shown(','.join(texts))}")
+        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {quoted(','.join(texts))}")
     if not len(low) == len(high) == len(sizes):
         raise JobError(f"shape: must be as many as low and high have, {len(low)}, not {len(sizes)}")
     for size, first, last in zip(sizes, low, high, strict=True):
@@ -416,7 +416,7 @@ def passes(count: int) -> Iterator[range]:
         stride //= 2
 
 
-class Patch:
+class PatchStream:
     """A patch that is computed row by row while it is sent; of one axis the rows are parts of the line.
 
     Args:
@@ -438,7 +438,7 @@ class Patch:
         for rows in self._passes:
             if len(rows) > 1:  # the service divides each pass evenly: the last bits are its own
                 along[rows] = axis_coordinates(len(rows), along[rows[0]], along[rows[-1]]) + 0.0
-        self._request: Request | None = None
+        self._request: SentRequest | None = None
         self._closed = False
 
     async def begin(self) -> None:
@@ -497,7 +497,7 @@ class Patch:
 class PatchResponse(StreamingResponse):
     """The answer that is a stream of rows. When it ends, whoever ends it, no more are computed."""
 
-    def __init__(self, patch: Patch) -> None:
+    def __init__(self, patch: PatchStream) -> None:
         super().__init__(patch.lines(), media_type="application/x-ndjson", headers={"x-accel-buffering": "no"})
         self._patch = patch
 

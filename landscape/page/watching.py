@@ -204,7 +204,7 @@ TOLD_SECONDS = 0.5  # between two events of rows, at least
 ROWS_AT_ONCE = 8
 
 
-class Listing:
+class RunListing:
     """The runs of the places with their rows, kept up to date by one task."""
 
     def __init__(

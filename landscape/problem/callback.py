@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, one_line, quoted
 from landscape.core.plan import Plan
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_onnx
@@ -29,8 +29,8 @@ from landscape.problem.batches import batch_bytes, map_tensors
 from landscape.problem.collated import Collated
 from landscape.problem.language import Padding, Reader
 from landscape.problem.network import knowing
-from landscape.problem.randomness import Choice, Chosen
-from landscape.problem.samples import Rows
+from landscape.problem.randomness import SampleRequest, SelectedSamples
+from landscape.problem.samples import TensorSamples
 from landscape.problem.supervised import Observe, Supervised
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import calling
@@ -61,10 +61,10 @@ def onnx_problem(reference: str, folder: Path) -> Problem:
     """
     match = REFERENCE.fullmatch(reference)
     if match is None:
-        raise JobError(f"problem: must be written {WRITTEN}, not {shown(reference)}; a model alone has no loss")
+        raise JobError(f"problem: must be written {WRITTEN}, not {quoted(reference)}; a model alone has no loss")
     criterion = match["criterion"]
     if criterion not in CRITERIA:
-        raise JobError(f"criterion: unknown criterion {shown(criterion)}; {nearest(criterion, CRITERIA)}")
+        raise JobError(f"criterion: unknown criterion {quoted(criterion)}; {nearest(criterion, CRITERIA)}")
     model = _converted(_there(folder / match["onnx"]))
     samples = _samples_of(_there(folder / match["data"]))
     return Problem.supervised(model, samples, getattr(nn.functional, criterion))
@@ -72,7 +72,7 @@ def onnx_problem(reference: str, folder: Path) -> Problem:
 
 def _there(file: Path) -> Path:
     if not file.is_file():
-        raise NotFoundError(f"problem: the file {shown(str(file))} does not exist")
+        raise NotFoundError(f"problem: the file {quoted(str(file))} does not exist")
     return file
 
 
@@ -83,7 +83,7 @@ def _samples_of(file: Path) -> tuple[Tensor, Tensor]:
             return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
     except Exception as error:  # of zipfile, of its decompressor, or of NumPy
         raise JobError(
-            f"data: {shown(file.name)} must hold the arrays 'inputs' and 'targets', one row per sample: "
+            f"data: {quoted(file.name)} must hold the arrays 'inputs' and 'targets', one row per sample: "
             f"{one_line(error)[:100]}; write it by numpy.savez"
         ) from None
 
@@ -105,13 +105,13 @@ def _converted(file: Path) -> nn.Module:
         except NotImplementedError as error:
             operation = UNKNOWN_OPERATION.search(str(error))
             if operation is None:
-                raise JobError(f"problem: {shown(file.name)} is not carried: {one_line(error)[:160]}") from None
+                raise JobError(f"problem: {quoted(file.name)} is not carried: {one_line(error)[:160]}") from None
             raise JobError(
-                f"problem: {shown(file.name)} holds the operation {operation[1]}, which onnx2torch does not carry; "
+                f"problem: {quoted(file.name)} holds the operation {operation[1]}, which onnx2torch does not carry; "
                 "export the model without it, or write a callback that builds it in torch"
             ) from None
         except Exception as error:  # of protobuf, of onnx's checks, or of a converter
-            raise JobError(f"problem: {shown(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
+            raise JobError(f"problem: {quoted(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
     return _trained(model).eval()
 
 
@@ -130,7 +130,7 @@ def _refuse_newer_operations(file: Path) -> None:
     for each in onnx.load(str(file), load_external_data=False).opset_import:
         if each.domain in ("", "ai.onnx") and each.version > newest:
             raise JobError(
-                f"problem: {shown(file.name)} has operations of version {each.version}, and the installed onnx knows "
+                f"problem: {quoted(file.name)} has operations of version {each.version}, and the installed onnx knows "
                 f"those up to {newest}; export it with an older opset_version, or install a newer onnx"
             )
 
@@ -253,7 +253,7 @@ def refuse_inlined(model: nn.Module, plan: Plan) -> None:
     ):
         if concerned and inlined.get(kind):
             raise JobError(
-                f"{what}, for a packed problem that holds the layer {shown(inlined[kind][0])} as plain operations; "
+                f"{what}, for a packed problem that holds the layer {quoted(inlined[kind][0])} as plain operations; "
                 "make it a layer of torch.nn itself, no class of its own, and pack anew, or run the job from its source"
             )
 
@@ -350,7 +350,7 @@ def _check_parts(problem: Problem, name: str) -> None:
     for tensor_name, tensor in itertools.chain(problem.model.named_parameters(), problem.model.named_buffers()):
         if nn.parameter.is_lazy(tensor) or tensor.is_meta:
             raise JobError(
-                f"problem: {name}: model: {shown(tensor_name)} holds no numbers (a lazy layer, or the meta device); "
+                f"problem: {name}: model: {quoted(tensor_name)} holds no numbers (a lazy layer, or the meta device); "
                 "load its weights, and run one batch through lazy layers"
             )
     if not callable(problem.observe):
@@ -374,17 +374,17 @@ def import_callback(
     module_name, _, function = reference.partition(":")
     if module_name.endswith(".py"):
         meant = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{function}"
-        raise JobError(f"{field}: must name a module, not the file {shown(module_name)}; write {meant}")
+        raise JobError(f"{field}: must name a module, not the file {quoted(module_name)}; write {meant}")
     if folder is not None:
         _look_first_in(folder, module_name.partition(".")[0])
     first = f" {where} ({folder}) or" if folder else ""
-    with calling(f"{field}: module {shown(module_name)} does not import: it", f"it is looked up{first} on sys.path"):
+    with calling(f"{field}: module {quoted(module_name)} does not import: it", f"it is looked up{first} on sys.path"):
         module = importlib.import_module(module_name)
     callback = getattr(module, function, None)
     if not callable(callback):
         names = [name for name, value in vars(module).items() if _may_be_meant(name, value, module_name)]
         raise JobError(
-            f"{field}: module {shown(module_name)} has no function {shown(function)}; {nearest(function, names)}"
+            f"{field}: module {quoted(module_name)} has no function {quoted(function)}; {nearest(function, names)}"
         )
     return callback  # type: ignore[no-any-return]
 
@@ -411,7 +411,7 @@ def _look_first_in(folder: Path, package: str) -> None:
 # The samples of a portable problem: those that were packed, or the first of them.
 
 
-def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
+def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
     """The first of the packed samples, as many as are asked for: those that the packed job would have drawn.
 
     Raises:
@@ -430,7 +430,7 @@ def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
         places = range(count) if order is None else order.tolist()
         items = [data.sets[""][place] for place in places]
         kept = data.indices[:count] if order is None else data.indices[:count][order]
-        return Chosen(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
+        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
 
     def taken(tensor: Tensor) -> Tensor:
         first = tensor[:count]
@@ -441,4 +441,4 @@ def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
     if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
         sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
     indices = taken(data.indices).numpy()
-    return Chosen(Rows(sets[""]) if "" in sets else PointSets(sets), indices)
+    return SelectedSamples(TensorSamples(sets[""]) if "" in sets else PointSets(sets), indices)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, NotRetried, flat, one_line, shown
+from landscape.core.errors import JobError, NotRetried, flat, one_line, quoted
 from landscape.core.random_state import fixed_seeds
 from landscape.problem.batches import (
     ATOMS,
@@ -338,7 +338,7 @@ def length_by(length_of: Length, batch: Batch) -> int:
     except (TypeError, ValueError):
         whole = 0
     if whole < 1 or whole != count:
-        raise JobError(f"length: must return the number of samples of a batch, at least 1, not {shown(count)}")
+        raise JobError(f"length: must return the number of samples of a batch, at least 1, not {quoted(count)}")
     return whole
 
 

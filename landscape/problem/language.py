@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
-from landscape.core.errors import JobError, one_line, shown
+from landscape.core.errors import JobError, one_line, quoted
 from landscape.problem.batches import Batch
 
 # ----------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def language_data(tokens: Any, reader: Reader) -> tuple[Any, bool]:
     """
     if isinstance(tokens, (str, bytes)):
         raise JobError(
-            f"tokens: must be token ids, not text {shown(tokens)}; let the model's tokenizer encode it first"
+            f"tokens: must be token ids, not text {quoted(tokens)}; let the model's tokenizer encode it first"
         )
     if isinstance(tokens, (Tensor, np.ndarray)) and tokens.ndim == 2:
         tokens = {"input_ids": tokens}
@@ -192,11 +192,11 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         JobError: names the field.
     """
     if "input_ids" not in fields:
-        raise JobError(f"tokens: must have the field 'input_ids', not only {shown(list(fields))}")
+        raise JobError(f"tokens: must have the field 'input_ids', not only {quoted(list(fields))}")
     unknown = [name for name in fields if name not in FIELDS]
     if unknown:
         raise JobError(
-            f"tokens: unknown field {shown(unknown[0])}; known: {', '.join(FIELDS)}; leave it out, or write an "
+            f"tokens: unknown field {quoted(unknown[0])}; known: {', '.join(FIELDS)}; leave it out, or write an "
             "observe(model, batch) of your own"
         )
 
@@ -217,7 +217,7 @@ def _rows_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Fields that are lists of sequences, as a list of sequences with fields."""
     for name, value in fields.items():
         if not hasattr(value, "__len__"):
-            raise JobError(f"tokens: {name} must be sequences [N, T], not {shown(value)}")
+            raise JobError(f"tokens: {name} must be sequences [N, T], not {quoted(value)}")
     lengths = {name: len(value) for name, value in fields.items()}
     if len(set(lengths.values())) > 1:
         raise JobError(f"tokens: all fields must have one number of sequences, not {lengths}")
@@ -238,7 +238,7 @@ def _ids(value: Any, what: str, dimensions: int) -> Tensor:
     try:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise JobError(f"tokens: {what} must be whole numbers, not {shown(value)}; encode text first") from None
+        raise JobError(f"tokens: {what} must be whole numbers, not {quoted(value)}; encode text first") from None
     if ids.is_floating_point() or ids.is_complex() or ids.dim() != dimensions:
         if not ids.numel() and dimensions == 1:
             return ids.reshape(0).long()

@@ -17,7 +17,7 @@ from landscape.model.packed_model import PackedSamples
 from landscape.problem.batches import Batch, batch_length, field_names, first_dimension
 from landscape.problem.collated import Length, digest_of, fields_of
 from landscape.problem.samples import Samples
-from landscape.problem.sources import Items, Stream, numpy_to_tensors, seed_of, source_of
+from landscape.problem.sources import IterableData, MapStyleData, numpy_to_tensors, seed_of, source_of
 from landscape.problem.terms import PointData
 from landscape.surface.record_parts import RandomData
 
@@ -29,7 +29,7 @@ LARGEST_SHUFFLED = 1 << 28
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedSamples:
     """The samples of a job, and which of the data they are.
 
     Attributes:
@@ -42,7 +42,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampleRequest:
     """What `select_samples` was asked for: how many samples, by which seed, and above how many bytes on disk."""
 
     num_samples: int
@@ -93,7 +93,7 @@ def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
         >>> chosen_indices(3, 5, seed=0)
         [0, 1, 2]
     """
-    return Choice(num_samples, seed, at_most=True, ascending=True, limit=0).indices(available).tolist()
+    return SampleRequest(num_samples, seed, at_most=True, ascending=True, limit=0).indices(available).tolist()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -141,15 +141,15 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     if isinstance(data, (PointData, PackedSamples)):
         return _outcome(checked=min(num_samples, data.length))
     source = source_of(data)
-    if not isinstance(source, (Items, Stream)):
+    if not isinstance(source, (MapStyleData, IterableData)):
         return _outcome(checked=min(num_samples, batch_length(source)))
-    if isinstance(source, Stream) and source.once:
+    if isinstance(source, IterableData) and source.once:
         return _outcome(
             unchecked=f"{source.name} can be read once only; return a list, a DataLoader or a class with __iter__"
         )
     try:
         with fixed_seeds(seed):
-            if isinstance(source, Items):
+            if isinstance(source, MapStyleData):
                 read = _reader_of_items(source, num_samples, seed)
             else:
                 read = _reader_of_first_batch(source)
@@ -176,7 +176,7 @@ class _Reading:
     count: int
 
 
-def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int], _Reading]:
+def _reader_of_items(data: MapStyleData, num_samples: int, seed: int) -> Callable[[int], _Reading]:
     """A function that reads some of the chosen samples, always the same ones, under the seed that it is given."""
     data = data.resolved(num_samples, seed)
     length = data.length()
@@ -185,7 +185,7 @@ def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int]
     return lambda seed: _Reading(data.collate_any(list(data.read(some, length, seed)), seed, 0), len(some))
 
 
-def _reader_of_first_batch(data: Stream) -> Callable[[int], _Reading]:
+def _reader_of_first_batch(data: IterableData) -> Callable[[int], _Reading]:
     """A function that reads the first batch under the seed that it is given."""
 
     def read(seed: int) -> _Reading:

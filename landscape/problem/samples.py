@@ -76,7 +76,7 @@ class Samples(ABC):
 
 
 @dataclass(frozen=True)
-class Rows(Samples):
+class TensorSamples(Samples):
     """Tensors that share their first dimension, the samples; batches are views of them."""
 
     tensors: Batch
@@ -100,9 +100,9 @@ class Rows(Samples):
         """Views of the rows from `start` to before `stop`."""
         return map_tensors(lambda tensor: _rows(tensor, start, stop), self.tensors)
 
-    def few(self, count: int) -> Rows:
+    def few(self, count: int) -> TensorSamples:
         """The first `count` rows."""
-        return Rows(self.batch(0, count))
+        return TensorSamples(self.batch(0, count))
 
     def digest(self) -> str:
         """See `samples_digest`."""
@@ -118,5 +118,5 @@ def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 
 def as_samples(samples: Samples | Batch) -> Samples:
-    """Samples as they are; a batch of tensors that holds all of them as `Rows`."""
-    return samples if isinstance(samples, Samples) else Rows(samples)
+    """Samples as they are; a batch of tensors that holds all of them as `TensorSamples`."""
+    return samples if isinstance(samples, Samples) else TensorSamples(samples)

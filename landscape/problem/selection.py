@@ -19,9 +19,9 @@ from landscape.problem.batches import Batch, batch_length, first_dimension
 from landscape.problem.callback import chosen_of
 from landscape.problem.collated import Collated, KeptItems, Length, bytes_of
 from landscape.problem.disk_buffer import on_disk, rows_at
-from landscape.problem.randomness import Choice, Chosen
-from landscape.problem.samples import Rows
-from landscape.problem.sources import Items, Stream, as_rows, seed_of, source_of
+from landscape.problem.randomness import SampleRequest, SelectedSamples
+from landscape.problem.samples import TensorSamples
+from landscape.problem.sources import IterableData, MapStyleData, as_rows, seed_of, source_of
 from landscape.problem.streams import from_stream
 from landscape.problem.terms import PointData, PointSets
 
@@ -29,7 +29,7 @@ from landscape.problem.terms import PointData, PointSets
 def select_samples(
     data: Any, num_samples: int, seed: int, *, at_most: bool = False, ascending: bool = False,
     limit: int | None = None, length: Length | None = None, observed: Length | None = None,
-) -> Chosen:  # fmt: skip
+) -> SelectedSamples:  # fmt: skip
     """Choose `num_samples` different samples by the seed alone; they stay on the CPU.
 
     Of tensors and map-style data sets a random subset of the indices is taken. An iterable is read once, batch by
@@ -67,21 +67,23 @@ def select_samples(
         >>> bool((chosen.indices == more.indices[:4]).all())
         True
     """
-    choice = Choice(num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed)
+    choice = SampleRequest(
+        num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed
+    )
     if isinstance(data, PackedSamples):
         return chosen_of(data, choice)
     if isinstance(data, PointData):
         return _of_points(data, choice)
     source = source_of(data)
     with fixed_seeds(seed):
-        if isinstance(source, Items):
+        if isinstance(source, MapStyleData):
             if ascending and not isinstance(data, DataLoader):
                 source = replace(source, collate=default_collate)  # earlier versions asked loaders alone
             return _from_items(source, choice)
-        if isinstance(source, Stream):
+        if isinstance(source, IterableData):
             return from_stream(source, choice)
     indices = choice.indices(batch_length(source))
-    return Chosen(Rows(rows_at(source, indices, choice.limit)), indices.numpy())
+    return SelectedSamples(TensorSamples(rows_at(source, indices, choice.limit)), indices.numpy())
 
 
 def samples_in(data: Any) -> int | None:
@@ -89,12 +91,12 @@ def samples_in(data: Any) -> int | None:
     if isinstance(data, (PackedSamples, PointData, DataLoader)):
         return None
     source = source_of(data)
-    if isinstance(source, Stream):
+    if isinstance(source, IterableData):
         return None
-    return source.length() if isinstance(source, Items) else batch_length(source)
+    return source.length() if isinstance(source, MapStyleData) else batch_length(source)
 
 
-def _of_points(data: PointData, choice: Choice) -> Chosen:
+def _of_points(data: PointData, choice: SampleRequest) -> SelectedSamples:
     """Points of every set, drawn each by a seed of its own, so that a set does not depend on the size of another.
 
     The indices are those of the largest set.
@@ -105,10 +107,10 @@ def _of_points(data: PointData, choice: Choice) -> Chosen:
         own = replace(choice, seed=seed_of(choice.seed, "points", name), at_most=True)
         drawn[name] = own.indices(batch_length(points))
     sets = {name: rows_at(points, drawn[name], choice.limit) for name, points in data.sets.items()}
-    return Chosen(PointSets(sets), max(drawn.values(), key=len).numpy())
+    return SelectedSamples(PointSets(sets), max(drawn.values(), key=len).numpy())
 
 
-def _from_items(data: Items, choice: Choice) -> Chosen:
+def _from_items(data: MapStyleData, choice: SampleRequest) -> SelectedSamples:
     data = data.resolved(choice.num_samples, choice.seed)
     length = data.length()
     indices = choice.indices(length)
@@ -117,13 +119,13 @@ def _from_items(data: Items, choice: Choice) -> Chosen:
     items = itertools.chain(first, items)
     numbers = data.numbered(indices.numpy())
     if choice.ascending or _gives_rows(data, first, choice.seed):
-        return Chosen(Rows(_rows_of(data, items, len(indices), choice)), numbers)
+        return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), choice)), numbers)
     kept = KeptItems(choice.limit)
     places = [kept.add(item, bytes_of(item)) for item in items]
-    return Chosen(Collated(kept.items(places), data.collate, choice.seed, data.name, choice.length), numbers)
+    return SelectedSamples(Collated(kept.items(places), data.collate, choice.seed, data.name, choice.length), numbers)
 
 
-def _gives_rows(data: Items, first: list[Any], seed: int) -> bool:
+def _gives_rows(data: MapStyleData, first: list[Any], seed: int) -> bool:
     """Whether the items are rectangular: torch's own function collates them, to tensors with a row for each item.
 
     A collate function of the user's may pad, pack or join: what it returns depends on which items are together.
@@ -133,7 +135,7 @@ def _gives_rows(data: Items, first: list[Any], seed: int) -> bool:
     return first_dimension(data.collate_any(first, seed, 0)) == len(first)
 
 
-def _rows_of(data: Items, items: Iterator[Any], count: int, choice: Choice) -> Batch:
+def _rows_of(data: MapStyleData, items: Iterator[Any], count: int, choice: SampleRequest) -> Batch:
     """So many items collated at once; above the limit in pieces, on disk."""
     first = next(items)
     sample_bytes = max(1, _bytes_of(first))

@@ -104,7 +104,7 @@ def seed_of(seed: int, *place: object) -> int:
 
 
 @dataclass(frozen=True)
-class Items:
+class MapStyleData:
     """A map-style data set, and the function that makes a batch of its samples.
 
     Attributes:
@@ -117,7 +117,7 @@ class Items:
     sampler: Any = None
     numbers: tuple[Any, ...] | None = None
 
-    def resolved(self, wanted: int, seed: int) -> Items:
+    def resolved(self, wanted: int, seed: int) -> MapStyleData:
         """The same data with the `numbers` that the sampler yields, read once under seeds of the job's own.
 
         Args:
@@ -207,7 +207,7 @@ def _plain_index(index: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Stream:
+class IterableData:
     """An iterable of batches; or, where `collate` is given, of lists of items, of which that makes a batch."""
 
     data: Any
@@ -227,13 +227,13 @@ class Stream:
         """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
         return _length_of(self.data)
 
-    def collated(self) -> Stream:
+    def collated(self) -> IterableData:
         """The same as batches that the loader itself makes, as earlier versions read it."""
         if self.collate is None:
             return self
         loader = copy.copy(self.data)
         loader.collate_fn = self.collate
-        return Stream(loader)
+        return IterableData(loader)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors; items as they are.
@@ -316,7 +316,7 @@ def name_of(data: Any) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def source_of(data: Any) -> Batch | Items | Stream:
+def source_of(data: Any) -> Batch | MapStyleData | IterableData:
     """Which kind of data this is.
 
     Args:
@@ -342,31 +342,31 @@ def source_of(data: Any) -> Batch | Items | Stream:
     if isinstance(data, Dataset) or (
         hasattr(data, "__getitem__") and hasattr(data, "__len__") and not _holds_batches(data)
     ):
-        return Items(data, collate_of(data))
+        return MapStyleData(data, collate_of(data))
     if isinstance(data, Iterable):
-        return Stream(data)
+        return IterableData(data)
     if hasattr(data, "val_dataloader"):
         raise JobError(f"data: must be a loader of {name_of(data)}, such as its val_dataloader() after setup()")
     raise JobError(f"data: must be tensors, a map-style Dataset or an iterable of batches, not {name_of(data)}")
 
 
-def _of_loader(loader: DataLoader[Any]) -> Items | Stream:
+def _of_loader(loader: DataLoader[Any]) -> MapStyleData | IterableData:
     """The data set behind a loader: the loader's own shuffling and `drop_last` would decide which samples there are."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         if loader.batch_size is None or loader.collate_fn is default_collate:
-            return Stream(loader)
+            return IterableData(loader)
         items = copy.copy(loader)
         items.collate_fn = list
-        return Stream(items, loader.collate_fn)
+        return IterableData(items, loader.collate_fn)
     if loader.batch_sampler is None:  # batch_size=None means that the data set's items are batches
-        return Stream(_Batches(dataset, loader.collate_fn))
+        return IterableData(_Batches(dataset, loader.collate_fn))
     if type(loader.batch_sampler) is not BatchSampler:
-        return Items(dataset, loader.collate_fn, loader.batch_sampler)
+        return MapStyleData(dataset, loader.collate_fn, loader.batch_sampler)
     if isinstance(loader.sampler, SubsetRandomSampler):
         numbers = sorted({int(index) for index in loader.sampler.indices})
-        return Items(dataset, loader.collate_fn, numbers=tuple(numbers))
-    return Items(dataset, loader.collate_fn)
+        return MapStyleData(dataset, loader.collate_fn, numbers=tuple(numbers))
+    return MapStyleData(dataset, loader.collate_fn)
 
 
 def collate_of(data: Any) -> Callable[[list[Any]], Any]:

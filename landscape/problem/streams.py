@@ -18,14 +18,14 @@ from landscape.core.errors import JobError
 from landscape.problem.batches import Batch, are_one_kind, batch_length, first_dimension, kind_in_words, tensors_of
 from landscape.problem.collated import Collated, KeptItems, WholeBatches, bytes_of, length_by
 from landscape.problem.disk_buffer import Reservoir
-from landscape.problem.randomness import Choice, Chosen
-from landscape.problem.samples import Rows
-from landscape.problem.sources import ReadingLimit, Stream, as_rows, numpy_to_tensors
+from landscape.problem.randomness import SampleRequest, SelectedSamples
+from landscape.problem.samples import TensorSamples
+from landscape.problem.sources import IterableData, ReadingLimit, as_rows, numpy_to_tensors
 
 log = logging.getLogger("landscape")
 
 
-def from_stream(data: Stream, choice: Choice) -> Chosen:
+def from_stream(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     """The samples of an iterable, see `select_samples`."""
     if data.collate is not None and not choice.ascending:
         return _items(data, data.collate, choice)
@@ -52,7 +52,7 @@ class _NotRowsError(Exception):
 class _Draw:
     """Keys of the samples seen so far that are kept, in the order in which they were seen."""
 
-    def __init__(self, data: Stream, choice: Choice) -> None:
+    def __init__(self, data: IterableData, choice: SampleRequest) -> None:
         self._choice, self._limit = choice, ReadingLimit(data.name, data.length(), choice.num_samples)
         self._generator = torch.Generator().manual_seed(choice.seed)
         self._keys, self._numbers = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
@@ -78,7 +78,7 @@ class _Draw:
         return order, self._numbers[order].numpy()
 
 
-def _rows(data: Stream, choice: Choice) -> Chosen:
+def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     """The samples with the smallest keys, of every sample that the iterable yields, as rows of tensors."""
     reservoir, draw = Reservoir(choice.limit), _Draw(data, choice)
     batches = data.batches(choice.seed)
@@ -95,10 +95,10 @@ def _rows(data: Stream, choice: Choice) -> Chosen:
             raise _NotRowsError(differ, None)
         reservoir.keep(batch, draw.see(batch_length(batch)))
     order, numbers = draw.order()
-    return Chosen(Rows(reservoir.samples(order)), numbers)
+    return SelectedSamples(TensorSamples(reservoir.samples(order)), numbers)
 
 
-def _cut(batches: Iterator[Any], choice: Choice) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
+def _cut(batches: Iterator[Any], choice: SampleRequest) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
     """The batches as tensors with one first dimension, each with the shapes of one sample.
 
     Raises:
@@ -111,13 +111,13 @@ def _cut(batches: Iterator[Any], choice: Choice) -> Iterator[tuple[Batch, list[t
         yield rows, [tuple(tensor.shape[1:]) for tensor in tensors_of(rows)]
 
 
-def _is_rows(batch: Any, choice: Choice) -> bool:
+def _is_rows(batch: Any, choice: SampleRequest) -> bool:
     """Whether a batch is tensors with one first dimension, which is also the number of samples that `length` gives."""
     count = first_dimension(numpy_to_tensors(batch))
     return count is not None and (choice.length is None or length_by(choice.length, batch) == count)
 
 
-def _items(data: Stream, collate: Callable[[list[Any]], Any], choice: Choice) -> Chosen:
+def _items(data: IterableData, collate: Callable[[list[Any]], Any], choice: SampleRequest) -> SelectedSamples:
     """The items with the smallest keys, and the loader's collate function."""
     kept, draw, places = KeptItems(choice.limit), _Draw(data, choice), list[int]()
     for items in data.batches(choice.seed):
@@ -129,7 +129,7 @@ def _items(data: Stream, collate: Callable[[list[Any]], Any], choice: Choice) ->
         places = [places[k] if k < before else added[k] for k in best]
     order, numbers = draw.order()
     chosen = kept.items([places[k] for k in order.tolist()])
-    return Chosen(Collated(chosen, collate, choice.seed, data.name, choice.length), numbers)
+    return SelectedSamples(Collated(chosen, collate, choice.seed, data.name, choice.length), numbers)
 
 
 @dataclass(frozen=True, order=True)
@@ -142,7 +142,7 @@ class _Whole:
     length: int
 
 
-def _whole(data: Stream, choice: Choice, begun: Iterator[Batch] | None) -> Chosen:
+def _whole(data: IterableData, choice: SampleRequest, begun: Iterator[Batch] | None) -> SelectedSamples:
     """Batches with the smallest keys, in the order of these, until there are as many samples as asked for."""
     limit = ReadingLimit(data.name, data.length(), choice.num_samples)
     generator = torch.Generator().manual_seed(choice.seed)
@@ -164,7 +164,7 @@ def _whole(data: Stream, choice: Choice, begun: Iterator[Batch] | None) -> Chose
     choice.check(seen)
     lengths = np.array([batch.length for batch in taken], np.int64)
     batches = kept.items([batch.place for batch in taken])
-    return Chosen(
+    return SelectedSamples(
         WholeBatches(batches, lengths, choice.length is not None), np.array([batch.number for batch in taken], np.int64)
     )
 
@@ -176,7 +176,7 @@ def _same_kind(kind: str, batch: Any, name: str) -> str:
     return found
 
 
-def _length_of(batch: Any, number: int, name: str, choice: Choice) -> int:
+def _length_of(batch: Any, number: int, name: str, choice: SampleRequest) -> int:
     """How many samples a batch holds: by the problem's `length`, by its structure, or by what `observe` returns."""
     if choice.length is not None:
         return length_by(choice.length, batch)

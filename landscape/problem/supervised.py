@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, NotRetried, nearest, shown
+from landscape.core.errors import JobError, NotRetried, nearest, quoted
 from landscape.core.validation import WEIGHT, why_unusable
 from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
@@ -91,8 +91,8 @@ def check_observed(values: Any, count: int | None, names: Sequence[str] | None =
     returned = ordered_names(name for name in values if name != WEIGHT) + ((WEIGHT,) if WEIGHT in values else ())
     if names is not None and returned != tuple(names):
         raise OtherObservables(
-            f"observe: must return the same names for every batch and point, not {shown(list(names))} for one and "
-            f"{shown(list(returned))} for another"
+            f"observe: must return the same names for every batch and point, not {quoted(list(names))} for one and "
+            f"{quoted(list(returned))} for another"
         )
     # The order is fixed because the code that follows tells the columns apart by their position.
     return {name: values[name] for name in returned}
@@ -110,22 +110,24 @@ def check_terms(values: Any, factors: Mapping[str, float]) -> dict[str, Tensor]:
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
             given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise JobError(f"observe: {shown(name)} must be a real tensor with one value per point, not {given}")
+            raise JobError(f"observe: {quoted(name)} must be a real tensor with one value per point, not {given}")
     return {name: values[name] for name in factors if name in values}
 
 
 def _check_value(name: Any, value: Any, count: int) -> None:
     if name != WEIGHT and (reason := why_unusable(name)) is not None:
-        raise JobError(f"observe: {shown(name)} cannot name an observable: {reason}")
+        raise JobError(f"observe: {quoted(name)} cannot name an observable: {reason}")
     if not isinstance(value, Tensor):
-        raise JobError(f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}")
+        raise JobError(
+            f"observe: {quoted(name)} must be a tensor with one value per sample, not {type(value).__name__}"
+        )
     if tuple(value.shape) != (count,):
         raise JobError(
-            f"observe: {shown(name)} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
+            f"observe: {quoted(name)} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
             f"{_shape_remedy(tuple(value.shape), count)}"
         )
     if value.is_complex():
-        raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")
+        raise JobError(f"observe: {quoted(name)} must be real, not {value.dtype}")
 
 
 def _shape_remedy(shape: tuple[int, ...], count: int) -> str:
@@ -158,11 +160,11 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
     names = list(names)
     for name in names:
         if (reason := why_unusable(name)) is not None:
-            raise JobError(f"{field}: {shown(name)} cannot name an observable: {reason}")
+            raise JobError(f"{field}: {quoted(name)} cannot name an observable: {reason}")
         if names.count(name) > 1:
-            raise JobError(f"{field}: must name each once, not {shown(name)} {names.count(name)} times")
+            raise JobError(f"{field}: must name each once, not {quoted(name)} {names.count(name)} times")
     if with_loss and "loss" not in names:
-        raise JobError(f"{field}: must name 'loss', not only {shown(names)}; observe returns it")
+        raise JobError(f"{field}: must name 'loss', not only {quoted(names)}; observe returns it")
     if not with_loss and "loss" in names:
         raise JobError(f"{field}: 'loss' is what the criterion gives; give the metric another name")
 
@@ -174,14 +176,14 @@ def check_term_weights(weights: Any) -> None:
         JobError: there is no term, a name cannot be stored, or a weight is negative, zero or not finite.
     """
     if not isinstance(weights, Mapping) or not weights:
-        raise JobError(f"terms: must be a dict of at least one term, not {shown(weights)}; name each term of the loss")
+        raise JobError(f"terms: must be a dict of at least one term, not {quoted(weights)}; name each term of the loss")
     check_names("terms", weights, with_loss=False)
     for name, weight in weights.items():
         is_number = isinstance(weight, Real) and not isinstance(weight, bool)
         if not is_number or not math.isfinite(weight) or weight <= 0:
             raise JobError(
-                f"terms: the weight of {shown(name)} must be a positive finite number, not {shown(weight)}; leave out "
-                "a term that does not count"
+                f"terms: the weight of {quoted(name)} must be a positive finite number, not {quoted(weight)}; leave "
+                "out a term that does not count"
             )
 
 
@@ -192,10 +194,10 @@ def check_expected(expected: Any) -> None:
         JobError: it is no dict of `loss` alone, or that is no finite number.
     """
     if not isinstance(expected, Mapping) or not set(expected) <= {"loss"}:
-        raise JobError(f"expected: must be {{'loss': number}}, or left out, not {shown(expected)}")
+        raise JobError(f"expected: must be {{'loss': number}}, or left out, not {quoted(expected)}")
     for value in expected.values():
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-            raise JobError(f"expected: loss must be a finite number, not {shown(value)}")
+            raise JobError(f"expected: loss must be a finite number, not {quoted(value)}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ def per_sample(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return criterion
     if not callable(criterion):
         raise JobError(
-            f"criterion: must be a loss module or a function (outputs, targets) -> Tensor[N], not {shown(criterion)}"
+            f"criterion: must be a loss module or a function (outputs, targets) -> Tensor[N], not {quoted(criterion)}"
         )
     try:
         takes_reduction = "reduction" in inspect.signature(criterion).parameters
@@ -370,12 +372,14 @@ def _named_metrics(metrics: Mapping[str, Any] | Sequence[str]) -> dict[str, Metr
         for name, metric in metrics.items():
             if not callable(metric):
                 kind = type(metric).__name__
-                raise JobError(f"metrics: {shown(name)} must be a function (outputs, targets) -> Tensor[N], not {kind}")
+                raise JobError(
+                    f"metrics: {quoted(name)} must be a function (outputs, targets) -> Tensor[N], not {kind}"
+                )
         return dict(metrics)
     for name in metrics:
         if name not in BUILT_IN_METRICS:
             raise JobError(
-                f"metrics: unknown metric {shown(name)}; {nearest(name, BUILT_IN_METRICS)}; or pass name: function"
+                f"metrics: unknown metric {quoted(name)}; {nearest(name, BUILT_IN_METRICS)}; or pass name: function"
             )
     return {name: BUILT_IN_METRICS[name] for name in metrics}
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.problem.batches import (
     Batch,
     batch_bytes,
@@ -130,8 +130,8 @@ class Terms:
         if not isinstance(losses, Tensor) or not losses.dim() or losses.shape[0] != count:
             returned = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise JobError(
-                f"terms: the function of {shown(name)} must return a loss per point, shape ({count},), not {returned}; "
-                "do not average over the points"
+                f"terms: the function of {quoted(name)} must return a loss per point, shape ({count},), not "
+                f"{returned}; do not average over the points"
             )
         return mean_per_sample(losses if wanted else losses.detach())
 
@@ -152,11 +152,11 @@ def parse_terms(terms: Any) -> tuple[PointData, Terms, dict[str, float]]:
     for name, term in terms.items():
         if not isinstance(term, (tuple, list)) or len(term) not in (2, 3):
             what = f"{len(term)} values" if isinstance(term, (tuple, list)) else type(term).__name__
-            raise JobError(f"terms: {shown(name)} must be (points, function, weight), not {what}")
+            raise JobError(f"terms: {quoted(name)} must be (points, function, weight), not {what}")
         if not callable(term[1]):
             raise JobError(
-                f"terms: the function of {shown(name)} must be function(model, points) -> Tensor[n], not "
-                f"{shown(term[1])}; give (points, function, weight) in this order"
+                f"terms: the function of {quoted(name)} must be function(model, points) -> Tensor[n], not "
+                f"{quoted(term[1])}; give (points, function, weight) in this order"
             )
     given = {name: term[2] if len(term) == 3 else 1.0 for name, term in terms.items()}
     check_term_weights(given)
@@ -175,10 +175,10 @@ def _points(name: str, given: Any) -> Batch:
         points = as_rows(given)
         count = batch_length(points)
     except JobError as error:
-        raise JobError(f"terms: the points of {shown(name)}: {str(error).removeprefix('data: ')}") from None
+        raise JobError(f"terms: the points of {quoted(name)}: {str(error).removeprefix('data: ')}") from None
     if not count:
         raise JobError(
-            f"terms: {shown(name)} must have at least one point, not 0; leave out the term, or give it points"
+            f"terms: {quoted(name)} must have at least one point, not 0; leave out the term, or give it points"
         )
     return points
 
@@ -229,7 +229,7 @@ class Problem:
         if self.observables is not None:
             check_names("observables", self.observables, with_loss=True)
         if self.length is not None and not callable(self.length):
-            raise JobError(f"length: must be a function (batch) -> number of samples, not {shown(self.length)}")
+            raise JobError(f"length: must be a function (batch) -> number of samples, not {quoted(self.length)}")
         if self.term_weights is not None:
             check_term_weights(self.term_weights)
             if not isinstance(self.observe, Combination):

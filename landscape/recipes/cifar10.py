@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from landscape.core.errors import JobError, NotFoundError, message_of, nearest, shown
+from landscape.core.errors import JobError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
@@ -26,7 +26,7 @@ from landscape.recipes.crops import normalise
 from landscape.recipes.data import DataPlace, class_numbers
 from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.training import Draws, Images, Trained, seeded
+from landscape.recipes.training import Images, SampleDraws, Trained, seeded
 from landscape.training.training import Training
 
 Split = Literal["train", "test"]
@@ -59,13 +59,13 @@ def read_cifar10(path: str | Path, split: Split = "train") -> Images:
         JobError: the file does not hold CIFAR-10's images.
     """
     if split not in FILE_PATTERNS:
-        raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_PATTERNS)}")
+        raise JobError(f"split: unknown {quoted(split)}; {nearest(split, FILE_PATTERNS)}")
     place = Path(path)
     binaries, npz = _find(place, split)
     images, labels = _read_binaries(binaries) if npz is None else _read_npz(npz, split)
     if images.dtype != np.uint8 or images.shape != (len(labels), 3, SIDE, SIDE) or not len(labels):
         raise JobError(
-            f"data: {shown(str(path))} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
+            f"data: {quoted(str(path))} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
             f"{images.shape} and {len(labels)} labels"
         )
     return torch.from_numpy(images), class_numbers(labels, CLASSES, place)
@@ -80,7 +80,7 @@ def _find(place: Path, split: Split) -> tuple[list[Path], Path | None]:
     archives = sorted(place.glob(npz))
     if not (binaries or archives):
         raise NotFoundError(
-            f"data: {shown(str(place))} has no {binary} or {npz}; name the folder of CIFAR-10's binary version, or an "
+            f"data: {quoted(str(place))} has no {binary} or {npz}; name the folder of CIFAR-10's binary version, or an "
             "npz file"
         )
     return binaries, None if binaries else archives[0]
@@ -91,33 +91,33 @@ def _read_binaries(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
     contents = [np.fromfile(file, np.uint8) for file in files]
     for file, content in zip(files, contents, strict=True):
         if len(content) == 0 or len(content) % RECORD:
-            raise JobError(f"data: {shown(str(file))} must hold records of {RECORD} bytes, not {len(content)} bytes")
+            raise JobError(f"data: {quoted(str(file))} must hold records of {RECORD} bytes, not {len(content)} bytes")
     records = np.concatenate(contents).reshape(-1, RECORD)
     return np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, SIDE, SIDE), records[:, 0]
 
 
 def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     if not zipfile.is_zipfile(file):
-        raise JobError(f"data: {shown(str(file))} is no npz file, or is cut off; numpy.savez makes one")
+        raise JobError(f"data: {quoted(str(file))} is no npz file, or is cut off; numpy.savez makes one")
     try:
         with np.load(file, allow_pickle=False) as arrays:
             names = next((pair for pair in NPZ_NAMES[split] if set(pair) <= set(arrays.files)), None)
             if names is None:
                 wanted = " or ".join(" and ".join(pair) for pair in NPZ_NAMES[split])
                 raise JobError(
-                    f"data: {shown(str(file))} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}"
+                    f"data: {quoted(str(file))} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}"
                 )
             images, labels = arrays[names[0]], arrays[names[1]].reshape(-1)
     except JobError:
         raise
     except DAMAGED as error:
-        raise JobError(f"data: {shown(str(file))} cannot be read: {message_of(error)}; make it anew") from None
+        raise JobError(f"data: {quoted(str(file))} cannot be read: {message_of(error)}; make it anew") from None
     if images.ndim == 4 and images.shape[-1] == 3:
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return images, labels
 
 
-def augment(images: Tensor, draws: Draws) -> Tensor:
+def augment(images: Tensor, draws: SampleDraws) -> Tensor:
     """Each image [N, 3, 32, 32] shifted by up to 4 pixels, with black at the edge, and mirrored or not."""
     count, rows = len(images), torch.arange(SIDE, device=images.device)
     drawn = [draws.integers(purpose, bound) for purpose, bound in enumerate((2 * MARGIN + 1, 2 * MARGIN + 1, 2))]
@@ -129,7 +129,7 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
     return padded[image, :, (rows + shifts[0]).unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
-def transform(images: Tensor, draws: Draws | None) -> Tensor:
+def transform(images: Tensor, draws: SampleDraws | None) -> Tensor:
     """The network's input; augmented while training."""
     return normalise(images if draws is None else augment(images, draws))
 

@@ -12,7 +12,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.files import Place
 from landscape.core.validation import is_number
 from landscape.problem.terms import Problem
@@ -46,7 +46,7 @@ class CNN(nn.Module):
         if side < SMALLEST:
             raise JobError(f"side: must be at least {SMALLEST}, not {side}")
         if not is_number(dropout) or not 0 <= dropout < 1:
-            raise JobError(f"dropout: must be from 0 to below 1, not {shown(dropout)}")
+            raise JobError(f"dropout: must be from 0 to below 1, not {quoted(dropout)}")
         self.conv1 = nn.Conv2d(1, 32, 5, padding=2)
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
         self.fc1 = nn.Linear(64 * (side // 4) ** 2, 1024)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from landscape.core.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, quoted
 from landscape.model.parameters import match_state
 from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
@@ -50,7 +50,7 @@ def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
         JobError: the weights do not fit the model.
     """
     if weights is not None:
-        model.load_state_dict(match_state(model, load_weights(weights), f"weights {shown(str(weights))}"))
+        model.load_state_dict(match_state(model, load_weights(weights), f"weights {quoted(str(weights))}"))
     return model.eval()
 
 

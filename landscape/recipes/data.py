@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.core.files import Place
 from landscape.model.run_files import read_network
 from landscape.problem.network import network_options
@@ -60,7 +60,7 @@ class DataPlace:
             raise JobError(f"data: must name {self.what}; give it, or set the environment variable {self._variables}")
         path = os.path.abspath(path)
         if named and remembered and path != remembered:
-            log.warning("data: the run was trained on %s, and is now on %s", shown(remembered), shown(path))
+            log.warning("data: the run was trained on %s, and is now on %s", quoted(remembered), quoted(path))
         return path
 
     def for_callback(self) -> str:
@@ -85,13 +85,13 @@ class DataPlace:
         common = os.environ.get(COMMON_VARIABLE) if self.in_common else None
         if remembered and not common:
             raise NotFoundError(
-                f"data: {shown(remembered)}, on which the run was trained, is not on this machine; "
+                f"data: {quoted(remembered)}, on which the run was trained, is not on this machine; "
                 f"{remedy}set the environment variable {self.variable} to {self.what}"
             )
         if remembered:
             log.warning(
                 "data: %s, on which the run was trained, is not on this machine; taken from %s, which is %s",
-                shown(remembered), COMMON_VARIABLE, shown(str(common)),
+                quoted(remembered), COMMON_VARIABLE, quoted(str(common)),
             )  # fmt: skip
         return common
 
@@ -134,8 +134,8 @@ def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor
         wrong = labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
     if len(wrong):
         raise JobError(
-            f"data: {shown(str(place))} must hold labels that are whole numbers from 0 to {classes - 1}, "
-            f"not {shown(wrong[0].item())}; leave out what is of other classes"
+            f"data: {quoted(str(place))} must hold labels that are whole numbers from 0 to {classes - 1}, "
+            f"not {quoted(wrong[0].item())}; leave out what is of other classes"
         )
     return torch.from_numpy(labels.astype(np.int64))
 
@@ -147,7 +147,7 @@ Images = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Draws:
+class SampleDraws:
     """Random numbers of samples. Each follows from the seed, the epoch and the sample's number in the data alone.
 
     So the batch that a sample is in, the rank that computes it and an interruption change nothing, and no state of a
@@ -165,8 +165,8 @@ class Draws:
         """Whole numbers from 0 to `bound` − 1, int64 [N] on the CPU; another `purpose` gives others.
 
         Example:
-            >>> Draws(0, 3, torch.tensor([7, 8])).integers(0, 9).tolist() == [
-            ...     int(Draws(0, 3, torch.tensor([number])).integers(0, 9)) for number in (7, 8)
+            >>> SampleDraws(0, 3, torch.tensor([7, 8])).integers(0, 9).tolist() == [
+            ...     int(SampleDraws(0, 3, torch.tensor([number])).integers(0, 9)) for number in (7, 8)
             ... ]
             True
         """
@@ -189,15 +189,15 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-Transform = Callable[[Tensor, Draws | None], Tensor]
+Transform = Callable[[Tensor, SampleDraws | None], Tensor]
 
 
-def as_stored(images: Tensor, draws: Draws | None) -> Tensor:
+def as_stored(images: Tensor, draws: SampleDraws | None) -> Tensor:
     """The transform for images that are the network's input already."""
     return images
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples by their numbers, from 0."""
 
     def __len__(self) -> int:
@@ -215,7 +215,7 @@ class Source(Protocol):
 
 
 class Arrays:
-    """A `Source` of images in memory.
+    """A `SampleSource` of images in memory.
 
     Args:
         images: images and labels, of the same length; they are moved to the device.
@@ -232,8 +232,8 @@ class Arrays:
         return len(self.labels)
 
     def batches(self, numbers: Iterable[Tensor], epoch: int | None) -> Iterator[Images]:
-        """See `Source`."""
+        """See `SampleSource`."""
         for batch in numbers:
-            draws = None if epoch is None else Draws(self._seed, epoch, batch)
+            draws = None if epoch is None else SampleDraws(self._seed, epoch, batch)
             index = batch.to(self.labels.device)
             yield self._transform(self.images[index], draws), self.labels[index]

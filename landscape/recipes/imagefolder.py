@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from torch import nn
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.validation import check_whole
 from landscape.problem.terms import Problem
@@ -22,7 +22,7 @@ from landscape.recipes.crops import SIDE
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.images import (
     EvaluatedImages,
-    Listing,
+    ImageListing,
     Photographs,
     Unreadable,
     list_images,
@@ -125,7 +125,7 @@ def _tell_skipped(training: Training, trained: Photographs, held_out: Photograph
                     training.rank, trained.skipped, held_out.skipped)  # fmt: skip
 
 
-def read_folders(data: str | Path) -> tuple[Listing, Listing]:
+def read_folders(data: str | Path) -> tuple[ImageListing, ImageListing]:
     """The images of `data`/train and of `data`/val, which has the same classes.
 
     Raises:
@@ -136,7 +136,7 @@ def read_folders(data: str | Path) -> tuple[Listing, Listing]:
     held_out = list_images(Path(data) / "val", trained.classes)
     for listing in (trained, held_out):
         if listing.ignored:
-            log.warning("%d files in %s are no images and are left out", listing.ignored, shown(listing.root))
+            log.warning("%d files in %s are no images and are left out", listing.ignored, quoted(listing.root))
     return trained, held_out
 
 
@@ -171,7 +171,7 @@ def make_problem(
         channels: of the network's first stage.
     """
     if split not in get_args(Split):
-        raise JobError(f"split: unknown {shown(split)}; {nearest(split, get_args(Split))}")
+        raise JobError(f"split: unknown {quoted(split)}; {nearest(split, get_args(Split))}")
     check_whole("side", side, SMALLEST_SIDE)
     listing = list_images(Path(data) / split)
     model = initial_or_given(seeded(partial(ResNet50, len(listing.classes), channels=channels), seed), weights)

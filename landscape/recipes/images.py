@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.validation import check_whole
 from landscape.recipes.crops import SIDE, Crop, central_crop, draws_of, normalise, random_crop
 
@@ -70,10 +70,10 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
         raise
     except UnidentifiedImageError:
         reason = "it is of no known format" if Path(path).stat().st_size else "it is empty"
-        raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None
+        raise UnreadableImage(f"image {quoted(str(path))} cannot be read: {reason}") from None
     except Exception as error:  # decoders raise whatever they like at bytes that are wrong
         reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
-        raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None
+        raise UnreadableImage(f"image {quoted(str(path))} cannot be read: {reason}") from None
 
 
 def _decode_reduced(image: Image, spare: float) -> float:
@@ -148,7 +148,7 @@ NAMED = 5  # classes that a message names
 
 
 @dataclass(frozen=True)
-class Listing:
+class ImageListing:
     """The images of one folder, in the order of their classes and then of their names.
 
     Attributes:
@@ -177,7 +177,7 @@ class Listing:
         return os.path.join(self.root, os.fsdecode(self.names[start : int(self.ends[number])]))
 
 
-def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listing:
+def list_images(root: str | Path, classes: Sequence[str] | None = None) -> ImageListing:
     """The images below `root`: each folder in it is a class, its images may lie in folders of their own.
 
     Files of other kinds, and whatever begins with a dot, are no images. A folder is read once however many links lead
@@ -192,11 +192,11 @@ def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listi
     """
     place = str(root)
     if not os.path.isdir(place):
-        raise NotFoundError(f"data: {shown(place)} is no folder; name one with a folder of images for each class")
+        raise NotFoundError(f"data: {quoted(place)} is no folder; name one with a folder of images for each class")
     entries = _entries(place)
     folders = [entry.name for entry in entries if _is_folder(entry)]
     if not folders:
-        raise JobError(f"data: {shown(place)} must hold a folder of images for each class, and holds no folder")
+        raise JobError(f"data: {quoted(place)} must hold a folder of images for each class, and holds no folder")
     if classes is not None:
         _refuse_other_classes(place, folders, classes)
     names: list[bytes] = []
@@ -207,14 +207,14 @@ def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listi
         images = sorted(os.fsencode(file) for file in files if os.path.splitext(file)[1].lower() in SUFFIXES)
         if not images:
             raise JobError(
-                f"data: class {shown(folder)} of {shown(place)} must hold images, and holds {len(files)} other "
+                f"data: class {quoted(folder)} of {quoted(place)} must hold images, and holds {len(files)} other "
                 "files; add its images, or remove the folder"
             )
         names += images
         labels += [label] * len(images)
         ignored += len(files) - len(images)
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    return Listing(place, tuple(folders), b"".join(names), ends, np.array(labels, np.int64), ignored)
+    return ImageListing(place, tuple(folders), b"".join(names), ends, np.array(labels, np.int64), ignored)
 
 
 def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator[str]:
@@ -246,7 +246,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
     except OSError as error:
-        raise JobError(f"data: {shown(folder)} cannot be listed: {error.strerror}") from None
+        raise JobError(f"data: {quoted(folder)} cannot be listed: {error.strerror}") from None
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -261,12 +261,12 @@ def _refuse_other_classes(root: str, folders: Sequence[str], classes: Sequence[s
     if missing or unknown:
         parts = [f"{kind} {_several(names)}" for kind, names in (("lacks", missing), ("adds", unknown)) if names]
         raise JobError(
-            f"data: {shown(root)} must hold the {len(classes)} classes of training: it {' and '.join(parts)}"
+            f"data: {quoted(root)} must hold the {len(classes)} classes of training: it {' and '.join(parts)}"
         )
 
 
 def _several(names: Sequence[str]) -> str:
-    return ", ".join(map(shown, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return ", ".join(map(quoted, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class ImageLoader:
 
     def __init__(
         self,
-        listing: Listing,
+        listing: ImageListing,
         side: int = SIDE,
         *,
         seed: int = 0,
@@ -332,7 +332,7 @@ class ImageLoader:
         for name, value, least in (("side", side, 1), ("decoders", decoders, 0)):
             check_whole(name, value, least)
         if unreadable not in get_args(Unreadable):
-            raise JobError(f"unreadable: unknown {shown(unreadable)}; {nearest(unreadable, get_args(Unreadable))}")
+            raise JobError(f"unreadable: unknown {quoted(unreadable)}; {nearest(unreadable, get_args(Unreadable))}")
         self.listing, self.skipped = listing, set[int]()
         self._refuses = unreadable == "refuse"
         self._asked = _Asked()
@@ -417,7 +417,7 @@ class _Reader(Dataset[Batch]):
     What cannot be read is told as a value: of a worker's exception the loader would make a traceback.
     """
 
-    def __init__(self, listing: Listing, side: int, seed: int, refuses: bool) -> None:
+    def __init__(self, listing: ImageListing, side: int, seed: int, refuses: bool) -> None:
         self._listing, self._side, self._seed, self._refuses = listing, side, seed, refuses
 
     def __getitem__(self, asked: Asked) -> Batch:
@@ -461,7 +461,7 @@ class EvaluatedImages(Dataset[tuple[Tensor, Tensor]]):
         UnreadableImage: an image that is asked for cannot be read.
     """
 
-    def __init__(self, listing: Listing, side: int = SIDE) -> None:
+    def __init__(self, listing: ImageListing, side: int = SIDE) -> None:
         self.listing, self._side = listing, side
 
     def __len__(self) -> int:
@@ -489,7 +489,7 @@ class Photographs:
 
     def __init__(
         self,
-        listing: Listing,
+        listing: ImageListing,
         side: int = SIDE,
         *,
         seed: int = 0,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
@@ -49,17 +49,17 @@ def read_mnist(folder: str | Path, split: Split = "train") -> Images:
         JobError: a file is no idx file, images and labels differ in number, or they are of another kind than MNIST's.
     """
     if split not in FILE_STEMS:
-        raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_STEMS)}")
+        raise JobError(f"split: unknown {quoted(split)}; {nearest(split, FILE_STEMS)}")
     stem = FILE_STEMS[split]
     images = read_idx(_find(Path(folder), f"{stem}-images-idx3-ubyte"))
     labels = read_idx(_find(Path(folder), f"{stem}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise JobError(
-            f"data: {shown(str(folder))} must hold N images and N labels, not {images.shape} and {labels.shape}"
+            f"data: {quoted(str(folder))} must hold N images and N labels, not {images.shape} and {labels.shape}"
         )
     if images.dtype != np.uint8 or images.shape[1:] != (PIXELS, PIXELS) or not len(images):
         raise JobError(
-            f"data: {shown(str(folder))} must hold uint8 images of 28×28, not {images.dtype} {images.shape}; "
+            f"data: {quoted(str(folder))} must hold uint8 images of 28×28, not {images.dtype} {images.shape}; "
             "name the folder that has MNIST's files"
         )
     return torch.from_numpy(images), class_numbers(labels, CLASSES, folder)
@@ -72,7 +72,7 @@ def _find(folder: Path, name: str) -> Path:
         if (folder / spelling).is_file():
             return folder / spelling
     raise NotFoundError(
-        f"data: {shown(str(folder))} has no file {name} or {name}.gz; name the folder that has MNIST's files"
+        f"data: {quoted(str(folder))} has no file {name} or {name}.gz; name the folder that has MNIST's files"
     )
 
 
@@ -86,15 +86,15 @@ def read_idx(path: Path) -> np.ndarray:
         content = path.read_bytes()
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise JobError(f"data: {shown(str(path))} cannot be read: {error}") from None
+        raise JobError(f"data: {quoted(str(path))} cannot be read: {error}") from None
     header = 4 + 4 * content[3] if len(content) >= 4 else 4
     if len(content) < header or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
-        raise JobError(f"data: {shown(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
+        raise JobError(f"data: {quoted(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
     kind = np.dtype(IDX_TYPES[content[2]])
     shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">u4"))
     expected = header + math.prod(shape) * kind.itemsize
     if len(content) != expected:
-        raise JobError(f"data: {shown(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
+        raise JobError(f"data: {quoted(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
     return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
 
 
@@ -105,7 +105,7 @@ def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
         JobError: another scaling.
     """
     if scaling not in get_args(Scaling):
-        raise JobError(f"scaling: unknown {shown(scaling)}; {nearest(scaling, get_args(Scaling))}")
+        raise JobError(f"scaling: unknown {quoted(scaling)}; {nearest(scaling, get_args(Scaling))}")
     values = images.unsqueeze(1).to(torch.float32) / 255
     if scaling == "pad":
         margin = (SIDE - images.shape[-1]) // 2

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from torch import nn
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.validation import Unit, check_whole
 from landscape.recipes.data import REMEMBERED, DataPlace
@@ -264,7 +264,7 @@ def with_published(epochs: int | None, options: LoopOptions, published: str, ste
         JobError: nothing is published under this name.
     """
     if published not in SCHEDULES:
-        raise JobError(f"published: unknown {shown(published)}; {nearest(published, SCHEDULES)}")
+        raise JobError(f"published: unknown {quoted(published)}; {nearest(published, SCHEDULES)}")
     if epochs is not None:
         check_whole("epochs", epochs, 1)
     known: dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import check_whole, is_number, ranges
 from landscape.model.layer_rules import asked_rules
 from landscape.training import schedules
@@ -45,7 +45,7 @@ def refuse_unused(given: Iterable[str], field: str, chosen: Any, takers: Mapping
     """
     unused = next((name for name in given if name in takers and chosen not in takers[name]), None)
     if unused is not None:
-        other = "the published one" if chosen is None else "a function" if callable(chosen) else shown(chosen)
+        other = "the published one" if chosen is None else "a function" if callable(chosen) else quoted(chosen)
         names = alternatives(takers[unused])
         raise JobError(
             f"{unused}: must go with {field} {names}, not with {other}, where it does nothing; leave it out, or "
@@ -237,27 +237,27 @@ def _check(settings: Settings) -> None:
     for name in ("momentum", "weight_decay", "warmup_epochs", "final", "factor", "power", "label_smoothing"):
         value = getattr(settings, name)
         if not is_number(value) or value < 0:
-            raise JobError(f"{name}: must be a number from 0 on, not {shown(value)}")
+            raise JobError(f"{name}: must be a number from 0 on, not {quoted(value)}")
     for name in ("learning_rate", "loss_scale"):
         value = getattr(settings, name)
         if not is_number(value) or value <= 0:
-            raise JobError(f"{name}: must be a positive number, not {shown(value)}")
+            raise JobError(f"{name}: must be a positive number, not {quoted(value)}")
     for name, value, known in (
         ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
         ("precision", settings.precision, PRECISIONS),
     ):  # fmt: skip
         if not (callable(value) or (isinstance(value, str) and value in known)):
-            raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
+            raise JobError(f"{name}: unknown {quoted(value)}; {nearest(str(value), known)}")
     changed = (name for name in OF_OPTIMIZER if getattr(settings, name) != Settings.default_of(name))
     refuse_unused(changed, "optimizer", settings.optimizer, OF_OPTIMIZER)
     if settings.schedule == "steps" and not settings.milestones:
         raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
     if not all(is_number(each) for each in settings.milestones):
-        raise JobError(f"milestones: must be finite numbers of epochs, not {shown(settings.milestones)}")
+        raise JobError(f"milestones: must be finite numbers of epochs, not {quoted(settings.milestones)}")
     if list(settings.milestones) != sorted(settings.milestones):
-        raise JobError(f"milestones: must ascend, not {shown(settings.milestones)}; sort them")
+        raise JobError(f"milestones: must ascend, not {quoted(settings.milestones)}; sort them")
     if settings.label_smoothing > 1:
-        raise JobError(f"label_smoothing: must be at most 1, not {shown(settings.label_smoothing)}")
+        raise JobError(f"label_smoothing: must be at most 1, not {quoted(settings.label_smoothing)}")
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 
 TrainFunction = Callable[..., Any]
 
@@ -81,5 +81,5 @@ def recipe(name: str) -> TrainFunction:
         JobError: there is no such recipe.
     """
     if name not in RECIPES:
-        raise JobError(f"recipe: unknown {shown(name)}; {nearest(name, RECIPES)}")
+        raise JobError(f"recipe: unknown {quoted(name)}; {nearest(name, RECIPES)}")
     return RECIPES[name].load()

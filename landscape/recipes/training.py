@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, LandscapeError, StoreError, one_line, shown
+from landscape.core.errors import JobError, LandscapeError, StoreError, one_line, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.random_state import kept_draws
 from landscape.model.run_files import checkpoint_numbers
 from landscape.model.snapshots import read_trajectory
-from landscape.recipes.data import Arrays, Draws, Images, Source, Transform, as_stored
+from landscape.recipes.data import Arrays, Images, SampleDraws, SampleSource, Transform, as_stored
 from landscape.recipes.settings import (
     UNDECIDING,
     ScaledSteps,
@@ -71,7 +71,7 @@ def take_over(folder: Folder, steps_per_epoch: int, overwrite: bool = False) -> 
         except (StoreError, OSError):
             raise
         except Exception as error:  # whatever a torn file makes torch raise
-            place = shown(folder.place(FORMER_FILE))
+            place = quoted(folder.place(FORMER_FILE))
             raise JobError(
                 f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it, or begin anew with overwrite"
             ) from None
@@ -127,7 +127,7 @@ class Loop:
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
         collector: TrajectoryCollector,
-        data: Source,
+        data: SampleSource,
         settings: Settings,
         kept: dict[str, Any],
         progress: dict[str, Any],
@@ -223,11 +223,11 @@ class Loop:
 
 __all__ = [
     "Arrays",
-    "Draws",
     "Images",
     "Report",
+    "SampleDraws",
+    "SampleSource",
     "Settings",
-    "Source",
     "Trained",
     "Transform",
     "as_stored",
@@ -267,15 +267,15 @@ def training_of(
     if not isinstance(run, Training):
         return Training(run, seed=seed or 0, device=device, overwrite=overwrite)
     if seed is not None and seed != run.seed:
-        raise JobError(f"seed: must be that of the training, {run.seed}, not {shown(seed)}; give it to the training")
+        raise JobError(f"seed: must be that of the training, {run.seed}, not {quoted(seed)}; give it to the training")
     return run
 
 
 def fit(
     training: Training,
     build: Callable[[], nn.Module],
-    data: Source,
-    held_out: Source,
+    data: SampleSource,
+    held_out: SampleSource,
     settings: Settings,
     *,
     threads: int | None = 1,
@@ -355,7 +355,7 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def evaluate(model: nn.Module, data: Source, training: Training | None = None) -> tuple[float, float]:
+def evaluate(model: nn.Module, data: SampleSource, training: Training | None = None) -> tuple[float, float]:
     """Accuracy, from 0 to 1, and mean cross-entropy over all of the data; `model` is left in eval mode.
 
     Args:
@@ -426,8 +426,8 @@ class SettingsOf:
             before = begun.get(name, Settings.default_of(name))  # a version without the setting did as its default does
             if name not in UNDECIDING and before != value:
                 raise JobError(
-                    f"{name}: training in run {shown(self._run)} was begun with {shown(before)}, "
-                    f"not {shown(value)}; change it back, name another run, or overwrite this one"
+                    f"{name}: training in run {quoted(self._run)} was begun with {quoted(before)}, "
+                    f"not {quoted(value)}; change it back, name another run, or overwrite this one"
                 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
@@ -64,7 +64,7 @@ class Examination:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedArray:
     """The values of an array, and its damaged chunks, each as the name of the array and its index."""
 
     values: NDArray[Any]
@@ -264,11 +264,11 @@ class LandscapeArrays:
         """A whole array; the fill value stands for what is absent or damaged."""
         return self.reader(name).whole()[0]
 
-    def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> Checked:
+    def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> CheckedArray:
         """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
         values, damaged, present = self.reader(name).whole()
         absent = sorted(index for index in expected if not present[index])
-        return Checked(values, [(name, index) for index in (*absent, *damaged)])
+        return CheckedArray(values, [(name, index) for index in (*absent, *damaged)])
 
     def grid(self) -> Grid | None:
         """The stored coordinates; None where a chunk of them is damaged."""
@@ -348,7 +348,7 @@ def arrays_over_samples(
         if count != arrays.kept_samples:
             raise JobError(
                 f"keep_samples: observe returned {count} losses for the {arrays.kept_samples} samples of landscape "
-                f"{shown(arrays.name)}; return one per sample, or leave keep_samples out"
+                f"{quoted(arrays.name)}; return one per sample, or leave keep_samples out"
             )
         weights = values[SAMPLE_WEIGHTS] if weights is None else weights
         refuse_other_weights(weights, values[SAMPLE_WEIGHTS])

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from landscape.core.digests import digest
-from landscape.core.errors import JobError, LandscapeError, flat, shown
+from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.grid import AXIS_NAMES, Index
 from landscape.core.validation import MAX_SIZE
@@ -144,7 +144,7 @@ def _created(attributes: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Described:
+class LandscapeSummary:
     """What is known of a landscape from its document.
 
     Attributes:
@@ -193,8 +193,8 @@ def landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[
         raise BadMetadataError("schema_version: must be a whole number; this is no landscape of this software")
     if version > SCHEMA_VERSION:
         raise JobError(
-            f"landscape {shown(name)} has schema version {shown(version)}, this software reads up to {SCHEMA_VERSION}; "
-            "update it, or use another run"
+            f"landscape {quoted(name)} has schema version {quoted(version)}, this software reads up to "
+            f"{SCHEMA_VERSION}; update it, or use another run"
         )
     return checked_record(attributes)
 
@@ -208,24 +208,24 @@ def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tupl
     if axes is None:
         axes = tuple(reversed(array.dimension_names))
         if axes != AXIS_NAMES[: len(axes)]:
-            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(array.dimension_names)}")
+            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {quoted(array.dimension_names)}")
         if not all(1 <= n <= MAX_SIZE for n in array.shape):
-            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(array.shape)}")
+            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {quoted(array.shape)}")
     dtype, dimensions = expected_array(name, axes)
     if array.dtype.name != dtype:
         raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
     if name == PATH_MOMENTS and array.dimension_names == (dimensions[0], FORMER_PATH_MOMENT):
         dimensions = array.dimension_names
     if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
-        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(array.dimension_names)}")
+        raise BadMetadataError(f"dimension_names: must be {quoted(dimensions)}, not {quoted(array.dimension_names)}")
     if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):
         raise BadMetadataError(
-            f"shape: must be {shown(like.shape)} in chunks of {shown(like.chunks)}, as the others tell, not "
-            f"{shown(array.shape)} in {shown(array.chunks)}"
+            f"shape: must be {quoted(like.shape)} in chunks of {quoted(like.chunks)}, as the others tell, not "
+            f"{quoted(array.shape)} in {quoted(array.chunks)}"
         )
     if name == "directions":
         if array.shape[0] != len(axes) or array.chunks[0] != 1:
-            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(array.shape)}")
+            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {quoted(array.shape)}")
         checked_layout(array.attributes, len(axes), array.shape[1])
     return array
 
@@ -290,7 +290,7 @@ class Documents:
             problem = str(error)
         return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
 
-    def landscape(self, name: str) -> Described:
+    def landscape(self, name: str) -> LandscapeSummary:
         """What the landscape's own document says, or else the root's copy of it.
 
         Raises:
@@ -312,9 +312,9 @@ class Documents:
             copied = self._copied(name, problem)
             if copied is not None:
                 return copied
-        return Described(record, tuple(problems), bool(left_out))
+        return LandscapeSummary(record, tuple(problems), bool(left_out))
 
-    def _copied(self, name: str, problem: str) -> Described | None:
+    def _copied(self, name: str, problem: str) -> LandscapeSummary | None:
         """What the root's copy says; None where it lacks an entry, or is malformed."""
         try:
             record, _ = landscape_of(self.copy.get(name, {}), name)
@@ -322,7 +322,7 @@ class Documents:
             return None
         if missing_essentials(record) and not record.is_imported:
             return None
-        return Described(record, (f"{problem}; its copy in the root stands in for it",), True)
+        return LandscapeSummary(record, (f"{problem}; its copy in the root stands in for it",), True)
 
     def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
         """An array of a landscape as its own document describes it, or else the root's copy of that.
@@ -442,7 +442,7 @@ class Documents:
         return parse_metadata(data)
 
     def _place(self, path: str) -> str:
-        return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)
+        return quoted(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)
 
 
 def _plain_group(attributes: Any) -> dict[str, Any]:
@@ -459,8 +459,8 @@ def unreadable(name: str, problem: str, folder: str) -> str:
         folder: the place of the landscape.
     """
     return (
-        f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
-        f"{shown(folder, 300)} away to compute it anew"
+        f"landscape {quoted(name)} cannot be read: {problem}; restore that file, or move the folder "
+        f"{quoted(folder, 300)} away to compute it anew"
     )
 
 
@@ -470,7 +470,7 @@ def refusal_of(name: str, record: Record, missing: str, folder: str) -> str:
     Args:
         folder: the place of the landscape.
     """
-    document = shown(f"{folder}/{METADATA}", 300)
+    document = quoted(f"{folder}/{METADATA}", 300)
     damaged = unreadable(name, f"{document}: {missing}: is missing", folder)
     return imported_refusal(name, record) if record.is_imported else damaged
 
@@ -479,6 +479,6 @@ def imported_refusal(name: str, record: Record) -> str:
     """Why no job goes on with a landscape that was imported, and the remedy."""
     file = (record.imported and record.imported.file) or "a file"
     return (
-        f"landscape {shown(name)} was imported from {shown(file)}: no job computed it, so none goes on "
+        f"landscape {quoted(name)} was imported from {quoted(file)}: no job computed it, so none goes on "
         "with it; give the job's landscape another name or run"
     )

@@ -14,7 +14,7 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from landscape.core.errors import shown
+from landscape.core.errors import quoted
 from landscape.core.grid import Grid, Index, tile_at
 from landscape.core.validation import RepeatedKey, parse_json
 from landscape.job.directions.kinds import is_seeded
@@ -96,7 +96,7 @@ def parse_metadata(data: bytes) -> dict[str, Any]:
     try:
         document = parse_json(data)
     except RepeatedKey as error:
-        raise BadMetadataError(f"holds the key {shown(error.key)} twice") from None
+        raise BadMetadataError(f"holds the key {quoted(error.key)} twice") from None
     except (ValueError, RecursionError):
         raise BadMetadataError("is not JSON, or is nested too deeply") from None
     if not isinstance(document, dict):
@@ -138,16 +138,16 @@ def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
     if len(chunks) != len(shape):
         raise BadMetadataError(f"chunk_shape: must have {len(shape)} numbers, not {len(chunks)}")
     if math.prod(chunks) > MOST_CHUNK_POINTS:
-        raise BadMetadataError(f"chunk_shape: must hold at most {MOST_CHUNK_POINTS} points, not {shown(list(chunks))}")
+        raise BadMetadataError(f"chunk_shape: must hold at most {MOST_CHUNK_POINTS} points, not {quoted(list(chunks))}")
     if math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True)) > MOST_CHUNKS:
-        raise BadMetadataError(f"shape: must make at most {MOST_CHUNKS} chunks, not {shown(list(shape))}")
+        raise BadMetadataError(f"shape: must make at most {MOST_CHUNKS} chunks, not {quoted(list(shape))}")
     _, separator = _named(document.get("chunk_key_encoding"), "chunk_key_encoding", "default")
     if separator.get("separator", "/") != "/":
         raise BadMetadataError("chunk_key_encoding: must separate by '/'")
     dtype = _one_of(document, "data_type", DTYPES)
     fill = document.get("fill_value")
     if isinstance(fill, bool) or not (fill == 0 or (fill == "NaN" and dtype.startswith("float"))):
-        raise BadMetadataError(f"fill_value: must be 0 or NaN, not {shown(fill)}")
+        raise BadMetadataError(f"fill_value: must be 0 or NaN, not {quoted(fill)}")
     if document.get("storage_transformers") not in (None, [], ()):
         raise BadMetadataError("storage_transformers: must be empty")
     level, checksum = _codecs(document.get("codecs"), dtype)
@@ -164,14 +164,14 @@ def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
 def _check_kind(document: Mapping[str, Any], kind: str) -> None:
     version = document.get("zarr_format")
     if version != 3 or isinstance(version, bool):
-        raise BadMetadataError(f"zarr_format: must be 3, not {shown(version)}")
+        raise BadMetadataError(f"zarr_format: must be 3, not {quoted(version)}")
     if document.get("node_type") != kind:
-        raise BadMetadataError(f"node_type: must be {kind!r}, not {shown(document.get('node_type'))}")
+        raise BadMetadataError(f"node_type: must be {kind!r}, not {quoted(document.get('node_type'))}")
 
 
 def _mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadMetadataError(f"{name}: must be a JSON object, not {shown(value)}")
+        raise BadMetadataError(f"{name}: must be a JSON object, not {quoted(value)}")
     return value
 
 
@@ -179,7 +179,7 @@ def _named(value: Any, name: str, expected: str) -> tuple[str, dict[str, Any]]:
     """The name and the configuration of an extension of Zarr, such as a codec, which must be the expected one."""
     extension = _mapping(value, name)
     if extension.get("name") != expected:
-        raise BadMetadataError(f"{name}: must be {expected!r}, not {shown(extension.get('name'))}")
+        raise BadMetadataError(f"{name}: must be {expected!r}, not {quoted(extension.get('name'))}")
     return expected, _mapping(extension.get("configuration", {}), f"{name}.configuration")
 
 
@@ -189,7 +189,7 @@ def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> In
     )
     if not whole or not 1 <= len(value) <= MOST_DIMENSIONS:
         raise BadMetadataError(
-            f"{name}: must be 1 to {MOST_DIMENSIONS} whole numbers from {least} on, not {shown(value)}"
+            f"{name}: must be 1 to {MOST_DIMENSIONS} whole numbers from {least} on, not {quoted(value)}"
         )
     return tuple(value)
 
@@ -197,7 +197,7 @@ def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> In
 def _one_of(document: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> str:
     value = document.get(name)
     if not isinstance(value, str) or value not in known:
-        raise BadMetadataError(f"{name}: must be one of {', '.join(known)}, not {shown(value)}")
+        raise BadMetadataError(f"{name}: must be one of {', '.join(known)}, not {quoted(value)}")
     return value
 
 
@@ -209,7 +209,7 @@ def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
     codecs = value if isinstance(value, (list, tuple)) else []
     names = [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs]
     if names not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
-        raise BadMetadataError(f"codecs: must be bytes, zstd and crc32c, as this software writes, not {shown(names)}")
+        raise BadMetadataError(f"codecs: must be bytes, zstd and crc32c, as this software writes, not {quoted(names)}")
     _, order = _named(codecs[0], "codecs", "bytes")
     if order.get("endian", "little") != "little" and dtype != "uint8":
         raise BadMetadataError("codecs: bytes must be little-endian")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid
 from landscape.core.validation import MAX_SIZE, RESERVED, WEIGHT
 from landscape.store.format import PathPlan
@@ -80,7 +80,7 @@ def make_surface(
     if not axes or len(coordinates) > len(AXIS_NAMES):
         raise NoSurfaceError(f"must have 1 to {len(AXIS_NAMES)} axes, not {len(coordinates)}")
     if int(np.prod(shape, dtype=object)) > MOST_POINTS:
-        raise NoSurfaceError(f"must have at most {MOST_POINTS} points, not {shown(list(shape))}")
+        raise NoSurfaceError(f"must have at most {MOST_POINTS} points, not {quoted(list(shape))}")
     named = next((name for name in LOSSES if name in arrays), None)
     if named is None:
         raise NoSurfaceError(f"has no loss; one of its arrays must be called {', '.join(LOSSES)}")
@@ -88,7 +88,7 @@ def make_surface(
     values: dict[str, Floats] = {"loss": _ordered(named, arrays[named], shape, order)}
     for name in arrays:
         if not name or set(name) & set("/\\\0") or name.startswith((".", "path_")) or name in OTHER_MEANING:
-            raise NoSurfaceError(f"{shown(name)} must not be the name of an observable; rename the array")
+            raise NoSurfaceError(f"{quoted(name)} must not be the name of an observable; rename the array")
     values |= {name: _ordered(name, each, shape, order) for name, each in arrays.items() if name != named}
     states = np.where(np.isfinite(values["loss"]), OK, NOT_FINITE).astype(np.uint8)
     if status is not None:
@@ -112,7 +112,7 @@ def make_surface(
 def _axis(name: str, values: Any) -> Floats:
     coordinates = numbers(name, values)
     if coordinates.ndim != 1 or not 1 <= len(coordinates) <= MAX_SIZE:
-        shape = shown(list(coordinates.shape))
+        shape = quoted(list(coordinates.shape))
         raise NoSurfaceError(
             f"the coordinates of {name} must be a row of 1 to {MAX_SIZE} numbers, not of shape {shape}"
         )
@@ -131,8 +131,8 @@ def _ordered(name: str, values: Any, shape: tuple[int, ...], order: tuple[NDArra
     array = numbers(name, values)
     if array.shape != shape:
         raise NoSurfaceError(
-            f"{shown(name)} has shape {shown(list(array.shape))}, its coordinates {shown(list(shape))} (the last axis "
-            "first); they must agree"
+            f"{quoted(name)} has shape {quoted(list(array.shape))}, its coordinates {quoted(list(shape))} (the last "
+            "axis first); they must agree"
         )
     return np.ascontiguousarray(array[order])
 
@@ -145,10 +145,10 @@ def numbers(name: str, values: Any) -> Floats:
     """
     array = np.asarray(values)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 16:
-        raise NoSurfaceError(f"{shown(name)} must hold numbers, not {shown(str(array.dtype))}")
+        raise NoSurfaceError(f"{quoted(name)} must hold numbers, not {quoted(str(array.dtype))}")
     return array.astype(np.float64)
 
 
 def refused(file: str, reason: object) -> JobError:
     """The error of a file that is not imported."""
-    return JobError(f"file {shown(file, 300)}: {reason}")
+    return JobError(f"file {quoted(file, 300)}: {reason}")

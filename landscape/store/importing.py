@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from landscape import __version__
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES, Grid, tile_counts
@@ -207,7 +207,7 @@ def read_npz(file: Path) -> ImportedSurface:
         if axes and tuple(axes) == names[: len(axes)]:
             return _plain(arrays, axes)
     raise NoSurfaceError(
-        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {shown(sorted(arrays))}"
+        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {quoted(sorted(arrays))}"
     )
 
 
@@ -329,7 +329,7 @@ def read_table(file: Path) -> ImportedSurface:
         axes = [name for name in known if name in names]
         if axes and tuple(axes) == known[: len(axes)]:
             return _surface_of_table(names, rows, axes)
-    raise NoSurfaceError(f"has no columns alpha and beta, or x and y; its first line names {shown(names)}")
+    raise NoSurfaceError(f"has no columns alpha and beta, or x and y; its first line names {quoted(names)}")
 
 
 def _numbers(opened: Any) -> tuple[list[str], Any]:
@@ -338,7 +338,7 @@ def _numbers(opened: Any) -> tuple[list[str], Any]:
     if not names:
         raise NoSurfaceError("is empty")
     if len(names) > MOST_COLUMNS or len(set(names)) != len(names):
-        raise NoSurfaceError(f"must name up to {MOST_COLUMNS} different columns in its first line, not {shown(names)}")
+        raise NoSurfaceError(f"must name up to {MOST_COLUMNS} different columns in its first line, not {quoted(names)}")
     rows: list[list[float]] = []
     for row in reader:
         if not row:
@@ -350,7 +350,7 @@ def _numbers(opened: Any) -> tuple[list[str], Any]:
         try:
             rows.append(list(map(float, row)))
         except ValueError:
-            raise NoSurfaceError(f"line {reader.line_num} must hold numbers, not {shown(row)}") from None
+            raise NoSurfaceError(f"line {reader.line_num} must hold numbers, not {quoted(row)}") from None
         if len(rows) > MOST_POINTS // 4:
             raise NoSurfaceError(f"must have at most {MOST_POINTS // 4} rows; save such a surface as NPZ")
     if not rows:
@@ -440,7 +440,7 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
     names = [name or name_of(Path(file)) for file in files]
     for number, each in enumerate(names):
         if each.lower() in (other.lower() for other in names[:number]):
-            raise JobError(f"name: several files would make landscapes called {shown(each)}; import them one by one")
+            raise JobError(f"name: several files would make landscapes called {quoted(each)}; import them one by one")
         refuse_taken(path, each)
     surfaces = [read_surface_file(Path(file)) for file in files]
     records = [_record(Path(file), surface) for file, surface in zip(files, surfaces, strict=True)]
@@ -470,12 +470,13 @@ def read_surface_file(file: Path) -> ImportedSurface:
     """
     reader = READERS.get(file.suffix.lower())
     if not file.exists():
-        raise NotFoundError(f"file {shown(str(file), 300)} does not exist")
+        raise NotFoundError(f"file {quoted(str(file), 300)} does not exist")
     if not file.is_file():
         raise refused(str(file), "must be a file")
     if reader is None:
         raise refused(
-            str(file), f"its ending must say its format, not {shown(file.suffix)}; {nearest(file.suffix, READERS)}"
+            str(file),
+            f"its ending must say its format, not {quoted(file.suffix)}; {nearest(file.suffix, READERS)}",
         )
     if not 0 < file.stat().st_size <= LARGEST_FILE:
         raise refused(str(file), "is empty" if not file.stat().st_size else f"must be at most {LARGEST_FILE >> 30} GiB")

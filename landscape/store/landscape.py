@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, Index, Tile
@@ -25,8 +25,8 @@ from landscape.store.documents import (
     FOLDER,
     LEVELS,
     METADATA,
-    Described,
     Documents,
+    LandscapeSummary,
     axis_attributes,
     is_same,
     missing_essentials,
@@ -67,7 +67,7 @@ def create_landscape(
     folder, store = open_folder(run), open_zarr(run, read_only=False)
     most = MOST_CHUNK_POINTS // max(1, MOMENT_PARTS * len(new.moment_rows), new.kept_samples)
     if int(np.prod(new.tile_shape)) > most:
-        raise JobError(f"tile: must be at most {most} points, not {shown(new.tile_shape)}; make it smaller")
+        raise JobError(f"tile: must be at most {most} points, not {quoted(new.tile_shape)}; make it smaller")
     folder.make()
     finish_move(folder)
     path = name if record.level is None else at_level(name, record.level.number)
@@ -129,7 +129,7 @@ def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
     grid = arrays.grid()
     if grid is None:
         raise LandscapeError(
-            f"landscape {shown(arrays.name)}: its coordinates are damaged on disk; give the command that computed it "
+            f"landscape {quoted(arrays.name)}: its coordinates are damaged on disk; give the command that computed it "
             "again, which mends them"
         )
     return tuple(
@@ -171,7 +171,7 @@ def _refuse_too_large(arrays: LandscapeArrays) -> None:
     needed, free = points * (2 * 8 * values + 8), free_host_bytes()
     if needed > free:
         raise LandscapeError(
-            f"landscape {shown(arrays.name)}: its {points} points need {needed / 2**30:.3g} GiB of memory, of which "
+            f"landscape {quoted(arrays.name)}: its {points} points need {needed / 2**30:.3g} GiB of memory, of which "
             f"{free / 2**30:.3g} GiB are free; read it on a larger machine, or by parts with zarr or xarray"
         )
 
@@ -185,7 +185,7 @@ class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
     def __init__(
-        self, folder: Folder, store: Store, name: str, documents: Documents, described: Described, level: int = 0
+        self, folder: Folder, store: Store, name: str, documents: Documents, described: LandscapeSummary, level: int = 0
     ) -> None:
         self.name, self.level, self._folder, self._store, self._documents = name, level, folder, store, documents
         self.record, self._described = described.record, described
@@ -212,7 +212,7 @@ class LandscapeStore:
         store = cls.find(run, name, write=write, level=level)
         if store is None:
             known = nearest(name, runs.landscape_names(run))
-            raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; {known}")
+            raise NotFoundError(f"landscape {quoted(name)} is not in run {quoted(str(run), 300)}; {known}")
         return store
 
     @classmethod

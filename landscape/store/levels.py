@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, tile_counts
 from landscape.core.validation import MAX_SIZE
 from landscape.store.documents import LEVELS
@@ -51,7 +51,7 @@ class Finer:
 
     def __post_init__(self) -> None:
         if type(self.factor) is not int or self.factor not in FACTORS:
-            raise JobError(f"factor: must be 2 or 4, not {shown(self.factor)}; a level halves the steps")
+            raise JobError(f"factor: must be 2 or 4, not {quoted(self.factor)}; a level halves the steps")
         if self.box is None:
             return
         try:
@@ -60,7 +60,7 @@ class Finer:
             pairs = ((math.nan, math.nan),)
         for axis, (low, high) in zip(AXIS_NAMES, pairs, strict=False):
             if not (math.isfinite(low) and math.isfinite(high)):
-                raise JobError(f"box: must be pairs of finite numbers, such as [(-0.5, 0.5)], not {shown(self.box)}")
+                raise JobError(f"box: must be pairs of finite numbers, such as [(-0.5, 0.5)], not {quoted(self.box)}")
             if low >= high:
                 width = f"{as_written(low)} to {as_written(high)}"
                 raise JobError(f"box: must have a width along each axis, not {width} along {axis}; low end first")
@@ -79,7 +79,7 @@ class Finer:
         if self.factor == max(FACTORS) and axes <= 2:  # a job refines no volume
             ways.append("give its job `refine:`, which goes to a sixteenth where the values ask for it")
         remedy = f"; {', or '.join(ways)}" if ways else ", and is not made finer than that"
-        return f"refine: landscape {shown(name)} is finer by {self.factor} {where} already{remedy}"
+        return f"refine: landscape {quoted(name)} is finer by {self.factor} {where} already{remedy}"
 
 
 def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
@@ -140,7 +140,7 @@ def grid_of_level(store: LandscapeStore, level: LevelRecord) -> Grid:
     grid = store.grid()
     if grid is None:
         raise JobError(
-            f"landscape {shown(store.name)} cannot be refined: its coordinates are damaged; run its own job first"
+            f"landscape {quoted(store.name)} cannot be refined: its coordinates are damaged; run its own job first"
         )
     return finer_grid(grid, level.stride)
 
@@ -191,9 +191,9 @@ def refinable(run: str, name: str) -> LandscapeStore:
         JobError: it cannot be; says why.
     """
     store = LandscapeStore.open(run, name)
-    called, record = shown(name), store.record
+    called, record = quoted(name), store.record
     if record.is_imported:
-        file = shown((record.imported and record.imported.file) or "a file")
+        file = quoted((record.imported and record.imported.file) or "a file")
         raise JobError(
             f"landscape {called} cannot be refined: it was imported from {file}, and no job computed it; compute a "
             "landscape of your own under another name"
@@ -209,7 +209,7 @@ def refinable(run: str, name: str) -> LandscapeStore:
         )
     if (extension := begun_extension(run, name)) is not None:
         raise JobError(
-            f"landscape {called} is being extended; give that command again first, or remove {shown(extension)}"
+            f"landscape {called} is being extended; give that command again first, or remove {quoted(extension)}"
         )
     if (why := why_incomplete(store)) is not None:
         raise JobError(f"landscape {called} cannot be refined: {why}; run its own job first")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, SampleLosses, Surface
 
 DRAWS_AT_ONCE = 1 << 22  # numbers of the counts that are in memory at once
@@ -53,7 +53,7 @@ def bootstrap(
     """
     losses = losses_of(surface)
     if statistic not in ("mean", "rise"):
-        raise JobError(f"statistic: must be 'mean' or 'rise', not {shown(statistic)}")
+        raise JobError(f"statistic: must be 'mean' or 'rise', not {quoted(statistic)}")
     if resamples < 2:
         raise JobError(f"resamples: must be at least 2, not {resamples}")
     if not 0 < confidence < 1:
@@ -103,7 +103,7 @@ def by_class(surface: Surface, labels: ArrayLike) -> dict[Any, Surface]:
     """
     losses, index, given = losses_of(surface), surface.sample_index, np.asarray(labels)
     if index is None or len(index) != losses.shape[-1]:
-        raise JobError(f"labels: the samples of {shown(surface.name)} have no places in the data; choose by `subset`")
+        raise JobError(f"labels: the samples of {quoted(surface.name)} have no places in the data; choose by `subset`")
     if given.ndim != 1 or len(given) <= index.max(initial=-1):
         raise JobError(
             f"labels: must be one for each item of the data, at least {index.max() + 1}, not of shape {given.shape}"
@@ -123,7 +123,7 @@ def losses_of(surface: Surface) -> SampleLosses:
     """
     if surface.loss_samples is None:
         raise JobError(
-            f"landscape {shown(surface.name)} holds no losses of single samples; compute it with keep_samples: true, "
+            f"landscape {quoted(surface.name)} holds no losses of single samples; compute it with keep_samples: true, "
             "under another name"
         )
     return surface.loss_samples
@@ -216,6 +216,6 @@ def _numbers(samples: NDArray[Any], count: int) -> NDArray[np.int64]:
     if not whole or samples.min() < 0 or samples.max() >= count or len(np.unique(samples)) < len(samples):
         raise JobError(
             f"samples: must be different whole numbers from 0 to {count - 1}, at least one, or a mask of {count}, not "
-            f"{shown(samples.tolist())}"
+            f"{quoted(samples.tolist())}"
         )
     return samples.astype(np.int64)

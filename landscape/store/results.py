@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.digests import digest
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
@@ -38,7 +38,7 @@ class Run(Mapping[str, Surface]):
         self.path = path
 
     def __repr__(self) -> str:
-        return f"Run({shown(self.path)}, landscapes={list(self)})"
+        return f"Run({quoted(self.path)}, landscapes={list(self)})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """What a notebook shows of this run: its landscapes with small pictures, and text."""
@@ -118,14 +118,14 @@ def open_run(path: str | Path) -> Run:
     if folder.exists():
         return Run(folder.name)
     if os.path.isfile(path):
-        raise NotFoundError(f"run: must be a folder or URL, not the file {shown(str(path))}; {_run_named_in(path)}")
-    raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
+        raise NotFoundError(f"run: must be a folder or URL, not the file {quoted(str(path))}; {_run_named_in(path)}")
+    raise NotFoundError(f"run {quoted(str(path))} does not exist; `landscape run JOB` makes one")
 
 
 def _run_named_in(file: str | Path) -> str:
     """A remedy where a file is given for a run: the run of the job that the file holds."""
     try:
-        return f"the run of this job is {shown(read_job(file).run_path, 300)}"
+        return f"the run of this job is {quoted(read_job(file).run_path, 300)}"
     except LandscapeError:
         return "name the run that a job has written"
 
@@ -206,10 +206,10 @@ def rename_stored(run: Place, name: str, new: str) -> None:
     finish_move(folder)
     refuse_taken(folder, new)
     if removable(folder, name) is None:
-        raise LandscapeError(f"landscape {shown(name)} is half made; run its job again, or remove it")
+        raise LandscapeError(f"landscape {quoted(name)} is half made; run its job again, or remove it")
     if extension := begun_extension(folder, name):
         raise LandscapeError(
-            f"landscape {shown(name)} is being extended; give that command again first, or remove {shown(extension)}"
+            f"landscape {quoted(name)} is being extended; give that command again first, or remove {quoted(extension)}"
         )
     LandscapeStore.open(folder, name, write=True)  # mends its documents, for which the root's copies may stand in
     move_landscape(folder, Move(name, new))
@@ -228,8 +228,8 @@ def refuse_taken(run: Place, new: str) -> None:
     folder = open_folder(run)
     for other in (*folder.folders(FOLDER), *folder.names(FOLDER)):
         if other.lower() == new.lower() and not (other == new and is_free(folder, new)):
-            alike = "" if other == new else f", which differs from {shown(new)} in case alone"
-            raise JobError(f"name: {shown(other)} is in the run already{alike}; choose another name, or remove that")
+            alike = "" if other == new else f", which differs from {quoted(new)} in case alone"
+            raise JobError(f"name: {quoted(other)} is in the run already{alike}; choose another name, or remove that")
 
 
 def replace_landscape(run: Place, staged: str, name: str) -> None:
@@ -250,7 +250,9 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
     if before is not None:
         removable(folder, name)
     elif not is_free(folder, name):
-        raise LandscapeError(f"landscape {shown(name)}: what lies there is no landscape of this software; move it away")
+        raise LandscapeError(
+            f"landscape {quoted(name)}: what lies there is no landscape of this software; move it away"
+        )
     _delete_partial(folder, f"{FOLDER}/{staged}")
     move_landscape(folder, Move(staged, name, before.record.position if before else None))
 
@@ -287,8 +289,8 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
             foreign.append(name)
     if foreign:
         raise LandscapeError(
-            f"landscape {shown(landscape.name)}: {shown(folder.place(f'{path}/{foreign[0]}'), 300)} was not written by "
-            "this software; move it away first"
+            f"landscape {quoted(landscape.name)}: {quoted(folder.place(f'{path}/{foreign[0]}'), 300)} was not written "
+            "by this software; move it away first"
         )
 
 

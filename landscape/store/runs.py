@@ -9,11 +9,11 @@ from typing import Any
 
 from zarr.abc.store import Store
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.store.chunk_io import DurableStore
-from landscape.store.documents import FOLDER, LEVELS, Described, Documents, is_same
+from landscape.store.documents import FOLDER, LEVELS, Documents, LandscapeSummary, is_same
 from landscape.surface.record import Record
 
 # ----------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
 class Survey:
     """The landscapes of a run in the order of their job, and why the others that lie there cannot be read."""
 
-    readable: dict[str, Described]
+    readable: dict[str, LandscapeSummary]
     unreadable: dict[str, str]
 
     @property
@@ -138,19 +138,19 @@ def _survey(folder: Folder, names: list[str]) -> Survey:
     documents = Documents(folder)
     if len(names) > MOST_LANDSCAPES:
         raise LandscapeError(
-            f"run {shown(folder.name, 300)} holds more than {MOST_LANDSCAPES} landscapes; look at fewer"
+            f"run {quoted(folder.name, 300)} holds more than {MOST_LANDSCAPES} landscapes; look at fewer"
         )
     if not names and FOLDER in folder.names(""):
-        raise LandscapeError(f"{shown(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
+        raise LandscapeError(f"{quoted(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
     looks = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
-    readable = {name: look for name, look in looks.items() if isinstance(look, Described)}
+    readable = {name: look for name, look in looks.items() if isinstance(look, LandscapeSummary)}
     return Survey(
         {name: readable[name] for name in sorted(readable, key=lambda name: (_position(readable[name]), name))},
         {name: look for name, look in looks.items() if isinstance(look, str)},
     )
 
 
-def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str | None:
+def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummary | str | None:
     """What a landscape's document says, or the reason why it cannot be read; None where there is none yet."""
     try:
         return describe(folder, documents, name)
@@ -158,7 +158,7 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str
         return str(error)
 
 
-def _position(landscape: Described) -> int:
+def _position(landscape: LandscapeSummary) -> int:
     """The position of a landscape in the job that began it.
 
     Version 0.1.0 recorded none; its landscapes come first, as they were begun first.
@@ -167,7 +167,7 @@ def _position(landscape: Described) -> int:
     return -1 if position is None else position
 
 
-def describe(folder: Folder, documents: Documents, name: str, level: int = 0) -> Described | None:
+def describe(folder: Folder, documents: Documents, name: str, level: int = 0) -> LandscapeSummary | None:
     """What the documents of a landscape, or of a level of it, say; None where there is none, or a half-made one.
 
     A change of names that is under way counts as done.
@@ -236,7 +236,7 @@ def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: in
     same = now is not None and is_same(dict(now.record.attributes), dict(record.attributes))
     if now is None or not same or at_level(now.path or name, level) != path:
         raise LandscapeError(
-            f"landscape {shown(name)} was removed, renamed or replaced while it was read; open the run again"
+            f"landscape {quoted(name)} was removed, renamed or replaced while it was read; open the run again"
         )
 
 
@@ -258,7 +258,7 @@ def refuse_outside(run: Place, name: str) -> None:
         NotFoundError: the name has a slash, or is `.`, `..` or empty.
     """
     if set(name) & set("/\\\0") or name in ("", ".", ".."):
-        raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; name one without '/'")
+        raise NotFoundError(f"landscape {quoted(name)} is not in run {quoted(str(run), 300)}; name one without '/'")
 
 
 # -- half-made landscapes ------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def remove_half_made(run: Place, name: str) -> None:
     path = f"{FOLDER}/{name}"
     if not is_free(folder, name):
         raise LandscapeError(
-            f"landscape {shown(name)}: {shown(folder.place(path), 300)} is not empty, and nothing says that this "
+            f"landscape {quoted(name)}: {quoted(folder.place(path), 300)} is not empty, and nothing says that this "
             "software left it half made; move it away, or give the landscape another name"
         )
     folder.delete_below(path)
@@ -334,13 +334,13 @@ def write_error(run: str, error: OSError) -> LandscapeError:
     """The error that tells a user of a failed write in one line, with its remedy."""
     reason = flat(error.strerror or str(error))
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP) and error.filename:
-        reason += f": {shown(str(error.filename2 or error.filename), 300)}"
+        reason += f": {quoted(str(error.filename2 or error.filename), 300)}"
     if error.errno == errno.ENOENT:
         return LandscapeError(
-            f"run {shown(run, 300)} cannot be written: {reason}; put back what was moved or deleted, or give the same "
+            f"run {quoted(run, 300)} cannot be written: {reason}; put back what was moved or deleted, or give the same "
             "command again to compute it anew"
         )
     return LandscapeError(
-        f"run {shown(run, 300)} cannot be written: {reason}; what was committed is intact: "
+        f"run {quoted(run, 300)} cannot be written: {reason}; what was committed is intact: "
         "make room or mend the rights, then give the same command again"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.digests import digest
-from landscape.core.errors import LandscapeError, NotFoundError, flat, shown
+from landscape.core.errors import LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import bytes_of, open_folder
 from landscape.core.lock import driver_alive
@@ -64,7 +64,7 @@ class FoundRun:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlace:
     """What the user has named, a folder or a URL, and what lies there; `problem` is why not all could be looked at."""
 
     name: str
@@ -73,7 +73,7 @@ class Place:
     problem: str = ""
 
 
-def open_place(name: str) -> Place:
+def open_place(name: str) -> RunPlace:
     """The place of that name, not searched yet.
 
     Raises:
@@ -85,12 +85,12 @@ def open_place(name: str) -> Place:
     if not folder.exists():
         what = "is a file, not a folder" if os.path.isfile(name) else "does not exist"
         raise NotFoundError(
-            f"place {shown(name)} {what}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
+            f"place {quoted(name)} {what}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
         )
-    return Place(name, folder.name)
+    return RunPlace(name, folder.name)
 
 
-def search(place: Place) -> Place:
+def search(place: RunPlace) -> RunPlace:
     """The place with the runs that lie there now, sorted by name."""
     runs: list[FoundRun] = []
     problem = ""
@@ -159,7 +159,7 @@ def _too_many() -> LandscapeError:
 class Directory:
     """The runs of all places by their identifiers, as the last search found them."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[RunPlace]) -> None:
         self.places = tuple(places)
         self.searches = 0
         self._runs: dict[str, FoundRun] = {}
@@ -201,8 +201,8 @@ class Directory:
         if run in self._runs:
             return self._runs[run]
         if run in self._former:
-            raise GoneError(f"run {shown(run)} was deleted or moved away meanwhile; choose another one in the list")
-        raise NotFoundError(f"run {shown(run)} is not in the places that this page shows; choose one in the list")
+            raise GoneError(f"run {quoted(run)} was deleted or moved away meanwhile; choose another one in the list")
+        raise NotFoundError(f"run {quoted(run)} is not in the places that this page shows; choose one in the list")
 
 
 class GoneError(NotFoundError):
@@ -379,7 +379,7 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
     rate = sum(each["rate"] for each in running)
     readable = all_read(problems, landscapes)
     damaged = {each["name"]: each["unreadable"] for each in landscapes if each["state"] == DAMAGED}
-    told = (f"landscape {shown(name)}: {unreadable_in_words(points)}" for name, points in damaged.items())
+    told = (f"landscape {quoted(name)}: {unreadable_in_words(points)}" for name, points in damaged.items())
     problems = [*problems, *told]
     problems += [problem for each in landscapes for problem in each["problems"]]
     return {
@@ -442,7 +442,7 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     place = search(open_place(str(folder)))
     if place.problem:
         open_place(str(folder))  # refuses one that was removed meanwhile
-        raise LandscapeError(f"folder {shown(place.name)} cannot be searched: {place.problem}")
+        raise LandscapeError(f"folder {quoted(place.name)} cannot be searched: {place.problem}")
     rows = [_row(run) for run in place.runs]
     return [row for row in rows if row is not None]
 

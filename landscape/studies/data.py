@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import NotFoundError
 from landscape.recipes.cifar10 import read_cifar10, transform
-from landscape.recipes.data import COMMON_VARIABLE, Draws, Images, Transform, as_stored
+from landscape.recipes.data import COMMON_VARIABLE, Images, SampleDraws, Transform, as_stored
 from landscape.recipes.digits import read_digits
 from landscape.recipes.mnist import Scaling, network_input, read_mnist
 from landscape.studies.settings import choose
@@ -101,7 +101,7 @@ def photographs(most: int | None = None, *, halved: bool = False) -> StudyData:
 
 
 def _halved(data: StudyData) -> StudyData:
-    def half(images: Tensor, draws: Draws | None) -> Tensor:
+    def half(images: Tensor, draws: SampleDraws | None) -> Tensor:
         return nn.functional.avg_pool2d(data.transform(images, draws), 2)
 
     note = "; ".join(filter(None, (data.note, "reduced to 16 × 16")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.core.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, quoted
 from landscape.studies.shown import Table
 
 MIME = "application/vnd.landscape.findings+json"  # of a table of findings in a notebook's outputs
@@ -91,5 +91,5 @@ def write_into(readme: Path, table: str) -> None:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise LandscapeError(f"{shown(str(readme))} must have the lines {BEGIN} and {END}; put the table between them")
+        raise LandscapeError(f"{quoted(str(readme))} must have the lines {BEGIN} and {END}; put the table between them")
     readme.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")

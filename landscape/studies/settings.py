@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 
 SIZE_VARIABLE = "LANDSCAPE_STUDY"
 FULL, SMALL = "full", "small"
@@ -23,7 +23,7 @@ def size() -> str:
     """
     asked = os.environ.get(SIZE_VARIABLE) or FULL
     if asked not in (FULL, SMALL):
-        raise JobError(f"{SIZE_VARIABLE}: unknown {shown(asked)}; {nearest(asked, (FULL, SMALL))}")
+        raise JobError(f"{SIZE_VARIABLE}: unknown {quoted(asked)}; {nearest(asked, (FULL, SMALL))}")
     return asked
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import why_unusable
 
 Floats = NDArray[np.float64]
@@ -48,16 +48,16 @@ def check_derived(derived: Any, observables: Sequence[str] | None) -> None:
         JobError: says which, and lists what there is.
     """
     if not isinstance(derived, Mapping):
-        raise JobError(f"derived: must be a dict such as {{'perplexity': 'exp(loss)'}}, not {shown(derived)}")
+        raise JobError(f"derived: must be a dict such as {{'perplexity': 'exp(loss)'}}, not {quoted(derived)}")
     for name, text in derived.items():
         if (reason := why_unusable(name)) is not None:
-            raise JobError(f"derived: {shown(name)} cannot name a surface: {reason}")
+            raise JobError(f"derived: {quoted(name)} cannot name a surface: {reason}")
         sources = sources_of_derived(name, text)
         if name in (observables or ()):
-            raise JobError(f"derived: {shown(name)} is what observe returns; give the derived surface another name")
+            raise JobError(f"derived: {quoted(name)} is what observe returns; give the derived surface another name")
         for of in sources:
             if observables is not None and of not in observables:
-                raise JobError(f"derived: {shown(name)} is computed from {shown(of)}; {nearest(of, observables)}")
+                raise JobError(f"derived: {quoted(name)} is computed from {quoted(of)}; {nearest(of, observables)}")
 
 
 def sources_of_derived(name: str, text: Any) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def sources_of_derived(name: str, text: Any) -> tuple[str, ...]:
     parsed = _parsed(text) if isinstance(text, str) else None
     if parsed is None:
         raise JobError(
-            f"derived: {shown(name)} must be a function of one observable such as 'exp(loss)', not {shown(text)}; "
+            f"derived: {quoted(name)} must be a function of one observable such as 'exp(loss)', not {quoted(text)}; "
             f"functions: {', '.join(FORMULAS)}, and abs(one/other) of two"
         )
     return parsed[1]

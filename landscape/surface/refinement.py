@@ -1,7 +1,8 @@
 """Which blocks of which level are worth computing: a function of the values that are there, and of nothing else.
 
-So any crew, order or interruption chooses the same blocks. The levels so far are merged, one grid per level; where a
-point of a level is far from what the level above foretells by bilinear interpolation, the steps there are too coarse.
+So the number of workers, their order and interruptions change no block. The levels so far are merged, one grid per
+level; where a point of a level is far from what the level above foretells by bilinear interpolation, the steps there
+are too coarse.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ MARKED_LEVELS = 1  # so far down, where a minimum, a saddle or the path lies: th
 
 
 @dataclass(frozen=True)
-class Values:
+class BlockValues:
     """What is known when blocks are chosen.
 
     Attributes:
@@ -346,7 +347,7 @@ class Wanted:
     eta: Floats
 
 
-def surprises(values: Values, level: int) -> Floats:
+def surprises(values: BlockValues, level: int) -> Floats:
     """By how much each point of a level differs from what the level above foretells, as a share of the relief.
 
     η = |f(L) − bilinear|/relief, and 0 where the point is not new, where either is not finite, and on a rough surface
@@ -399,7 +400,7 @@ def block_maxima(points: Floats) -> Floats:
     return points
 
 
-def _marks(values: Values, level: int) -> Mask:
+def _marks(values: BlockValues, level: int) -> Mask:
     """The blocks of a level in which a marked point lies."""
     base = values.merged[0].shape
     mask = np.zeros(block_counts(finer_shape(base, 2**level)), np.bool_)
@@ -410,7 +411,7 @@ def _marks(values: Values, level: int) -> Mask:
     return mask
 
 
-def wanted(values: Values, tolerance: float, most_levels: int = MOST_LEVELS) -> list[Wanted]:
+def wanted(values: BlockValues, tolerance: float, most_levels: int = MOST_LEVELS) -> list[Wanted]:
     """The blocks that every level should hold by what is known, those that it holds among them; the coarsest first.
 
     A block is wanted where half of η exceeds the tolerance at a point in it; of level 1 also where it holds a marked
@@ -433,7 +434,9 @@ def wanted(values: Values, tolerance: float, most_levels: int = MOST_LEVELS) -> 
     return found
 
 
-def next_blocks(values: Values, tolerance: float, points: int | None, most_levels: int = MOST_LEVELS) -> Wanted | None:
+def next_blocks(
+    values: BlockValues, tolerance: float, points: int | None, most_levels: int = MOST_LEVELS
+) -> Wanted | None:
     """The coarsest level that lacks a wanted block, with all that it is to hold; None where there is nothing to do.
 
     Args:

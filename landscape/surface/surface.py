@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.grid import Floats as Floats
 from landscape.core.grid import Index, overlap, tile_at
 from landscape.core.late_imports import provided
@@ -75,7 +75,7 @@ class SampleLosses:
 
     def __repr__(self) -> str:
         points = " x ".join(map(str, self.shape[:-1]))
-        return f"SampleLosses({shown(self.name)}, {points} points, {self.shape[-1]} samples)"
+        return f"SampleLosses({quoted(self.name)}, {points} points, {self.shape[-1]} samples)"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -107,7 +107,7 @@ class SampleLosses:
         values = self._over_samples[name]()
         if values is None:
             raise LandscapeError(
-                f"landscape {shown(self.name)}: {name} is not written yet, or damaged; run its job, which writes it"
+                f"landscape {quoted(self.name)}: {name} is not written yet, or damaged; run its job, which writes it"
             )
         return values
 
@@ -164,7 +164,7 @@ def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
         return start, max(start, stop), False
     if isinstance(part, (bool, np.bool_)) or not isinstance(part, (int, np.integer)):
         raise IndexError(
-            f"loss_samples: must be indexed by whole numbers and slices, not {shown(part)}; index what is read"
+            f"loss_samples: must be indexed by whole numbers and slices, not {quoted(part)}; index what is read"
         )
     place = int(part) + size if part < 0 else int(part)
     if not 0 <= place < size:
@@ -213,7 +213,7 @@ def check_observable(landscape: str, observable: str, known: Collection[str]) ->
         JobError: it is not.
     """
     if observable not in known:
-        raise JobError(f"observable: {shown(landscape)} has no {shown(observable)}; {nearest(observable, known)}")
+        raise JobError(f"observable: {quoted(landscape)} has no {quoted(observable)}; {nearest(observable, known)}")
 
 
 def _nan_if_none(value: float | None) -> float:
@@ -345,7 +345,9 @@ class Surface:
             JobError: there is no such level.
         """
         if not 0 <= level <= len(self.levels):
-            raise JobError(f"level: must be 0 to {len(self.levels)}, which {shown(self.name)} has, not {shown(level)}")
+            raise JobError(
+                f"level: must be 0 to {len(self.levels)}, which {quoted(self.name)} has, not {quoted(level)}"
+            )
         return self.levels[level - 1] if level else replace(self, levels=())
 
     def merged(self) -> Surface:
@@ -376,7 +378,7 @@ class Surface:
         named = {axis.name: axis for axis in self.axes}
         if name in named:
             return named[name]
-        raise JobError(f"axis: {shown(self.name)} has no {shown(name)}; {nearest(str(name), list(named))}")
+        raise JobError(f"axis: {quoted(self.name)} has no {quoted(name)}; {nearest(str(name), list(named))}")
 
     @property
     def alpha(self) -> Floats:

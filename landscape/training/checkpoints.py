@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.core.errors import JobError, LandscapeError, one_line, shown
+from landscape.core.errors import JobError, LandscapeError, one_line, quoted
 from landscape.core.files import Folder, left_by_the_dead
 from landscape.core.validation import LARGEST_SEED, between
 from landscape.model.run_files import (
@@ -63,7 +63,7 @@ def plain(name: str, value: Any) -> Any:
         case str():
             return str(value)
         case Mapping():
-            return {_key(name, key): plain(f"{name}[{shown(key, 60)}]", each) for key, each in value.items()}
+            return {_key(name, key): plain(f"{name}[{quoted(key, 60)}]", each) for key, each in value.items()}
         case list():
             return [plain(f"{name}[{k}]", each) for k, each in enumerate(value)]
         case tuple():
@@ -84,7 +84,7 @@ def _key(name: str, key: Any) -> Any:
         key = key.item()
     if isinstance(key, (str, int, float)):
         return key
-    raise JobError(f"keep: {name} must have keys that are text or numbers, not {shown(key)}; convert them")
+    raise JobError(f"keep: {name} must have keys that are text or numbers, not {quoted(key)}; convert them")
 
 
 def digest_of(value: Any) -> str:
@@ -198,7 +198,7 @@ def read_last(folder: Folder) -> Checkpoint | None:
             if reason:
                 log.warning("%s; the training goes on from step %d", reason, checkpoint.step)
             return checkpoint
-        reason = reason or f"checkpoint {shown(folder.place(checkpoint_path(number)))} is damaged ({damage})"
+        reason = reason or f"checkpoint {quoted(folder.place(checkpoint_path(number)))} is damaged ({damage})"
     if not numbers:
         return None
     more = ", and the one before it is too" if len(numbers) > 1 else ""
@@ -212,13 +212,13 @@ def _refuse_folders(folder: Folder) -> None:
         JobError: names it.
     """
     for name in filter(NAME.fullmatch, folder.folders(CHECKPOINTS)):
-        place = shown(folder.place(f"{CHECKPOINTS}/{name}"))
+        place = quoted(folder.place(f"{CHECKPOINTS}/{name}"))
         raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, then start again")
 
 
 def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
     """The checkpoint, or what is wrong with it."""
-    place = shown(folder.place(path))
+    place = quoted(folder.place(path))
     try:
         with folder.fetched(path) as file:
             saved, damage = _loaded(file)
@@ -229,7 +229,7 @@ def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
     kind = saved.get("format") if isinstance(saved, dict) else None
     if isinstance(kind, str) and kind.startswith(FAMILY) and kind != FORMAT:
         raise JobError(
-            f"checkpoint {place} is of format {shown(kind)}, which this version does not read; "
+            f"checkpoint {place} is of format {quoted(kind)}, which this version does not read; "
             "go on with the version that wrote it, or begin anew with overwrite"
         )
     if kind != FORMAT:

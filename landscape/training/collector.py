@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit, check_whole, explain
@@ -32,7 +32,7 @@ from landscape.job.job import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number
 from landscape.model.layer_rules import (
     RULES,
-    Finding,
+    LayerFinding,
     Target,
     Tensors,
     Thresholds,
@@ -40,7 +40,7 @@ from landscape.model.layer_rules import (
     findings,
     others_in_words,
 )
-from landscape.model.layer_statistics import Statistics, change_of, statistics_of
+from landscape.model.layer_statistics import ValueStatistics, change_of, statistics_of
 from landscape.model.layer_watch import NetworkWatcher
 from landscape.model.parameters import state_of
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
@@ -85,10 +85,10 @@ def refuse_incomplete(model: nn.Module) -> None:
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
-            raise JobError(f"model: {shown(name)} has no shape yet; run one batch through it before collecting")
+            raise JobError(f"model: {quoted(name)} has no shape yet; run one batch through it before collecting")
         if type(parameter).__name__ in ("DTensor", "FlatParameter") or parameter.is_meta:
             raise JobError(
-                f"model: {shown(name)} is sharded or without data (FSDP, meta device), which is not collected; save "
+                f"model: {quoted(name)} is sharded or without data (FSDP, meta device), which is not collected; save "
                 "full checkpoints and import them: landscape import"
             )
 
@@ -196,7 +196,7 @@ class TrainingWatch:
         pending, self.pending = self.pending, []
         if not self._due:
             return pending[:MOST_RECORDED]
-        self._due, found = False, list[Finding]()
+        self._due, found = False, list[LayerFinding]()
         if self._watcher is not None:
             self._leave()
             seen, self._watcher = [layer.seen() for layer in self._watcher.layers.values()], None
@@ -249,12 +249,12 @@ class TrainingWatch:
     def _changes(self) -> list[Tensors]:
         before, self._before = self._before, {}
         return [
-            Tensors(name, Statistics(), dimensions=each.dim(), change=change_of(before[name], each))
+            Tensors(name, ValueStatistics(), dimensions=each.dim(), change=change_of(before[name], each))
             for name, each in self._trained()
             if name in before
         ]
 
-    def _lasting(self, found: list[Finding]) -> list[Finding]:
+    def _lasting(self, found: list[LayerFinding]) -> list[LayerFinding]:
         """Weights that hardly move count at the second watched step running, as momentum has to begin."""
         if not self._stepped:  # gradients are being accumulated, or the scale of the loss was too large
             return [each for each in found if each.rule not in HARDLY_MOVING]
@@ -262,7 +262,7 @@ class TrainingWatch:
         lasting, self._still = still & self._still, still
         return [each for each in found if each.rule not in HARDLY_MOVING or (each.layer, each.rule) in lasting]
 
-    def _tell(self, found: list[Finding], step: int) -> list[dict[str, Any]]:
+    def _tell(self, found: list[LayerFinding], step: int) -> list[dict[str, Any]]:
         """Warn in one line of what was not warned of before; what was found, as the history holds it."""
         new = [each for each in found if (each.layer, each.rule) not in self._told]
         self._told |= {(each.layer, each.rule) for each in new}
@@ -272,7 +272,7 @@ class TrainingWatch:
         return [_recorded(each) for each in found]
 
 
-def _recorded(finding: Finding) -> dict[str, Any]:
+def _recorded(finding: LayerFinding) -> dict[str, Any]:
     plain: Mapping[str, Any] = finding.plain()
     return {name: plain[name] for name in ("rule", "layer", "value")}
 
@@ -470,7 +470,7 @@ class TrajectoryCollector:
         if unit == "epoch" and self._steps_in_epoch:
             log.warning(
                 "run %s: training ended within epoch %d, and snapshots count epochs: its last weights are not kept; "
-                "call end_epoch before end_training, or count steps", shown(self._folder.name), number + 1,
+                "call end_epoch before end_training, or count steps", quoted(self._folder.name), number + 1,
             )  # fmt: skip
         elif number and not any((counted, each) == (unit, number) for counted, each, _ in snapshot_files(self._folder)):
             self._keep()
@@ -500,7 +500,7 @@ class TrajectoryCollector:
     ) -> None:
         for name in values:
             if name in RESERVED:
-                raise JobError(f"metrics: {shown(name)} is a name the collector fills in itself; choose another")
+                raise JobError(f"metrics: {quoted(name)} is a name the collector fills in itself; choose another")
         numbers = {name: recorded_number(name, value) for name, value in values.items()}
         self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers, **more})
 

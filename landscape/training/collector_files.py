@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.files import Folder
 from landscape.core.validation import Unit
 from landscape.job.job import CollectLandscape
@@ -121,7 +121,7 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
     if starting:
         kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in files}))
         raise JobError(
-            f"run: {shown(folder.name)} already holds a trajectory of {len(files)} {kinds}; name another run, "
+            f"run: {quoted(folder.name)} already holds a trajectory of {len(files)} {kinds}; name another run, "
             "give overwrite=True to replace it, or start_epoch or start_step to go on"
         )
     collected = read_trajectory(folder)
@@ -179,7 +179,7 @@ def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
     )
     if before != json.loads(json.dumps(now)):
         raise JobError(
-            f"run: {shown(folder.name)} holds a history of another training ({HISTORY_FILE}) and no snapshots; name "
+            f"run: {quoted(folder.name)} holds a history of another training ({HISTORY_FILE}) and no snapshots; name "
             "another run, give overwrite=True to replace it, or move it away"
         )
 
@@ -220,5 +220,5 @@ def _keep_damaged(folder: Folder, lines: HistoryLines) -> None:
     count = len(lines.damaged)
     log.warning(
         "history %s: %d damaged line%s (first: line %d) left out of it; the file as it was is kept as %s",
-        shown(folder.place(HISTORY_FILE)), count, "s are" if count > 1 else " is", lines.damaged[0], name,
+        quoted(folder.place(HISTORY_FILE)), count, "s are" if count > 1 else " is", lines.damaged[0], name,
     )  # fmt: skip

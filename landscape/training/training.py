@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.core.devices import pick_device
-from landscape.core.errors import JobError, message_of, shown
+from landscape.core.errors import JobError, message_of, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import check_whole
@@ -129,7 +129,7 @@ def mark_start(folder: Folder, overwrite: bool) -> None:
     if overwrite or may_begin_anew(folder):
         mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
         return
-    name = shown(folder.name)
+    name = quoted(folder.name)
     if checkpoint_numbers(folder):
         raise JobError(f"run: {name} holds checkpoints; call resume before collector, or name another run")
     if snapshot_files(folder):
@@ -302,7 +302,7 @@ class Training:
 
     @property
     def _name(self) -> str:
-        return shown(open_folder(self.run).name)
+        return quoted(open_folder(self.run).name)
 
     def _last_checkpoint(self) -> Checkpoint | None:
         folder = open_folder(self.run)
@@ -357,7 +357,7 @@ class Training:
         if INFO_FILE in before and HISTORY_FILE not in before:  # each epoch's end had a line
             log.warning(
                 "history %s is gone, with the steps up to %d; it begins anew there",
-                shown(folder.place(HISTORY_FILE)), self._step,
+                quoted(folder.place(HISTORY_FILE)), self._step,
             )  # fmt: skip
         return collector
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.surface.record import plain
 from landscape.surface.surface import STATUS_NAMES, ProjectedPath, Surface
-from landscape.views.export_files import Request, Writer, whole_file
+from landscape.views.export_files import ExportRequest, Writer, whole_file
 from landscape.views.prepare.geometry import grid_cells, triangulated
 from landscape.views.prepare.scale import drawn_values, point_states
 
@@ -131,10 +131,10 @@ def check_stl_axes(name: str, axes: int) -> None:
         JobError: they are not.
     """
     if axes != 2:
-        raise JobError(f"format: stl needs 2 axes, {shown(name)} has {axes}; use vtk")
+        raise JobError(f"format: stl needs 2 axes, {quoted(name)} has {axes}; use vtk")
 
 
-def render_stl(surface: Surface, request: Request) -> Writer:
+def render_stl(surface: Surface, request: ExportRequest) -> Writer:
     """The observable (or its log10) as height over two axes; squares with a missing corner are left out.
 
     Raises:
@@ -149,7 +149,7 @@ def render_stl(surface: Surface, request: Request) -> Writer:
     points, triangles = triangulated(surface.alpha, surface.beta, height)
     if not len(triangles):
         raise LandscapeError(
-            f"stl: {shown(surface.name)} has no square of computed {observable} yet; compute more of it first"
+            f"stl: {quoted(surface.name)} has no square of computed {observable} yet; compute more of it first"
         )
     meshio = _meshio()
     mesh = meshio.Mesh(points, [("triangle", triangles)])

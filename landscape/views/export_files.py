@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from landscape.core import files
-from landscape.core.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, quoted
 from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.draw.figure import choose_kind, figure_name
 
@@ -89,7 +89,7 @@ def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
         return _wait(start(), loop)
     except Exception as error:
         raise LandscapeError(
-            f"the browser {shown(path)} does not start ({error}); set BROWSER_PATH to another one"
+            f"the browser {quoted(path)} does not start ({error}); set BROWSER_PATH to another one"
         ) from error
 
 
@@ -114,7 +114,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         raise LandscapeError(
-            f"{shown(str(target))} cannot be written: {error.strerror or error}; name another folder"
+            f"{quoted(str(target))} cannot be written: {error.strerror or error}; name another folder"
         ) from error
 
 
@@ -125,7 +125,7 @@ Writer = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """What is asked of an export: what to draw, as for `figure`, and how to draw pictures, as for `export`."""
 
     kind: str | None = None
@@ -136,22 +136,22 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-Render = Callable[[Surface, Request], Writer]
-Stem = Callable[[Surface, Request], str]
+Render = Callable[[Surface, ExportRequest], Writer]
+Stem = Callable[[Surface, ExportRequest], str]
 
 
-def figure_stem(surface: Surface, request: Request) -> str:
+def figure_stem(surface: Surface, request: ExportRequest) -> str:
     """The name, without ending, of a file that shows one figure, such as 'minimum-contour-log'."""
     return figure_name(surface, choose_kind(surface, request.kind), request.observable, request.log)
 
 
-def observable_stem(surface: Surface, request: Request) -> str:
+def observable_stem(surface: Surface, request: ExportRequest) -> str:
     """The name, without ending, of a file that holds one observable, such as 'minimum-accuracy-log'."""
     observable = "" if request.observable == "loss" else f"-{request.observable}"
     return f"{surface.name}{observable}{'-log' if request.log else ''}"
 
 
-def surface_stem(surface: Surface, request: Request) -> str:
+def surface_stem(surface: Surface, request: ExportRequest) -> str:
     """The name, without ending, of a file that holds the whole surface, such as 'minimum'."""
     return surface.name
 

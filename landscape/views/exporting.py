@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.surface.surface import Surface
 from landscape.views.data_files import (
     check_stl_axes,
@@ -25,8 +25,8 @@ from landscape.views.draw.figure import figure, figure_name, kind_for
 from landscape.views.draw.style import config
 from landscape.views.export_files import (
     Browser,
+    ExportRequest,
     Format,
-    Request,
     Writer,
     browser,
     data_format,
@@ -39,7 +39,7 @@ from landscape.views.export_files import (
 # A figure as a self-contained HTML page, with plotly in it.
 
 
-def render_html(surface: Surface, request: Request) -> Writer:
+def render_html(surface: Surface, request: ExportRequest) -> Writer:
     """The figure, with buttons that let the path grow where there is one, as a page that opens offline.
 
     Raises:
@@ -59,7 +59,7 @@ def render_html(surface: Surface, request: Request) -> Writer:
 # A figure as a PNG, SVG or PDF picture.
 
 
-def render_picture(format: str, surface: Surface, request: Request) -> Writer:
+def render_picture(format: str, surface: Surface, request: ExportRequest) -> Writer:
     """The figure as a picture, "png", "svg" or "pdf", drawn by the browser of the request or by one started for it.
 
     Raises:
@@ -125,7 +125,7 @@ def export(
     """
     chosen, target, surface = choose_format(format), Path(path), surface.merged()
     write = chosen.render(
-        surface, Request(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
+        surface, ExportRequest(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
     )
     with whole_file(target) as temporary:
         write(temporary)
@@ -149,7 +149,7 @@ def choose_format(format: str) -> Format:
         JobError: there is none; the message lists those that there are.
     """
     if format not in [*FORMAT_TABLE]:
-        raise JobError(f"format: unknown {shown(format)}; {nearest(str(format), FORMAT_TABLE)}")
+        raise JobError(f"format: unknown {quoted(format)}; {nearest(str(format), FORMAT_TABLE)}")
     return FORMAT_TABLE[format]
 
 
@@ -188,7 +188,7 @@ def export_name(
         >>> export_name(surface, "png", log=True), export_name(surface, "csv")
         ('line-curve-log.png', 'line.csv')
     """
-    return f"{choose_format(format).stem(surface, Request(kind, observable, log))}.{format}"
+    return f"{choose_format(format).stem(surface, ExportRequest(kind, observable, log))}.{format}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def check_formats(formats: Sequence[str], known: Sequence[str] = DRAWN_FORMATS) 
     """
     for format in formats:
         if format not in known:
-            raise JobError(f"to: unknown {shown(format)}; {nearest(format, known)}")
+            raise JobError(f"to: unknown {quoted(format)}; {nearest(format, known)}")
 
 
 def write_drawn(figures: Mapping[str, go.Figure], folder: Path, formats: Sequence[str]) -> list[Path]:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from landscape.core.errors import JobError, LandscapeError, nearest, shown
+from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.surface.surface import Surface
 from landscape.views.draw.figure import choose_kind
 from landscape.views.draw.style import check_scale
@@ -67,12 +67,12 @@ def plot(
     """
     if unknown:
         wrong = next(iter(unknown))
-        raise JobError(f"plot: unknown option {shown(wrong)}; {nearest(wrong, plot.__kwdefaults__ or ())}")
+        raise JobError(f"plot: unknown option {quoted(wrong)}; {nearest(wrong, plot.__kwdefaults__ or ())}")
     surface = surface.merged()
     chosen = choose_kind(surface, kind)
     if chosen not in PLOTS:
         raise JobError(
-            f"kind: {shown(chosen)} is not drawn with matplotlib; take {', '.join(PLOTS)}, or surface.figure()"
+            f"kind: {quoted(chosen)} is not drawn with matplotlib; take {', '.join(PLOTS)}, or surface.figure()"
         )
     style = PlotStyle(check_scale(colour_scale), path_colour, path_width, colour_bar)
     data = prepare_figure(
@@ -113,7 +113,7 @@ def _checked_axes(ax: Any, kind: str) -> Any:
         return pyplot.figure(layout="constrained").add_subplot(**projection)
     if needs_space != hasattr(ax, "plot_surface"):
         remedy = 'make them with projection="3d"' if needs_space else "make them without a projection"
-        raise JobError(f"ax: must be {'three' if needs_space else 'two'}-dimensional axes for {shown(kind)}; {remedy}")
+        raise JobError(f"ax: must be {'three' if needs_space else 'two'}-dimensional axes for {quoted(kind)}; {remedy}")
     return ax
 
 

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
-from landscape.views.prepare.comparison import Compared, share_scale
+from landscape.views.prepare.comparison import ComparedLandscape, share_scale
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.measures import (
     COLUMNS,
@@ -365,7 +365,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
             meta = {**one.figure.layout.meta, "file": one.file, "title": one.title, "caption": one.caption}
             bundle.add(names[-1], one.figure.update_layout(meta=meta))
         bundle.comparisons[f"{index}/{mode}/{kind}/{log}"] = names
-    log = share_scale([Compared(label, surface) for label, surface in items]).log
+    log = share_scale([ComparedLandscape(label, surface) for label, surface in items]).log
     first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "log": log}
     choices = [
         buttons("mode", [(mode, MODES[mode]) for mode in modes], "Arrangement"),

@@ -20,7 +20,7 @@ import cluster
 from landscape import Problem, open_run, run
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.randomness import look_for_randomness
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 pytestmark = pytest.mark.frameworks
@@ -159,7 +159,7 @@ def linear() -> nn.Module:
 def test_a_table_of_hugging_face_is_rows(tmp_path):
     rows = table().select_columns(["x", "y"]).with_format("torch")
     for data in (rows, DataLoader(rows, batch_size=5)):
-        assert isinstance(select_samples(data, 9, 0).samples, Rows)
+        assert isinstance(select_samples(data, 9, 0).samples, TensorSamples)
         problem = Problem(linear(), data, observe_table)
         job = make_job(tmp_path / type(data).__name__, lambda problem=problem: problem, [PLANE], num_samples=COUNT)
         with torch.no_grad():
@@ -217,7 +217,7 @@ def test_loaders_of_a_data_module(tmp_path):
         "plane"
     ]
     assert surface.origin_loss == pytest.approx(own_loop()[0], rel=1e-6)
-    assert isinstance(select_samples(module.val_dataloader(), 9, 0).samples, Rows)
+    assert isinstance(select_samples(module.val_dataloader(), 9, 0).samples, TensorSamples)
     with pytest.raises(Exception, match="data: must be a loader of Module, such as its val_dataloader"):
         select_samples(module, 9, 0)
 

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.analysis.connect.curve import Training, point_on, train_bend
+from landscape.analysis.connect.curve import BendTraining, point_on, train_bend
 from landscape.analysis.connect.matching import match_weights
 from landscape.model.parameters import state_of
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.surface.barriers import Barriers, barriers_of
@@ -173,8 +173,8 @@ def plain(options: argparse.Namespace, report: dict[str, Any]) -> None:
         report["unseen"] = described(*along(model, (images[count:], labels[count:]), line(*ends)))
         return
     if options.network == "lenet":
-        training = Training(options.curve_epochs, options.curve_rate, batch_size=64)
-        bend = train_bend(model, Rows(data), _observe, *ends, "bezier", training)
+        training = BendTraining(options.curve_epochs, options.curve_rate, batch_size=64)
+        bend = train_bend(model, TensorSamples(data), _observe, *ends, "bezier", training)
         after = along(model, data, [point_on("bezier", (*ends, bend.bend), t) for t in np.linspace(0, 1, POINTS)])
     else:
         matched = match_weights(model, *ends, outputs=lambda net: net(data[0][:256]))
@@ -210,9 +210,9 @@ def tuned(options: argparse.Namespace, report: dict[str, Any]) -> None:
         model.load_state_dict(load_file(options.folder / "resnet20-cifar10.safetensors"), strict=False)
         ends.append(train(model, data, options.epochs, options.rate, seed, momentum=0.9))
         print("trained", seed, file=sys.stderr, flush=True)
-    training = Training(options.curve_epochs, options.curve_rate, batch_size=64)
+    training = BendTraining(options.curve_epochs, options.curve_rate, batch_size=64)
     bend = train_bend(
-        model, Rows(data), _observe, *ends, "bezier", training,
+        model, TensorSamples(data), _observe, *ends, "bezier", training,
         on_epoch=lambda epoch, loss: print("curve", epoch, loss, file=sys.stderr, flush=True),
     )  # fmt: skip
     curve = [point_on("bezier", (*ends, bend.bend), t) for t in np.linspace(0, 1, options.points)]

@@ -39,8 +39,8 @@ def points_per_second(folder: Path, size: int, batch_size: int | None, workers: 
         num_samples=2048, landscapes=[{"name": "plane", "size": size}], tile=[max(2, size // 8)],
     )  # fmt: skip
     cluster.run(job, workers=workers)
-    crew = open_run(str(folder))["plane"].attributes["progress"]["by_worker"]
-    return float(sum(each["points"] / each["seconds"] for each in crew if each["seconds"]))
+    pool = open_run(str(folder))["plane"].attributes["progress"]["by_worker"]
+    return float(sum(each["points"] / each["seconds"] for each in pool if each["seconds"]))
 
 
 def main(size: int = 24, batch_size: int | None = None) -> None:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
-from landscape.compute.point_extras import freedom_of, make_evaluator, tune_landscape
+from landscape.compute.point_extras import make_evaluator, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 
 
@@ -215,8 +215,8 @@ def ours(workspace: Path, precision: str) -> Adapter:
         )  # fmt: skip
         prepared = prepare(job)
         # As a run of 40×40 points chooses, before the first value.
-        freedom = replace(freedom_of(prepared)[0], points=40**2)
-        landscape, _ = tune_landscape(prepared, prepared.landscapes[0], freedom, lambda: None)
+        scope = replace(tuning_scope(prepared)[0], points=40**2)
+        landscape, _ = tune_landscape(prepared, prepared.landscapes[0], scope, lambda: None)
         evaluator = make_evaluator(prepared, landscape)
 
         def losses_at(points: Points) -> list[float]:

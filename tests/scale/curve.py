@@ -23,7 +23,7 @@ import plotly.graph_objects as go
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-CREWS = [(1, 300), (10, 3_000), (100, 10_000), (1_000, 100_000), (10_000, 200_000)]
+POOLS = [(1, 300), (10, 3_000), (100, 10_000), (1_000, 100_000), (10_000, 200_000)]
 LENGTHS = [1_000, 10_000, 100_000, 1_000_000]
 SHORT = [(1_000, 100_000, 1.0), (10_000, 200_000, 3.0)]
 SPREAD = 0.2  # of the logarithm of a tile's seconds
@@ -45,12 +45,12 @@ def measure(workers: int, tiles: int, seconds: float, deaths_per_hour: float = 0
     def tile_seconds(chance: random.Random) -> float:
         return chance.lognormvariate(math.log(seconds), SPREAD)
 
-    crew, clock = simulate(store, workers, tile_seconds, deaths_per_hour=deaths_per_hour)
+    pool, clock = simulate(store, workers, tile_seconds, deaths_per_hour=deaths_per_hour)
     assert (store.commits == 1).all(), "a tile is missing, or was committed twice"
     return {
-        "workers": workers, "tiles": store.tile_count, "tile_seconds": seconds, "busy": crew.busy_share,
-        "microseconds": 1e6 * clock.driver_seconds / crew.receipts, "receipts": crew.receipts / clock.driver_seconds,
-        "deaths": crew.deaths, "megabytes": megabytes() - before, "real_seconds": time.monotonic() - begun,
+        "workers": workers, "tiles": store.tile_count, "tile_seconds": seconds, "busy": pool.busy_share,
+        "microseconds": 1e6 * clock.driver_seconds / pool.receipts, "receipts": pool.receipts / clock.driver_seconds,
+        "deaths": pool.deaths, "megabytes": megabytes() - before, "real_seconds": time.monotonic() - begun,
     }  # fmt: skip
 
 
@@ -102,11 +102,11 @@ def commits(out: Path) -> None:
         print(f"| {together} | {len(tiles) / took:.0f} | {1000 * spent / len(tiles):.2f} |", flush=True)
 
 
-def draw(crews: list[dict[str, Any]], lengths: list[dict[str, Any]], path: Path) -> None:
+def draw(pools: list[dict[str, Any]], lengths: list[dict[str, Any]], path: Path) -> None:
     from landscape.views.export_files import browser
 
     figure = go.Figure()
-    for found, name, key in ((crews, "against workers", "workers"), (lengths, "against tiles, 1,000 workers", "tiles")):
+    for found, name, key in ((pools, "against workers", "workers"), (lengths, "against tiles, 1,000 workers", "tiles")):
         figure.add_scatter(
             x=[each[key] for each in found], y=[each["microseconds"] for each in found], name=name,
             mode="lines+markers",
@@ -135,14 +135,14 @@ def main() -> None:
         "| workers | tiles | s a tile | busy | µs a tile | tiles/s | deaths | MB |\n|---|---|---|---|---|---|---|---|"
     )
     limit = 100_000 if given.quick else math.inf
-    crews = [in_own_process(workers, tiles, 10) for workers, tiles in CREWS if tiles <= limit]
+    pools = [in_own_process(workers, tiles, 10) for workers, tiles in POOLS if tiles <= limit]
     lengths = [in_own_process(1_000, tiles, 10) for tiles in LENGTHS[1:] if tiles <= limit]
     for row in SHORT:
         if row[1] <= limit:
             in_own_process(*row)
     commits(given.out or Path.cwd())
     if given.out:
-        draw(crews, lengths, given.out / "scale.svg")
+        draw(pools, lengths, given.out / "scale.svg")
 
 
 if __name__ == "__main__":

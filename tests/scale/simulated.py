@@ -30,7 +30,7 @@ from landscape.compute.reuse import Work
 from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
-from landscape.evaluation.tuning.protocol import Request
+from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.store.arrays import Examination
@@ -47,7 +47,7 @@ MOST_ARRIVALS = 256
 
 
 class VirtualClock:
-    """Seconds of the simulation. It runs with the processor while the driver works, and stands while the crew does."""
+    """Seconds of the simulation. It runs with the processor while the driver works, and stands while the pool does."""
 
     def __init__(self, measure: Callable[[], float] = time.process_time) -> None:
         self._measure, self._base, self._since = measure, 0.0, measure()
@@ -82,7 +82,7 @@ class _Worker:
     dies: float = float("inf")
 
 
-class SimulatedCrew:
+class SimulatedPool:
     """As many workers as asked, each evaluating in no time what takes `tile_seconds()` on the virtual clock."""
 
     def __init__(
@@ -132,7 +132,7 @@ class SimulatedCrew:
         self.ready[name] = handle
         return handle
 
-    def measure(self, name: str, inputs: Any, request: Request) -> None:
+    def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:
         self._ask(name, MEASURE, None)
 
     def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
@@ -301,19 +301,19 @@ def simulate(
     store: Any, workers: int, tile_seconds: Callable[[random.Random], float], *, deaths_per_hour: float = 0.0,
     seed: int = 0, policy: Policy | None = None, measure: Callable[[], float] = time.process_time,
     start_seconds: float = 5.0, metrics: Any = None,
-) -> tuple[SimulatedCrew, VirtualClock]:  # fmt: skip
-    """Compute what `store` lacks with the real driver; returns the crew and the clock, which tell how it went."""
+) -> tuple[SimulatedPool, VirtualClock]:  # fmt: skip
+    """Compute what `store` lacks with the real driver; returns the pool and the clock, which tell how it went."""
     clock = VirtualClock(measure)
     landscape = plane(store.shape)
     state = LandscapeState(landscape, OpenLandscape(store, missing_tasks(store, landscape.name)))
-    crew = SimulatedCrew(
+    pool = SimulatedPool(
         workers, clock, tile_seconds, deaths_per_hour=deaths_per_hour, start_seconds=start_seconds, seed=seed,
         tasks=len(state.tasks),
     )  # fmt: skip
     clock.resume()
     Driver(
-        prepared(landscape, "nowhere"), [state], crew, lambda progress: None, lambda: False, policy or Policy(),
+        prepared(landscape, "nowhere"), [state], pool, lambda progress: None, lambda: False, policy or Policy(),
         metrics or NoMetrics(), clock,
     ).run()  # fmt: skip
     clock()
-    return crew, clock
+    return pool, clock

@@ -16,7 +16,7 @@ import pytest
 from simulated import (
     NoMetrics,
     NoStore,
-    SimulatedCrew,
+    SimulatedPool,
     VirtualClock,
     constant_outcome,
     plane,
@@ -30,7 +30,7 @@ from cluster.driver.protocol import MEASURE, Arrival
 from cluster.driver.results import MOST_HELD
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
-from landscape.compute.reproducibility import OtherModel, Witness
+from landscape.compute.reproducibility import OtherModel, ReferencePoint
 from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
 from landscape.core.errors import Interrupted, JobError
 from landscape.evaluation.reference_loss import OwnLosses, Pair
@@ -47,14 +47,14 @@ def ten_seconds(chance: random.Random) -> float:
 @pytest.mark.parametrize("workers", [1, 7, 100])
 def test_every_tile_is_committed_once_and_the_workers_are_busy(workers):
     store = NoStore((20 * workers, 20), (3, 4))
-    crew, _ = simulate(store, workers, ten_seconds)
+    pool, _ = simulate(store, workers, ten_seconds)
     assert (store.commits == 1).all()
-    assert crew.busy_share > BUSY
-    assert crew.receipts >= store.tile_count
+    assert pool.busy_share > BUSY
+    assert pool.receipts >= store.tile_count
     assert store.record.progress.state == "complete"
 
 
-class WithWitnesses(SimulatedCrew):
+class WithReferencePoints(SimulatedPool):
     """The first worker to answer computes on another processor than all others."""
 
     first = ""
@@ -67,18 +67,18 @@ class WithWitnesses(SimulatedCrew):
             return arrival
         self.first = self.first or arrival.worker
         odd = arrival.worker == self.first
-        witness = Witness((1.0, 1.0), {"loss": 2.0 if odd else 1.0}, {"loss": 1.0}, "Odd" if odd else "Usual")
-        return replace(arrival, receipt=replace(arrival.receipt, details={"witness": witness}))
+        reference = ReferencePoint((1.0, 1.0), {"loss": 2.0 if odd else 1.0}, {"loss": 1.0}, "Odd" if odd else "Usual")
+        return replace(arrival, receipt=replace(arrival.receipt, details={"reference": reference}))
 
 
 def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
     """Its values stay, as values are never mixed; who reads the line can begin again without it."""
     store, clock = NoStore((40, 20), (3, 4)), VirtualClock()
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = WithWitnesses(5, clock, ten_seconds, tasks=len(work.tasks))
+    pool = WithReferencePoints(5, clock, ten_seconds, tasks=len(work.tasks))
     with caplog.at_level(logging.WARNING, logger="landscape"):
         Driver(
-            prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(),
+            prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: False, Policy(),
             NoMetrics(), clock,
         ).run()  # fmt: skip
     assert (store.commits == 1).all()
@@ -92,7 +92,7 @@ def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
     )
 
 
-class AskedForTheModel(SimulatedCrew):
+class AskedForTheModel(SimulatedPool):
     """The worker that is asked for what the user's own model gives takes ten times as long; the first ones may die."""
 
     TAKES, DIES_AFTER = 100.0, 50.0
@@ -126,17 +126,17 @@ def computed_with(
 ) -> tuple[NoStore, AskedForTheModel]:  # fmt: skip
     store, clock = NoStore(shape, (2, 2)), VirtualClock()
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = (kind or AskedForTheModel)(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
+    pool = (kind or AskedForTheModel)(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
     driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None,
-        lambda: stop_after is not None and crew.receipts >= stop_after, Policy(), NoMetrics(), clock, **fields,
+        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None,
+        lambda: stop_after is not None and pool.receipts >= stop_after, Policy(), NoMetrics(), clock, **fields,
     )  # fmt: skip
     if fields.get("accept_origin") or answer.origin.agrees():
         driver.run()
     else:
         with pytest.raises(OtherModel, match="loss 1, and 2 by your model's own forward pass"):
             driver.run()
-    return store, crew
+    return store, pool
 
 
 SAME = OwnLosses((1.0, 1.0), Pair(1.0, 1.0), Pair(1.0, 1.0))
@@ -144,34 +144,34 @@ OTHER = OwnLosses((1.0, 1.0), Pair(1.0, 2.0))
 
 
 def test_nothing_is_stored_before_one_worker_has_asked_the_users_own_model():
-    store, crew = computed_with(OTHER)
-    assert len(crew.asked) == 1
-    assert 5 < crew.receipts <= (MOST_HELD + 2) * 5, "others have computed meanwhile, and not without end"
+    store, pool = computed_with(OTHER)
+    assert len(pool.asked) == 1
+    assert 5 < pool.receipts <= (MOST_HELD + 2) * 5, "others have computed meanwhile, and not without end"
     assert store.commits.sum() == 0
     assert store.record.own_model is None
-    store, crew = computed_with(OTHER, accept_origin=True)
+    store, pool = computed_with(OTHER, accept_origin=True)
     assert (store.commits == 1).all()
     assert store.record.own_model.state == "accepted"
-    store, crew = computed_with(SAME)
+    store, pool = computed_with(SAME)
     assert (store.commits == 1).all()
-    assert len(crew.asked) == 1
+    assert len(pool.asked) == 1
     assert store.record.own_model.state == "agrees"
 
 
 def test_where_the_worker_that_asks_the_users_own_model_dies_another_one_asks_and_after_two_nobody():
-    store, crew = computed_with(SAME, die=1)
-    assert len({name for name, _ in crew.asked}) == 2
+    store, pool = computed_with(SAME, die=1)
+    assert len({name for name, _ in pool.asked}) == 2
     assert (store.commits == 1).all()
     assert store.record.own_model.state == "agrees"
-    store, crew = computed_with(SAME, die=2)
-    assert len(crew.asked) == 2
+    store, pool = computed_with(SAME, die=2)
+    assert len(pool.asked) == 2
     assert (store.commits == 1).all()
     assert store.record.own_model.state == "not compared"
 
 
 def test_nothing_is_stored_where_the_first_worker_that_asks_dies_and_the_second_finds_another_model():
-    store, crew = computed_with(OTHER, die=1)
-    assert len({name for name, _ in crew.asked}) == 2
+    store, pool = computed_with(OTHER, die=1)
+    assert len({name for name, _ in pool.asked}) == 2
     assert store.commits.sum() == 0
     assert store.record.own_model is None
 
@@ -199,8 +199,8 @@ class Hangs(AskedForTheModel):
     ("kind", "die", "shape"), [(Silent, 0, (40, 20)), (DiesLate, 1, (8, 6)), (Hangs, 0, (8, 6)), (Hangs, 0, (4, 4))]
 )
 def test_a_landscape_that_is_stored_without_an_answer_is_recorded_as_not_compared(kind, die, shape, caplog):
-    store, crew = computed_with(SAME, die, kind, shape)
-    assert len(crew.asked) == (2 if shape == (4, 4) else 1), "of so few tasks none is computed by two workers at once"
+    store, pool = computed_with(SAME, die, kind, shape)
+    assert len(pool.asked) == (2 if shape == (4, 4) else 1), "of so few tasks none is computed by two workers at once"
     assert (store.commits == 1).all()
     assert store.record.own_model.state == "not compared"
     assert "landscape 'plane' was not compared with your model: " in caplog.text
@@ -217,10 +217,10 @@ def test_a_stop_when_only_the_users_own_model_is_waited_for_completes_the_landsc
 @pytest.mark.long
 def test_deaths_by_the_dozen_lose_nothing():
     store = NoStore((100, 100), (1, 2))
-    crew, _ = simulate(store, 100, ten_seconds, deaths_per_hour=4)
-    assert crew.deaths > 20
+    pool, _ = simulate(store, 100, ten_seconds, deaths_per_hour=4)
+    assert pool.deaths > 20
     assert (store.commits == 1).all()
-    assert store.record.progress.retries >= crew.deaths / 2
+    assert store.record.progress.retries >= pool.deaths / 2
     assert store.record.failures == ()
 
 
@@ -255,10 +255,10 @@ def test_what_a_receipt_costs_does_not_grow_with_the_crew():
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            crew, clock = simulate(NoStore((40, 40), (1, 1)), workers, ten_seconds, measure=lambda: 1e-7 * lines)
+            pool, clock = simulate(NoStore((40, 40), (1, 1)), workers, ten_seconds, measure=lambda: 1e-7 * lines)
         finally:
             sys.settrace(before)
-        return clock.driver_seconds / crew.receipts
+        return clock.driver_seconds / pool.receipts
 
     assert cost(500) < 1.5 * cost(25)
 
@@ -271,7 +271,7 @@ def test_a_worker_that_lies_is_outvoted(caplog):
             super().write_tiles(tiles)
             assert all(np.isfinite(values["loss"]).all() for _, values in tiles)
 
-    class Liar(SimulatedCrew):
+    class Liar(SimulatedPool):
         def arrivals(self, seconds):
             return [self.twisted(each) for each in super().arrivals(seconds)]
 
@@ -284,16 +284,16 @@ def test_a_worker_that_lies_is_outvoted(caplog):
 
     store, clock = Checking((30, 30), (2, 2)), VirtualClock()
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = Liar(5, clock, ten_seconds, tasks=len(work.tasks), outcome=constant_outcome)
+    pool = Liar(5, clock, ten_seconds, tasks=len(work.tasks), outcome=constant_outcome)
     job = prepared(work.landscape, "nowhere")
-    Driver(job, [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(), clock).run()
+    Driver(job, [work], pool, lambda progress: None, lambda: False, Policy(), NoMetrics(), clock).run()
     assert (store.commits == 1).all()
     assert "worker-3" in caplog.text
     assert "two others agree" in caplog.text
 
 
 def test_what_came_in_before_an_error_of_the_same_round_is_committed():
-    class Breaking(SimulatedCrew):
+    class Breaking(SimulatedPool):
         def arrivals(self, seconds):
             found = super().arrivals(seconds)
             if self.receipts < 40:
@@ -302,27 +302,27 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
 
     store = NoStore((20, 20), (1, 1))
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = Breaking(10, clock := VirtualClock(), ten_seconds, tasks=len(work.tasks))
+    pool = Breaking(10, clock := VirtualClock(), ten_seconds, tasks=len(work.tasks))
     driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(),
+        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: False, Policy(), NoMetrics(),
         clock,
     )  # fmt: skip
     with pytest.raises(JobError, match="it broke"):
         driver.run()
-    assert store.commits.sum() == crew.receipts >= 40
+    assert store.commits.sum() == pool.receipts >= 40
     assert store.record.progress.state == "interrupted"
-    assert store.record.progress.points_done == crew.receipts
+    assert store.record.progress.points_done == pool.receipts
 
 
 def test_a_stop_keeps_what_ends_within_two_seconds_and_drops_the_rest():
     store, clock = NoStore((30, 30), (1, 1)), VirtualClock()
     work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    crew = SimulatedCrew(50, clock, ten_seconds, tasks=len(work.tasks))
+    pool = SimulatedPool(50, clock, ten_seconds, tasks=len(work.tasks))
     driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: crew.receipts >= 100,
+        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: pool.receipts >= 100,
         Policy(), NoMetrics(), clock,
     )  # fmt: skip
     with pytest.raises(Interrupted, match="the same command goes on"):
         driver.run()
-    assert 100 <= store.commits.sum() == crew.receipts < 160
+    assert 100 <= store.commits.sum() == pool.receipts < 160
     assert store.commits.max() == 1

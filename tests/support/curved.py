@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
 from landscape import Problem
-from landscape.compute.executor import LocalCalculator, Setting
+from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.prepare import prepare
 
@@ -38,9 +38,9 @@ def operator_of(folder: Path, problem: Problem, method: Any = "autograd", **fiel
     options = {"precision": "float64", "batch_size": 7, "num_samples": 17, **fields}
     prepared = prepare(make_job(folder, lambda: problem, [LINE], **options))
     (landscape,) = prepared.landscapes
-    setting = Setting(landscape.origin, (), landscape.plan)
-    calculator = LocalCalculator(prepared, landscape)
-    return HessianOperator(calculator, setting, problem, prepared.samples, method=method)
+    setting = EvaluationSetting(landscape.origin, (), landscape.plan)
+    executor = LocalExecutor(prepared, landscape)
+    return HessianOperator(executor, setting, problem, prepared.samples, method=method)
 
 
 def dense_hessian(model: nn.Module, data: tuple[Tensor, Tensor], least_dimensions: int = 0) -> Tensor:

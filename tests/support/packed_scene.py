@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem
-from landscape.compute.pack import Packed, pack
+from landscape.compute.pack import PackResult, pack
 from landscape.model.packed_model import PortableModel
 
 PLANE = {"name": "plane", "size": 3, "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}]}
@@ -59,7 +59,7 @@ def new_folder() -> Path:
 kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def packed(problem: Callable[[], Problem], name: str, **fields: Any) -> Packed:
+def packed(problem: Callable[[], Problem], name: str, **fields: Any) -> PackResult:
     """A job of this problem with one small plane, packed."""
     job = Job(run=str(new_folder() / "source"), problem=problem, **{"num_samples": 24, "landscapes": [PLANE], **fields})
     return pack(job, new_folder() / f"{name}.landscape")

@@ -12,9 +12,9 @@ from small_models import make_job
 from torch import Tensor, nn
 
 from landscape import Problem
-from landscape.analysis.measures.lines import Base
+from landscape.analysis.measures.lines import LineOrigin
 from landscape.analysis.measures.worst import Slope
-from landscape.compute.executor import LocalCalculator, Setting
+from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.model.parameters import ParameterInfo, describe_parameters
@@ -63,7 +63,7 @@ class Scene:
     """What measures are asked of, at a problem's own weights."""
 
     prepared: PreparedJob
-    base: Base
+    base: LineOrigin
     slope: Slope
 
     @property
@@ -75,7 +75,7 @@ def scene_of(folder: Path, problem: Problem, **fields: Any) -> Scene:
     options: Mapping[str, Any] = {"precision": "float64", "batch_size": 8, "num_samples": 32, **fields}
     prepared = prepare(make_job(folder, lambda: problem, [LINE], **options))
     (landscape,) = prepared.landscapes
-    calculator = LocalCalculator(prepared, landscape)
-    base = Base.of(calculator, landscape.plan, landscape.origin, prepared.problem)
-    setting = Setting(landscape.origin, (), landscape.plan)
-    return Scene(prepared, base, Slope(calculator, setting, prepared.problem, prepared.samples))
+    executor = LocalExecutor(prepared, landscape)
+    base = LineOrigin.of(executor, landscape.plan, landscape.origin, prepared.problem)
+    setting = EvaluationSetting(landscape.origin, (), landscape.plan)
+    return Scene(prepared, base, Slope(executor, setting, prepared.problem, prepared.samples))

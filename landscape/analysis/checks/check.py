@@ -37,7 +37,7 @@ SPOT_SEED = 0
 
 
 @dataclass
-class Scene:
+class CheckContext:
     """A landscape that is checked.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What the checks have evaluated beside the grid, by a calculator; nothing is judged here."""
+"""What the checks have evaluated beside the grid, by an executor; nothing is judged here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from landscape.compute.eigen_stores import bytes_of_bases
 from landscape.compute.executor import (
     AtPoints,
     BlockGradient,
-    Calculator,
-    LocalCalculator,
-    Question,
-    Setting,
+    EvaluationContext,
+    EvaluationSetting,
+    Executor,
+    LocalExecutor,
     Shared,
-    Station,
     TotalsOfBlocks,
     UnusedParameters,
+    WorkItem,
 )
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.lanczos import lanczos
@@ -53,7 +53,7 @@ Points = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, eq=False)
-class PlainLoss(Question[tuple[float, str]]):
+class PlainLoss(WorkItem[tuple[float, str]]):
     """The mean loss at θ₀ + Σ cₖ·dₖ by plain torch, and the type that it was computed in.
 
     Attributes:
@@ -75,7 +75,7 @@ class PlainLoss(Question[tuple[float, str]]):
         """What messages call it."""
         return f"plain evaluation at ({', '.join(f'{each:.4g}' for each in self.point)})"
 
-    def answer(self, station: Station) -> tuple[float, str]:
+    def answer(self, station: EvaluationContext) -> tuple[float, str]:
         """Evaluate once; twice where float64 is found not to do."""
         weights = dict(rebuilt(station.origin, self.directions.get() if self.point else (), self.point))
         round_weights(weights, station)
@@ -94,7 +94,7 @@ class PlainLoss(Question[tuple[float, str]]):
         )  # fmt: skip
 
 
-def round_weights(weights: dict[str, Tensor], station: Station) -> None:
+def round_weights(weights: dict[str, Tensor], station: EvaluationContext) -> None:
     """Round weights as the plan says, in its precision: in another one some lie on the other side of a step."""
     plan, model = station.evaluator.plan, station.evaluator.model
     rounding = WeightRounding.of(model, plan.quantise).at_origin(station.origin)
@@ -118,7 +118,7 @@ class Asker:
 
     prepared: PreparedJob
     landscape: PreparedLandscape
-    calculator: Calculator
+    executor: Executor
     stored: Sequence[State] | None
     evaluations: int = 0
     _all_have_a_slope: bool = field(default=False, init=False)  # over the first few samples, where that is known
@@ -126,12 +126,14 @@ class Asker:
     # -- settings -------------------------------------------------------------------------------------------
 
     @cached_property
-    def own(self) -> Setting:
+    def own(self) -> EvaluationSetting:
         """The landscape's axes and arithmetic."""
-        return Setting(self.landscape.origin, self.landscape.directions, replace(self.landscape.plan, engine=Engine()))
+        return EvaluationSetting(
+            self.landscape.origin, self.landscape.directions, replace(self.landscape.plan, engine=Engine())
+        )
 
     @cached_property
-    def few(self) -> Setting:
+    def few(self) -> EvaluationSetting:
         """The same in float64, in batches of a few samples, the first of which stands for all."""
         plan = self.own.plan
         # In blocks also where an earlier version had none: the first batch is then the first block.
@@ -144,7 +146,7 @@ class Asker:
         )  # fmt: skip
 
     @cached_property
-    def other_statistics(self) -> Setting:
+    def other_statistics(self) -> EvaluationSetting:
         """The same with statistics of batch norm that are taken anew at each point, or with those of training."""
         mode: BatchNorm = "recalibrate" if self.own.plan.batch_norm == "eval" else "eval"
         return replace(self.own, plan=replace(self.own.plan, batch_norm=mode))
@@ -152,15 +154,15 @@ class Asker:
     @cached_property
     def _axes(self) -> Shared[Sequence[State]]:
         made = [each.tensors for each in self.landscape.directions]
-        return self.calculator.share(self.stored or made)
+        return self.executor.share(self.stored or made)
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def losses(self, setting: Setting, points: Points) -> Floats:
+    def losses(self, setting: EvaluationSetting, points: Points) -> Floats:
         """The mean loss at points of the setting's axes."""
         return self.rises(setting, points)[0]
 
-    def rises(self, setting: Setting, points: Points, at_once: int = 1) -> tuple[Floats, Floats]:
+    def rises(self, setting: EvaluationSetting, points: Points, at_once: int = 1) -> tuple[Floats, Floats]:
         """The mean loss at points of the setting's axes, and the standard error of its rise over the origin.
 
         Args:
@@ -170,7 +172,7 @@ class Asker:
         parts = [AtPoints(table[start : start + at_once]) for start in range(0, len(table), at_once)]
         passes = 2 if setting.plan.statistics.recalibrated else 1
         self.evaluations += passes * (len(table) + 1)  # and the origin, over which the rise is
-        answers = self.calculator.ask(setting, parts)
+        answers = self.executor.ask(setting, parts)
         errors = [
             np.full(len(each.mean["loss"]), np.nan) if each.rise_stderr is None else each.rise_stderr
             for each in answers
@@ -181,13 +183,13 @@ class Asker:
         """The mean losses at points with the landscape's statistics of batch norm, and with the other ones."""
         settings = (self.own, self.other_statistics)
         self.evaluations += sum(2 if each.plan.statistics.recalibrated else 1 for each in settings) * (len(points) + 1)
-        return evaluated(self.calculator, settings, np.array(points, np.float64), self.prepared.problem.observe)
+        return evaluated(self.executor, settings, np.array(points, np.float64), self.prepared.problem.observe)
 
     def own_loss(self) -> float:
         """The loss at the origin by the model's own forward pass, as it is used: in eval mode."""
         self.evaluations += 1
         double = self.own.plan.precision == "float64"
-        (answer,) = self.calculator.ask(self.own, [PlainLoss((), self._axes, double, "eval")])
+        (answer,) = self.executor.ask(self.own, [PlainLoss((), self._axes, double, "eval")])
         return answer[0]
 
     def plain_losses(self, points: Points, double: int) -> tuple[Floats, str]:
@@ -201,17 +203,17 @@ class Asker:
         questions = [
             PlainLoss(tuple(point), self._axes, place < double, plan.batch_norm) for place, point in enumerate(points)
         ]
-        answers = self.calculator.ask(self.own, questions)
+        answers = self.executor.ask(self.own, questions)
         kinds = {kind for _, kind in answers}
         return np.array([loss for loss, _ in answers]), " and ".join(sorted(kinds))
 
     def repeated(self, point: Sequence[float]) -> tuple[list[float], int]:
         """The loss of one point three times, by two processes where there are two, and how many there were."""
         question = AtPoints(np.array([point], np.float64))
-        apart = self.calculator.ask_apart(self.own, question, 2)
-        answers = [*apart, *self.calculator.ask(self.own, [question])]
+        apart = self.executor.ask_apart(self.own, question, 2)
+        answers = [*apart, *self.executor.ask(self.own, [question])]
         self.evaluations += 2 * len(answers)
-        processes = 1 if isinstance(self.calculator, LocalCalculator) else len(apart)
+        processes = 1 if isinstance(self.executor, LocalExecutor) else len(apart)
         return [float(answer.mean["loss"][0]) for answer in answers], processes
 
     # -- lines ----------------------------------------------------------------------------------------------
@@ -271,9 +273,9 @@ class Asker:
         operator = self._hessian(self.few).on((0,))
         vectors = np.stack([operator.layout.vector(each.tensors) for each in directions])
         products = np.einsum("kp,kp->k", vectors, operator(vectors))
-        (totals,) = self.calculator.ask(self.few, [TotalsOfBlocks([0])])
+        (totals,) = self.executor.ask(self.few, [TotalsOfBlocks([0])])
         factors = loss_factors(totals, self.prepared.problem.observe)
-        (gradient,) = self.calculator.ask(self.few, [BlockGradient(0, factors)])
+        (gradient,) = self.executor.ask(self.few, [BlockGradient(0, factors)])
         self._all_have_a_slope = all(each.any() for each in operator.layout.tensors(gradient).values())
         slopes = vectors @ gradient
         self.evaluations += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * self._share_of_few)
@@ -307,8 +309,8 @@ class Asker:
             JobError: the model does not compute in float64.
         """
         mode = self.few.plan.batch_norm
-        shared = self.calculator.share([each.tensors for each in self.landscape.directions])
-        answers = self.calculator.ask(self.few, [PlainLoss(tuple(each), shared, True, mode, 1) for each in points])
+        shared = self.executor.share([each.tensors for each in self.landscape.directions])
+        answers = self.executor.ask(self.few, [PlainLoss(tuple(each), shared, True, mode, 1) for each in points])
         if any(kind != "float64" for _, kind in answers):
             raise JobError("the model or observe does not compute in float64, or draws random numbers")
         return [loss for loss, _ in answers]
@@ -354,9 +356,9 @@ class Asker:
             return set()
         samples, plan = self.prepared.samples, self.own.plan
         blocks = range(len(batching_of(samples.length, plan, plan.batch_size, samples.cuts).blocks))
-        totals = self.calculator.ask(self.own, [TotalsOfBlocks([0])])
+        totals = self.executor.ask(self.own, [TotalsOfBlocks([0])])
         factors = loss_factors(totals[0], self.prepared.problem.observe)
-        found = self.calculator.ask(self.own, [UnusedParameters(block, factors) for block in blocks])
+        found = self.executor.ask(self.own, [UnusedParameters(block, factors) for block in blocks])
         self.evaluations += GRADIENT
         return set.intersection(*found)
 
@@ -374,5 +376,5 @@ class Asker:
         self.evaluations += 1 + PRODUCT * operator.products
         return found.pair(1).value, found.pair(-1).value, found.lower_bound(), operator.products
 
-    def _hessian(self, setting: Setting) -> HessianOperator:
-        return HessianOperator(self.calculator, setting, self.prepared.problem, self.prepared.samples)
+    def _hessian(self, setting: EvaluationSetting) -> HessianOperator:
+        return HessianOperator(self.executor, setting, self.prepared.problem, self.prepared.samples)

@@ -17,7 +17,16 @@ from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
 from landscape.core.validation import OF_RUN
 from landscape.job.recorded import spec_as_computed
-from landscape.model.history import Log, LogEnd, Stretch, Until, last_stretches, log_end, read_log, went_on_to
+from landscape.model.history import (
+    HistoryBytes,
+    LogEnd,
+    LossStretch,
+    Until,
+    last_stretches,
+    log_end,
+    read_log,
+    went_on_to,
+)
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
@@ -170,7 +179,7 @@ class Evidence:
         return log_end(self._log, self.until)
 
     @cached_property
-    def _log(self) -> Log:
+    def _log(self) -> HistoryBytes:
         assert self.origin_snapshot is not None
         return read_log(self.origin_snapshot[0])
 
@@ -213,7 +222,7 @@ class Evidence:
         return went_on_to(log_end(self._log), kept[0]) if kept else ""
 
     @cached_property
-    def last_stretches(self) -> list[Stretch]:
+    def last_stretches(self) -> list[LossStretch]:
         """The last stretches of the log up to the origin, by which it is judged whether the loss still fell there."""
         at_origin = self.log_at_origin
         return [] if at_origin is None or not at_origin.is_finite else last_stretches(self._log, self.until)
@@ -431,7 +440,7 @@ def highest_share(surface: Surface, way: Way, losses: tuple[float, float]) -> fl
 
 
 @dataclass(frozen=True)
-class Held:
+class ShownFeatures:
     """What a landscape is drawn to show, and a smaller range would cut off.
 
     Attributes:
@@ -443,12 +452,16 @@ class Held:
     reach: float = 0.0
 
 
-def held_by(surface: Surface) -> Held:
+def held_by(surface: Surface) -> ShownFeatures:
     """The paths of a landscape and the networks that its axes run through, whichever reaches further."""
     ends = [end for way in ways_between(surface) for end in (way.start, way.end)]
     paths = [places for path in surface.paths for places in path.coordinates.values() if len(places)]
-    found = [Held("the other network" if len(ends) == 2 else "the networks", float(np.abs(ends).max()))] if ends else []
+    found = (
+        [ShownFeatures("the other network" if len(ends) == 2 else "the networks", float(np.abs(ends).max()))]
+        if ends
+        else []
+    )
     if paths:
         reach = max(float(np.nanmax(np.abs(places), initial=0.0)) for places in paths)
-        found.append(Held("the path" if len(surface.paths) == 1 else "the paths", reach))
-    return max(found, key=lambda each: each.reach, default=Held())
+        found.append(ShownFeatures("the path" if len(surface.paths) == 1 else "the paths", reach))
+    return max(found, key=lambda each: each.reach, default=ShownFeatures())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from landscape.core.plan import RECALIBRATE, BatchNorm
-from landscape.model.history import Stretch
+from landscape.model.history import LossStretch
 from landscape.surface.record import CHANCE
 from landscape.surface.record_entries import Check, CheckState
 
@@ -231,7 +231,7 @@ class Lowest:
     curvature: float = math.nan
     rounding: str = ""
     ended_in_words: str = ""
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[LossStretch, ...] = ()
     where: str = "at its end"
     renewed: tuple[float, float] | None = None
 
@@ -304,7 +304,7 @@ def _likelier(found: Lowest) -> str:
     return ""
 
 
-def still_fell(stretches: Sequence[Stretch]) -> bool | None:
+def still_fell(stretches: Sequence[LossStretch]) -> bool | None:
     """Whether a loss still fell in the last of at least two stretches of its log; None where they do not tell.
 
     A fall of more than 2 % counts: of whole epochs, over whose samples there is no noise of sampling, where it goes on

@@ -21,15 +21,15 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from landscape import __version__
-from landscape.analysis.connect.curve import Along, Progress, Reached, Training, train_by
+from landscape.analysis.connect.curve import BendProgress, BendTraining, EpochHooks, Reached, train_by
 from landscape.analysis.connect.matching import match_weights
-from landscape.compute.executor import AtPoints, AtWeights, Calculators, Setting, here, setting_of
+from landscape.compute.executor import AtPoints, AtWeights, EvaluationSetting, Executors, here, setting_of
 from landscape.compute.paths import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
 from landscape.core.digests import canonical_json
-from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, shown, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted, stage
 from landscape.core.plan import Engine
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
@@ -68,7 +68,7 @@ class Values1D:
 
 
 def both_ways(
-    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, calculators: Calculators
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, executors: Executors
 ) -> tuple[Values1D, Values1D]:
     """The line and the curve, evaluated as points of the plane; the ends as whole networks, so by their own bytes."""
     (landscape,) = prepared.landscapes
@@ -77,13 +77,13 @@ def both_ways(
     t = np.linspace(0, 1, points)
     ways = [np.stack([t, 0 * t], axis=1) * corners[1, 0], curve_places(kind, corners, t)]
     inner = np.concatenate([way[1:-1] for way in ways])
-    with calculators(prepared, landscape, 2 * points) as calculator:
+    with executors(prepared, landscape, 2 * points) as executor:
         setting = setting_of(landscape)
         pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
-        between = [_numbers(each) for each in calculator.ask(setting, pieces)]
-        wholes = calculator.ask(setting, [AtWeights(calculator.share(end)) for end in ends])
+        between = [_numbers(each) for each in executor.ask(setting, pieces)]
+        wholes = executor.ask(setting, [AtWeights(executor.share(end)) for end in ends])
         # The error of the rise at the second network is known at its point of the plane alone.
-        (at_second,) = calculator.ask(setting, [AtPoints(corners[1:2])])
+        (at_second,) = executor.ask(setting, [AtPoints(corners[1:2])])
     names = list(_numbers(wholes[0]))
     along = {name: np.concatenate([part[name] for part in between]) for name in between[0]}
     return (
@@ -163,7 +163,7 @@ def read_made(file: Path, made_of: Mapping[str, Any], what: str) -> bool:
         return False
     if read_about(file).get(MADE_OF) != canonical_json(made_of):
         raise JobError(
-            f"{what}: {shown(str(file))} holds other weights than would be made now; name another file, or remove it"
+            f"{what}: {quoted(str(file))} holds other weights than would be made now; name another file, or remove it"
         )
     return True
 
@@ -185,7 +185,7 @@ def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: S
         os.replace(beside, file)
     except OSError as error:
         raise LandscapeError(
-            f"weights {shown(str(file))} cannot be written: {error.strerror or message_of(error)}"
+            f"weights {quoted(str(file))} cannot be written: {error.strerror or message_of(error)}"
         ) from None
     finally:
         beside.unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def read_losses(file: Path) -> tuple[float, ...]:
     return tuple(json.loads(read_about(file).get(LOSSES, "[]")))
 
 
-def write_progress(file: Path, progress: Progress, made_of: Mapping[str, Any]) -> None:
+def write_progress(file: Path, progress: BendProgress, made_of: Mapping[str, Any]) -> None:
     """Keep how far the training of a bend is, beside its file.
 
     Raises:
@@ -219,7 +219,7 @@ def write_progress(file: Path, progress: Progress, made_of: Mapping[str, Any]) -
     write_made(_beside(file), tensors, made_of, progress.losses)
 
 
-def read_progress(file: Path, made_of: Mapping[str, Any]) -> Progress | None:
+def read_progress(file: Path, made_of: Mapping[str, Any]) -> BendProgress | None:
     """How far the training of this bend was; None where it was not begun, or where that is of another one."""
     beside = _beside(file)
     try:
@@ -232,7 +232,7 @@ def read_progress(file: Path, made_of: Mapping[str, Any]) -> Progress | None:
         {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
         for start in (BEND, VELOCITY)
     )
-    return Progress(Reached(bend, velocity), read_losses(beside))
+    return BendProgress(Reached(bend, velocity), read_losses(beside))
 
 
 def remove_progress(file: Path) -> None:
@@ -284,10 +284,10 @@ class Connection:
 
 def connect(
     job: Job, first: int | str, second: int | str, *, name: str = "curve", kind: Curve = "bezier",
-    training: Training | None = None, match: bool = False, table: Mapping[str, Sequence[str | None]] | None = None,
+    training: BendTraining | None = None, match: bool = False, table: Mapping[str, Sequence[str | None]] | None = None,
     bend: Path | None = None, size: int | None = None, points: int = POINTS,
     compute: Callable[[Job], Run] | None = None,
-    calculators: Calculators | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    executors: Executors | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
     stop: Callable[[], bool] = lambda: False, accept_origin: bool = False,
 ) -> Connection:  # fmt: skip
     """Train a curve between two networks, compute the plane of the networks and the bend, and both ways over it.
@@ -306,7 +306,7 @@ def connect(
         size: points per axis of the plane; default: 21.
         points: of the line and of the curve.
         compute: runs the job of the plane; default: this process.
-        calculators: gives the calculator that trains the curve, and evaluates it and the line; default: this process.
+        executors: gives the executor that trains the curve, and evaluates it and the line; default: this process.
         stop: is asked every few steps of the training by this process; when true, `Interrupted` is raised.
         accept_origin: go on, with a warning that the landscape keeps, where the user's own model has another loss at
             the origin or beside it; what `compute` does of that is its own matter.
@@ -316,11 +316,11 @@ def connect(
     """
     if points < 3:
         raise JobError(f"points: must be at least 3, not {points}")
-    plan = training or Training()
+    plan = training or BendTraining()
     if kind not in get_args(Curve):
-        raise JobError(f"curve: must be {' or '.join(get_args(Curve))}, not {shown(kind)}")
+        raise JobError(f"curve: must be {' or '.join(get_args(Curve))}, not {quoted(kind)}")
     if first == second:
-        raise JobError(f"connect: must be given two networks, not {shown(first)} twice; name another one")
+        raise JobError(f"connect: must be given two networks, not {quoted(first)} twice; name another one")
     line = {"name": f"{name}.line", "origin": first, "directions": [{"kind": "towards", "target": second}], "size": 3}
     prepared = prepare(job.replace(landscapes=[{**line, "quantise": False}]))  # which a curve is not trained with
     weights = Weights(prepared.problem, read_trajectory(prepared.run), job.folder)
@@ -331,14 +331,14 @@ def connect(
         ends[1], products = _matched(prepared, ends[0], ends[1], table, matched)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
     if not file.parent.is_dir():
-        raise JobError(f"bend: the folder of {shown(str(file))} must exist; make it, or name another file")
+        raise JobError(f"bend: the folder of {quoted(str(file))} must exist; make it, or name another file")
     made_of = {
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
         "samples": prepared.samples.digest(), "precision": prepared.landscapes[0].plan.precision, **asdict(plan),
     }  # fmt: skip
-    calculators = calculators or here(stop)
+    executors = executors or here(stop)
     if not read_made(file, made_of, "bend"):
-        _train(prepared, ends, kind, plan, file, made_of, calculators, on_epoch)
+        _train(prepared, ends, kind, plan, file, made_of, executors, on_epoch)
     target = second if matched is None else str(matched.absolute())
     plane = {
         "name": name,
@@ -350,13 +350,13 @@ def connect(
     asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
     (compute or partial(run, accept_origin=accept_origin))(asked)
     epochs = read_losses(file)
-    ways = _ways(prepare(asked), ends, kind, points, epochs, calculators)
+    ways = _ways(prepare(asked), ends, kind, points, epochs, executors)
     return Connection(name, kind, *ways, file, matched, epochs, products)
 
 
 def _train(
-    prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: Training, file: Path,
-    made_of: Mapping[str, Any], calculators: Calculators, on_epoch: Callable[[int, float], None],
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: BendTraining, file: Path,
+    made_of: Mapping[str, Any], executors: Executors, on_epoch: Callable[[int, float], None],
 ) -> None:  # fmt: skip
     """Train the bend into its file, each epoch kept beside it until it is there."""
     (landscape,) = prepared.landscapes
@@ -369,15 +369,14 @@ def _train(
             stage(f"training the curve: epoch {epoch} of {training.epochs}, loss {loss:.4g}")
 
     stage("training the curve" if known is None else f"training the curve: going on after epoch {len(known.losses)}")
-    along = Along(known, lambda progress: write_progress(file, progress, made_of), tell)
+    along = EpochHooks(known, lambda progress: write_progress(file, progress, made_of), tell)
     try:
-        with calculators(prepared, landscape, GRADIENT * training.epochs) as calculator:
-            bend = train_by(
-                calculator, Setting(ends[0], (), plan), prepared.samples, ends[0], ends[1], kind, training, along
-            )  # fmt: skip
+        with executors(prepared, landscape, GRADIENT * training.epochs) as executor:
+            setting = EvaluationSetting(ends[0], (), plan)
+            bend = train_by(executor, setting, prepared.samples, ends[0], ends[1], kind, training, along)
     except Interrupted:
         raise Interrupted(
-            f"the training of {shown(str(file))} is interrupted; each epoch is kept: the same command goes on"
+            f"the training of {quoted(str(file))} is interrupted; each epoch is kept: the same command goes on"
         ) from None
     write_made(file, bend.bend, made_of, bend.losses)
     remove_progress(file)
@@ -385,7 +384,7 @@ def _train(
 
 def _ways(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, epochs: tuple[float, ...],
-    calculators: Calculators,
+    executors: Executors,
 ) -> tuple[Values1D, Values1D]:  # fmt: skip
     """The line and the curve, from what is kept with the plane where that is of the same settings."""
     (landscape,) = prepared.landscapes
@@ -393,7 +392,7 @@ def _ways(
     known = LandscapeStore.open(prepared.run, landscape.name).record.connection
     if known is not None and known.settings == settings and (kept := recorded_ways(known)) is not None:
         return kept
-    line, curve = both_ways(prepared, ends, kind, points, calculators)
+    line, curve = both_ways(prepared, ends, kind, points, executors)
     record = ConnectionRecord(
         when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__, curve=kind,
         t=tuple(line.t.tolist()), on_line=way_record(line), on_curve=way_record(curve), epochs=epochs,

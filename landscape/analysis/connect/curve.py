@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.compute.executor import Calculator, Question, Setting, Shared, Station
+from landscape.compute.executor import EvaluationContext, EvaluationSetting, Executor, Shared, WorkItem
 from landscape.core.errors import Interrupted, JobError, NotRetried
 from landscape.core.random_state import fixed_seeds
 from landscape.core.validation import WEIGHT
@@ -29,7 +29,7 @@ CONSTANT, LOWEST, AT_LOWEST = 0.5, 0.01, 0.9  # of the training: Garipov et al. 
 
 
 @dataclass(frozen=True)
-class Training:
+class BendTraining:
     """How a bend is trained: stochastic gradient descent with momentum, seeded.
 
     Attributes:
@@ -62,7 +62,7 @@ class Training:
     def rate(self, progress: float) -> float:
         """The learning rate when this share of the training is over.
 
-        >>> [round(Training(learning_rate=1.0).rate(share), 4) for share in (0.0, 0.5, 0.7, 0.9, 1.0)]
+        >>> [round(BendTraining(learning_rate=1.0).rate(share), 4) for share in (0.0, 0.5, 0.7, 0.9, 1.0)]
         [1.0, 1.0, 0.505, 0.01, 0.01]
         """
         falling = (progress - CONSTANT) / (AT_LOWEST - CONSTANT)
@@ -95,7 +95,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, eq=False)
-class StepsOfBend(Question[Stepped]):
+class StepsOfBend(WorkItem[Stepped]):
     """A stretch of the steps of one epoch.
 
     Random numbers of the model and what it writes to itself begin anew with each stretch, so that the answer depends on
@@ -107,7 +107,7 @@ class StepsOfBend(Question[Stepped]):
     """
 
     kind: Curve
-    training: Training
+    training: BendTraining
     epoch: int
     begin: int
     end: int
@@ -124,7 +124,7 @@ class StepsOfBend(Question[Stepped]):
         """The question as it travels."""
         return replace(self, reached=Reached({}), ends=ends, shared=reached)
 
-    def answer(self, station: Station) -> Stepped:
+    def answer(self, station: EvaluationContext) -> Stepped:
         """Take the steps, with the arithmetic of the setting's plan."""
         assert self.ends is not None
         assert self.shared is not None
@@ -165,14 +165,14 @@ def take_steps(
     return Stepped(curve.reached(), tuple(losses))
 
 
-def steps_per_epoch(samples: Samples, training: Training) -> int:
+def steps_per_epoch(samples: Samples, training: BendTraining) -> int:
     """How many batches the samples make."""
     if samples.rows is None:
         return len(samples.edges(training.batch_size))
     return -(-samples.length // training.batch_size)
 
 
-def _is_of_one(samples: Samples, training: Training, step: int) -> bool:
+def _is_of_one(samples: Samples, training: BendTraining, step: int) -> bool:
     """Whether the batch of a step of an epoch holds a single sample."""
     return samples.rows is not None and min(training.batch_size, samples.length - step * training.batch_size) == 1
 
@@ -182,7 +182,7 @@ class _MovingCurve:
 
     def __init__(
         self, model: nn.Module, observe: Observe, kind: Curve, ends: tuple[State, State], reached: Reached,
-        training: Training, device: torch.device, dtype: torch.dtype | None,
+        training: BendTraining, device: torch.device, dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
         self.model = private_copy(model)[0].to(device).train()
         if dtype is not None:  # `Module.to(dtype)` would drop the imaginary part of complex weights
@@ -330,7 +330,7 @@ def _mixed(tensors: list[Tensor], shares: list[float]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BendProgress:
     """How far a training is: what the next epoch begins with.
 
     Attributes:
@@ -342,7 +342,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Along:
+class EpochHooks:
     """What a training does at the end of each epoch, and what it begins with.
 
     Attributes:
@@ -351,14 +351,14 @@ class Along:
         on_epoch: is told the number of each epoch, from 1, and its mean loss.
     """
 
-    known: Progress | None = None
-    keep: Callable[[Progress], None] = field(default=lambda progress: None)
+    known: BendProgress | None = None
+    keep: Callable[[BendProgress], None] = field(default=lambda progress: None)
     on_epoch: Callable[[int, float], None] = field(default=lambda epoch, loss: None)
 
 
 def train_bend(
     model: nn.Module, samples: Samples, observe: Observe, first: State, second: State, kind: Curve = "bezier",
-    training: Training | None = None, *, device: str | torch.device = "cpu", start: State | None = None,
+    training: BendTraining | None = None, *, device: str | torch.device = "cpu", start: State | None = None,
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None, stop: Callable[[], bool] = lambda: False,
 ) -> Bend:  # fmt: skip
     """Train the bend θ of a curve φ between two networks in this process: min over θ of E L(φ(t)), t uniform on [0, 1].
@@ -379,7 +379,7 @@ def train_bend(
     Raises:
         JobError: the loss becomes infinite or NaN, or has no gradient.
     """
-    plan, place = training or Training(), torch.device(device)
+    plan, place = training or BendTraining(), torch.device(device)
 
     def carry_out(asked: StepsOfBend) -> Stepped:
         if stop():
@@ -387,7 +387,7 @@ def train_bend(
         return take_steps(model, samples, observe, asked, (first, second), asked.reached, place)
 
     found = _trained(
-        first, second, kind, plan, steps_per_epoch(samples, plan), carry_out, Along(on_epoch=on_epoch), start
+        first, second, kind, plan, steps_per_epoch(samples, plan), carry_out, EpochHooks(on_epoch=on_epoch), start
     )
     return replace(found, bend=_with_second_names(model, found.bend))
 
@@ -400,39 +400,39 @@ def _with_second_names(model: nn.Module, bend: State) -> State:
 
 
 def train_by(
-    calculator: Calculator, setting: Setting, samples: Samples, first: State, second: State, kind: Curve,
-    training: Training, along: Along,
+    executor: Executor, setting: EvaluationSetting, samples: Samples, first: State, second: State, kind: Curve,
+    training: BendTraining, along: EpochHooks,
 ) -> Bend:  # fmt: skip
-    """The same bend, its steps carried out by whoever answers for a calculator: `STRETCH` of them are a question.
+    """The same bend, its steps carried out by whoever answers for an executor: `STRETCH` of them are a question.
 
     Each step needs the bend that the one before has left, and batch normalisation the whole of its batch: so one
     process takes the steps of a stretch, and further ones would have nothing to do. Any of them gives the same bits.
 
     Args:
         setting: its plan says with which arithmetic.
-        samples: those of the calculator.
+        samples: those of the executor.
 
     Raises:
         JobError: as `train_bend`.
         Interrupted: what `along` was given is where to go on from.
     """
-    ends = calculator.share((dict(first), dict(second)))
+    ends = executor.share((dict(first), dict(second)))
 
     def carry_out(asked: StepsOfBend) -> Stepped:
-        (answer,) = calculator.ask(setting, [asked.about(ends, calculator.share(asked.reached))])
+        (answer,) = executor.ask(setting, [asked.about(ends, executor.share(asked.reached))])
         return answer
 
     return _trained(first, second, kind, training, steps_per_epoch(samples, training), carry_out, along)
 
 
 def _trained(
-    first: State, second: State, kind: Curve, training: Training, steps: int,
-    carry_out: Callable[[StepsOfBend], Stepped], along: Along, start: State | None = None,
+    first: State, second: State, kind: Curve, training: BendTraining, steps: int,
+    carry_out: Callable[[StepsOfBend], Stepped], along: EpochHooks, start: State | None = None,
 ) -> Bend:  # fmt: skip
     progress = along.known
     if progress is None:
         middle = {name: _mixed([first[name], second[name]], [0.5, 0.5]) for name in first}
-        progress = Progress(Reached(dict(start or middle)))
+        progress = BendProgress(Reached(dict(start or middle)))
     for epoch in range(len(progress.losses), training.epochs):
         reached, losses = progress.reached, list[float]()
         for begin in range(0, steps, STRETCH):
@@ -444,7 +444,7 @@ def _trained(
                 f"learning_rate: the loss on the curve is not finite in epoch {epoch + 1}; take one below "
                 f"{training.learning_rate:g}"
             )
-        progress = Progress(reached, (*progress.losses, loss))
+        progress = BendProgress(reached, (*progress.losses, loss))
         along.keep(progress)
         along.on_epoch(epoch + 1, loss)
     return Bend(kind, first, second, progress.reached.bend, progress.losses)

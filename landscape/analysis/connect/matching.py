@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.core.errors import JobError, LandscapeError, shown
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.evaluation.model_state import private_copy
 from landscape.model.parameters import State, dot
 
@@ -46,14 +46,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Layout:
+class AxisLayout:
     """The pieces of an axis; entries that are in none stay where they are."""
 
     pieces: tuple[Piece, ...] = ()
 
-    def spread(self, entries: int) -> Layout:
+    def spread(self, entries: int) -> AxisLayout:
         """The layout of what each unit turns into so many entries, one after another, as `Flatten` does."""
-        return Layout(
+        return AxisLayout(
             tuple(
                 Piece(
                     piece.permutation,
@@ -63,25 +63,25 @@ class Layout:
             )
         )
 
-    def shifted(self, offset: int) -> Layout:
+    def shifted(self, offset: int) -> AxisLayout:
         """The same pieces so many entries further on."""
-        return Layout(tuple(Piece(piece.permutation, piece.places + offset) for piece in self.pieces))
+        return AxisLayout(tuple(Piece(piece.permutation, piece.places + offset) for piece in self.pieces))
 
 
-def units(name: str, count: int, offset: int = 0) -> Layout:
+def units(name: str, count: int, offset: int = 0) -> AxisLayout:
     """The layout of an axis with an entry per unit."""
-    return Layout((Piece(name, np.arange(offset, offset + count)[:, None]),))
+    return AxisLayout((Piece(name, np.arange(offset, offset + count)[:, None]),))
 
 
 @dataclass
-class Table:
+class AxisTable:
     """The layout of every axis of the tensors that permutations act on.
 
     Attributes:
         axes: by the names of the tensors, a layout per axis.
     """
 
-    axes: dict[str, tuple[Layout, ...]] = field(default_factory=dict)
+    axes: dict[str, tuple[AxisLayout, ...]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -99,22 +99,24 @@ class Table:
                     if piece.permutation == name:
                         yield tensor, axis, piece.places
 
-    def add(self, name: str, module: nn.Module, inputs: Layout, outputs: Layout) -> None:
+    def add(self, name: str, module: nn.Module, inputs: AxisLayout, outputs: AxisLayout) -> None:
         """The tensors of a linear, convolutional or normalisation layer between these layouts."""
         prefix = f"{name}." if name else ""
         own = {key: tensor for key, tensor in module.state_dict().items() if tensor.dim()}
         for key, tensor in own.items():
-            self.axes[f"{prefix}{key}"] = (outputs, inputs, *[Layout()] * (tensor.dim() - 2))[: tensor.dim()]
+            self.axes[f"{prefix}{key}"] = (outputs, inputs, *[AxisLayout()] * (tensor.dim() - 2))[: tensor.dim()]
 
 
-def apply(table: Table, permutations: Mapping[str, Index], state: State, but: tuple[str, int] | None = None) -> State:
+def apply(
+    table: AxisTable, permutations: Mapping[str, Index], state: State, but: tuple[str, int] | None = None
+) -> State:
     """The weights with their units in another order: unit j of the result is unit p[j] of the network.
 
     Args:
         permutations: p by name.
         but: a tensor and one axis of it that stays as it is.
 
-    >>> table = Table({"w": (units("P", 2), Layout())})
+    >>> table = AxisTable({"w": (units("P", 2), AxisLayout())})
     >>> apply(table, {"P": np.array([1, 0])}, {"w": torch.tensor([[1, 2], [3, 4]])})["w"].tolist()
     [[3, 4], [1, 2]]
     """
@@ -127,7 +129,7 @@ def apply(table: Table, permutations: Mapping[str, Index], state: State, but: tu
     return moved
 
 
-def moved_axis(tensor: Tensor, axis: int, layout: Layout, permutations: Mapping[str, Index]) -> Tensor:
+def moved_axis(tensor: Tensor, axis: int, layout: AxisLayout, permutations: Mapping[str, Index]) -> Tensor:
     """A tensor with the entries of one axis in the order of the permutations."""
     if not layout.pieces:
         return tensor
@@ -137,7 +139,7 @@ def moved_axis(tensor: Tensor, axis: int, layout: Layout, permutations: Mapping[
     return tensor.index_select(axis, torch.from_numpy(order))
 
 
-def named_table(given: Mapping[str, Sequence[str | None]], state: State) -> Table:
+def named_table(given: Mapping[str, Sequence[str | None]], state: State) -> AxisTable:
     """The table of a user's own network: for each tensor the name of the permutation on each axis, or None.
 
     An axis that is a whole number of times as long as the shortest one of the same name has that many entries per
@@ -151,7 +153,7 @@ def named_table(given: Mapping[str, Sequence[str | None]], state: State) -> Tabl
         if tensor not in state or len(names) != state[tensor].dim():
             has = "has no such tensor" if tensor not in state else f"has {state[tensor].dim()} axes there"
             raise JobError(
-                f"table: must name the permutation of every axis of a tensor; for {shown(tensor)} the model {has}"
+                f"table: must name the permutation of every axis of a tensor; for {quoted(tensor)} the model {has}"
             )
         for name, length in zip(names, state[tensor].shape, strict=True):
             if name is not None:
@@ -162,15 +164,15 @@ def named_table(given: Mapping[str, Sequence[str | None]], state: State) -> Tabl
         for name, length in zip(names, state[tensor].shape, strict=True):
             if name is not None and length % lengths[name]:
                 raise JobError(
-                    f"table: {shown(tensor)} has {length} entries of {shown(name)}, which has {lengths[name]} units "
+                    f"table: {quoted(tensor)} has {length} entries of {quoted(name)}, which has {lengths[name]} units "
                     "elsewhere; give units that belong together one name"
                 )
-            layouts.append(Layout() if name is None else units(name, lengths[name]).spread(length // lengths[name]))
+            layouts.append(AxisLayout() if name is None else units(name, lengths[name]).spread(length // lengths[name]))
         axes[tensor] = tuple(layouts)
-    return Table(axes)
+    return AxisTable(axes)
 
 
-def table_of(model: nn.Module) -> Table:
+def table_of(model: nn.Module) -> AxisTable:
     """The table of a recipe's network, or of an `nn.Sequential` of layers one after another.
 
     Raises:
@@ -199,29 +201,29 @@ def _leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, module) for name, module in model.named_modules() if not list(module.children()))
 
 
-def _of_chain(layers: Sequence[tuple[str, nn.Module]]) -> Table:
+def _of_chain(layers: Sequence[tuple[str, nn.Module]]) -> AxisTable:
     """Layers one after another: a permutation of the outputs of each but the last that has weights."""
-    table, inputs, before = Table(), Layout(), 0
+    table, inputs, before = AxisTable(), AxisLayout(), 0
     weighted = [name for name, module in layers if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d))]
     for name, module in layers:
         if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
             taken, made, fits = _inputs_and_outputs(module, before)
             if before and not fits:
                 raise JobError(
-                    f"table: cannot be read off layer {shown(name)}, whose inputs are not those before it; give one"
+                    f"table: cannot be read off layer {quoted(name)}, whose inputs are not those before it; give one"
                 )
-            outputs = Layout() if name == weighted[-1] else units(name, made)
+            outputs = AxisLayout() if name == weighted[-1] else units(name, made)
             table.add(name, module, inputs.spread(taken // before) if before else inputs, outputs)
             inputs, before = outputs, made
         elif isinstance(module, _NormBase):
             if module.num_features != before:
                 raise JobError(
-                    f"table: cannot be read off layer {shown(name)}, which normalises other than the units before it; "
+                    f"table: cannot be read off layer {quoted(name)}, which normalises other than the units before it; "
                     "give one"
                 )
-            table.add(name, module, Layout(), inputs)
+            table.add(name, module, AxisLayout(), inputs)
         elif not isinstance(module, ELEMENTWISE):
-            raise JobError(f"table: cannot be read off a {type(module).__name__}, layer {shown(name)}; give one")
+            raise JobError(f"table: cannot be read off a {type(module).__name__}, layer {quoted(name)}; give one")
     return table
 
 
@@ -232,16 +234,16 @@ def _inputs_and_outputs(module: nn.Linear | nn.Conv1d | nn.Conv2d, before: int) 
     return module.in_channels, module.out_channels, module.in_channels == before and module.groups == 1
 
 
-def _of_resnet(model: ResNet) -> Table:
+def _of_resnet(model: ResNet) -> AxisTable:
     """A residual network with shortcuts of option A, which have no weights: a stage adds to the channels before it.
 
     All blocks of a stage share the order of its channels. The padded shortcut puts the channels of the stage before it
     in the middle; so only the others of a stage have a permutation of their own.
     """
-    table, channels = Table(), model.conv1.out_channels
+    table, channels = AxisTable(), model.conv1.out_channels
     stage = units("stage1", channels)
-    table.add("conv1", model.conv1, Layout(), stage)
-    table.add("bn1", model.bn1, Layout(), stage)
+    table.add("conv1", model.conv1, AxisLayout(), stage)
+    table.add("bn1", model.bn1, AxisLayout(), stage)
     for number in (1, 2, 3):
         blocks: list[Block] = list(getattr(model, f"layer{number}"))
         for k, block in enumerate(blocks):
@@ -249,14 +251,14 @@ def _of_resnet(model: ResNet) -> Table:
             if block.added:
                 margin = block.added // 2
                 outer = np.r_[0:margin, margin + channels : channels + block.added][:, None]
-                stage = Layout((Piece(f"stage{number}", outer), *inputs.shifted(margin).pieces))
+                stage = AxisLayout((Piece(f"stage{number}", outer), *inputs.shifted(margin).pieces))
                 channels += block.added
             inner = units(f"{name}.conv1", block.conv1.out_channels)
             table.add(f"{name}.conv1", block.conv1, inputs, inner)
-            table.add(f"{name}.bn1", block.bn1, Layout(), inner)
+            table.add(f"{name}.bn1", block.bn1, AxisLayout(), inner)
             table.add(f"{name}.conv2", block.conv2, inner, stage)
-            table.add(f"{name}.bn2", block.bn2, Layout(), stage)
-    table.add("linear", model.linear, stage, Layout())
+            table.add(f"{name}.bn2", block.bn2, AxisLayout(), stage)
+    table.add("linear", model.linear, stage, AxisLayout())
     return table
 
 
@@ -311,7 +313,7 @@ def match_weights(
     return found
 
 
-def find_permutations(table: Table, first: State, second: State, seed: int = 0) -> Matched:
+def find_permutations(table: AxisTable, first: State, second: State, seed: int = 0) -> Matched:
     """The permutations of a table that bring `second` nearest to `first`, layer by layer; see `match_weights`."""
     assign = _assignment()
     one, other = (_float64(table, state) for state in (first, second))
@@ -354,13 +356,15 @@ def refuse_other_outputs(
 
 
 def _gains(
-    table: Table, name: str, permutations: Mapping[str, Index], first: State, second: State
+    table: AxisTable, name: str, permutations: Mapping[str, Index], first: State, second: State
 ) -> NDArray[np.float64]:
     """What it is worth to put unit j of the second network in the place of unit i of the first: [units, units]."""
     gains = np.zeros((table.sizes[name],) * 2)
     for tensor, axis, places in table.uses(name):
         if tensor in first:
-            moved = apply(Table({tensor: table.axes[tensor]}), permutations, {tensor: second[tensor]}, (tensor, axis))
+            moved = apply(
+                AxisTable({tensor: table.axes[tensor]}), permutations, {tensor: second[tensor]}, (tensor, axis)
+            )
             rows = [_rows(each, axis, places) for each in (first[tensor], moved[tensor])]
             gains += rows[0] @ rows[1].T
     return gains
@@ -372,7 +376,7 @@ def _rows(tensor: Tensor, axis: int, places: Index) -> NDArray[np.float64]:
     return entries.reshape(len(places), -1)
 
 
-def _float64(table: Table, state: State) -> dict[str, Tensor]:
+def _float64(table: AxisTable, state: State) -> dict[str, Tensor]:
     """The tensors that are compared: weights, not the statistics of batch normalisation, which are of another kind."""
     statistics = ("running_mean", "running_var")
     return {name: state[name].double() for name in table.axes if name in state and not name.endswith(statistics)}

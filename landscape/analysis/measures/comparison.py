@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.analysis.measures.document import Entry, Measures, Row, finite, read, read_samples
+from landscape.analysis.measures.document import Entry, MeasureRow, Measures, finite, read, read_samples
 from landscape.analysis.measures.lines import Floats
 from landscape.analysis.measures.measure import LOSS, RADIUS
 from landscape.analysis.measures.worst import CURVATURE_NAMES, PROBED
-from landscape.core.errors import JobError, NotFoundError, shown
+from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.core.folders import open_folder
-from landscape.core.statistics import Interval, interval_of, t_quantile
+from landscape.core.statistics import ConfidenceInterval, interval_of, t_quantile
 from landscape.job.directions.file import LEAST_RISE
 from landscape.store.results import open_run
 
@@ -31,7 +31,7 @@ SEED = 0
 TAIL = 0.975
 
 
-def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = REPEATS) -> Interval:
+def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = REPEATS) -> ConfidenceInterval:
     """The weighted mean of a table [lines, samples] over both, its percentiles when both are drawn anew.
 
     m = Σₖᵢ wᵢxₖᵢ/(KΣwᵢ). Lines and samples are drawn independently, with replacement (Owen 2007, "The pigeonhole
@@ -50,10 +50,10 @@ def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = R
     means = np.concatenate(found)
     low, high = np.quantile(means, [1 - TAIL, TAIL]).tolist()
     mean = float(weighted.sum() / (lines * weights.sum()))
-    return Interval(mean, low, high, float(means.std(ddof=1)))
+    return ConfidenceInterval(mean, low, high, float(means.std(ddof=1)))
 
 
-def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = SEED) -> Interval:
+def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = SEED) -> ConfidenceInterval:
     """The difference of the means of two tables over the same samples, the lines of each drawn by themselves."""
     samples = first.shape[1]
     generator = np.random.default_rng(seed)
@@ -71,24 +71,24 @@ def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = S
     differences = np.concatenate(found)
     low, high = np.quantile(differences, [1 - TAIL, TAIL]).tolist()
     mean = float(((other.mean(0) - first.mean(0)) * weights).sum() / weights.sum())
-    return Interval(mean, low, high, float(differences.std(ddof=1)))
+    return ConfidenceInterval(mean, low, high, float(differences.std(ddof=1)))
 
 
-def of_errors(difference: float, first: float, other: float, freedom: tuple[int, int]) -> Interval:
+def of_errors(difference: float, first: float, other: float, scope: tuple[int, int]) -> ConfidenceInterval:
     """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, taken to be independent.
 
     Args:
-        freedom: degrees of freedom of each; the whole has those of Welch and Satterthwaite, rounded down.
+        scope: degrees of scope of each; the whole has those of Welch and Satterthwaite, rounded down.
     """
     stderr = math.hypot(first, other)
     if stderr == 0:
-        return Interval(difference, difference, difference, 0.0)
-    shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), freedom, strict=True)]
+        return ConfidenceInterval(difference, difference, difference, 0.0)
+    shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), scope, strict=True)]
     quantile = t_quantile(TAIL, max(1, math.floor(1 / sum(shares) + 1e-9)))
-    return Interval(difference, difference - quantile * stderr, difference + quantile * stderr, stderr)
+    return ConfidenceInterval(difference, difference - quantile * stderr, difference + quantile * stderr, stderr)
 
 
-def welch(first: Sequence[float], other: Sequence[float]) -> Interval:
+def welch(first: Sequence[float], other: Sequence[float]) -> ConfidenceInterval:
     """mean(other) − mean(first) by Welch's t, for draws of different spread (Welch 1947).
 
     >>> found = welch([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
@@ -122,7 +122,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Target:
+class ComparisonTarget:
     """The measures of one set of weights.
 
     Attributes:
@@ -140,7 +140,7 @@ class Target:
         return f"{self.run} {self.entry.label}"
 
 
-def targets_of(text: str) -> list[Target]:
+def targets_of(text: str) -> list[ComparisonTarget]:
     """The measures that `RUN`, `RUN:ORIGIN` or several of them, separated by commas, name.
 
     Raises:
@@ -151,7 +151,7 @@ def targets_of(text: str) -> list[Target]:
     return [_target(part.strip()) for part in ([text] if whole else text.split(","))]
 
 
-def _target(text: str) -> Target:
+def _target(text: str) -> ComparisonTarget:
     run, origin = text, ""
     if not open_folder(text).exists() and ":" in text:
         run, _, origin = text.rpartition(":")
@@ -160,9 +160,9 @@ def _target(text: str) -> Target:
     path = open_run(run).path
     measures = read(path)
     if measures is None or not measures.entries:
-        raise NotFoundError(f"run {shown(run)} holds no measures; make them by landscape measure {run}")
+        raise NotFoundError(f"run {quoted(run)} holds no measures; make them by landscape measure {run}")
     entry = _entry(run, measures, origin)
-    return Target(run, entry, measures.settings, read_samples(path, entry))
+    return ComparisonTarget(run, entry, measures.settings, read_samples(path, entry))
 
 
 def _entry(run: str, measures: Measures, origin: str) -> Entry:
@@ -178,11 +178,11 @@ def _entry(run: str, measures: Measures, origin: str) -> Entry:
         return known
     if origin in entries:
         return entries[origin]
-    asked = f"{shown(origin)} was not measured" if origin else "several weights were measured, and none is the last"
-    raise JobError(f"compare: of run {shown(run)} {asked}; name one of {', '.join(entries)}, as {run}:ORIGIN")
+    asked = f"{quoted(origin)} was not measured" if origin else "several weights were measured, and none is the last"
+    raise JobError(f"compare: of run {quoted(run)} {asked}; name one of {', '.join(entries)}, as {run}:ORIGIN")
 
 
-def refuse_incomparable(targets: Sequence[Target]) -> None:
+def refuse_incomparable(targets: Sequence[ComparisonTarget]) -> None:
     """Refuse measures that are not of the same samples, lines and arithmetic.
 
     Raises:
@@ -199,15 +199,15 @@ def refuse_incomparable(targets: Sequence[Target]) -> None:
         if differing:
             parts = "; ".join(_target_difference(name, names[name], first, other) for name in differing)
             raise JobError(
-                f"compare: {shown(first.label)} and {shown(other.label)} are not comparable: {parts}; measure both "
+                f"compare: {quoted(first.label)} and {quoted(other.label)} are not comparable: {parts}; measure both "
                 "with the same settings"
             )
 
 
-def _target_difference(name: str, title: str, first: Target, other: Target) -> str:
+def _target_difference(name: str, title: str, first: ComparisonTarget, other: ComparisonTarget) -> str:
     if name == "samples":
         return f"{title} are different ones"
-    return f"{title} {shown(first.settings.get(name))} and {shown(other.settings.get(name))}"
+    return f"{title} {quoted(first.settings.get(name))} and {quoted(other.settings.get(name))}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Comparison:
         return {**vars(self), "rows": rows, "lacking": [vars(each) for each in self.lacking]}
 
 
-def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
+def compare(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> Comparison:
     """The differences of two sets of weights, or of at least three runs of each of two ways of training.
 
     Of measures that all have; single layers are not compared.
@@ -322,26 +322,26 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
     return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho, lacking)
 
 
-def _refuse_one_training(targets: Sequence[Target]) -> None:
+def _refuse_one_training(targets: Sequence[ComparisonTarget]) -> None:
     """Refuse weights that are counted twice, or come from one training: their spread is not that of trainings.
 
     Raises:
         JobError: some are.
     """
-    weights: dict[str, Target] = {}
-    runs: dict[str, Target] = {}
+    weights: dict[str, ComparisonTarget] = {}
+    runs: dict[str, ComparisonTarget] = {}
     for target in targets:
         same = weights.setdefault(target.entry.weights, target)
         if target.entry.number is not None and same is target:
             same = runs.setdefault(target.run, target)
         if same is not target:
             raise JobError(
-                f"compare: each run must be another training, but {shown(same.label)} and {shown(target.label)} are "
+                f"compare: each run must be another training, but {quoted(same.label)} and {quoted(target.label)} are "
                 "not; name each once, by its last snapshot"
             )
 
 
-def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, Difference]:
+def _over_runs(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> dict[str, Difference]:
     found = {}
     for name in _shared_names([*first, *second]):
         sides = [[target.entry.rows[name].value for target in side] for side in (first, second)]
@@ -359,7 +359,7 @@ def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, D
     return found
 
 
-def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
+def _of_two(one: ComparisonTarget, other: ComparisonTarget, paired: bool) -> dict[str, Difference]:
     found = {}
     for name in _shared_names([one, other]):
         rows = one.entry.rows[name], other.entry.rows[name]
@@ -373,16 +373,16 @@ def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
     return found
 
 
-def _bounds(row: Row) -> dict[str, float]:
+def _bounds(row: MeasureRow) -> dict[str, float]:
     return {name: bound for name, bound in (("above", row.above), ("below", row.below)) if bound is not None}
 
 
-def _shared_names(targets: Sequence[Target]) -> list[str]:
+def _shared_names(targets: Sequence[ComparisonTarget]) -> list[str]:
     first, *others = targets
     return [name for name in first.entry.rows if all(name in target.entry.rows for target in others)]
 
 
-def _lacking(targets: Sequence[Target]) -> tuple[Lacking, ...]:
+def _lacking(targets: Sequence[ComparisonTarget]) -> tuple[Lacking, ...]:
     known = dict.fromkeys(name for target in targets for name in target.entry.rows)
     found = []
     for target in targets:
@@ -394,7 +394,7 @@ def _lacking(targets: Sequence[Target]) -> tuple[Lacking, ...]:
     return tuple(found)
 
 
-def _difference(first: float | None, second: float | None, interval: Interval | None, how: str) -> Difference:
+def _difference(first: float | None, second: float | None, interval: ConfidenceInterval | None, how: str) -> Difference:
     if first is None or second is None:
         return Difference(first, second, None, None, None, "one of them has no value")
     low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
@@ -402,8 +402,8 @@ def _difference(first: float | None, second: float | None, interval: Interval | 
 
 
 def _interval(
-    name: str, rows: tuple[Row, Row], one: Target, other: Target, paired: bool
-) -> tuple[Interval | None, str]:
+    name: str, rows: tuple[MeasureRow, MeasureRow], one: ComparisonTarget, other: ComparisonTarget, paired: bool
+) -> tuple[ConfidenceInterval | None, str]:
     """The interval of one measure's difference, and what it is over."""
     if name == RADIUS:
         if rises := _other_rises([one], [other]):
@@ -422,7 +422,9 @@ def _interval(
     return _of_estimates(*rows)
 
 
-def _of_rises(number: int, one: Target, other: Target, paired: bool) -> tuple[Interval | None, str]:
+def _of_rises(
+    number: int, one: ComparisonTarget, other: ComparisonTarget, paired: bool
+) -> tuple[ConfidenceInterval | None, str]:
     if "rises" not in one.samples or "rises" not in other.samples:  # as of a loss of several terms
         sides = [[values[number] for values in target.entry.means] for target in (one, other)]
         return _of_lines(sides[0], sides[1], paired)
@@ -436,7 +438,7 @@ def _of_rises(number: int, one: Target, other: Target, paired: bool) -> tuple[In
 
 def _of_lines(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
-) -> tuple[Interval | None, str]:
+) -> tuple[ConfidenceInterval | None, str]:
     """From a value of each line; those that have one are no fair choice of them all."""
     known = [[value for value in side if value is not None] for side in (first, second)]
     if known != [first, second] or min(map(len, known)) < 2:
@@ -447,7 +449,7 @@ def _of_lines(
     return welch(*known), "over lines, unpaired"
 
 
-def _other_rises(first: Sequence[Target], second: Sequence[Target]) -> str:
+def _other_rises(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> str:
     """To which rises the radii of both sides were measured, where these are not the same; else empty."""
     losses = [
         [target.entry.rows[LOSS].value for target in side if LOSS in target.entry.rows] for side in (first, second)
@@ -465,7 +467,7 @@ def _span(numbers: Sequence[float]) -> str:
 
 def _of_radii(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
-) -> tuple[Interval | None, str]:
+) -> tuple[ConfidenceInterval | None, str]:
     """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
     logarithms = [[None if each is None else math.log(each) for each in side] for side in (first, second)]
     ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
@@ -473,21 +475,21 @@ def _of_radii(
         return None, how
     mean = math.exp(math.fsum(each for each in logarithms[0] if each is not None) / len(first))
     middle, low, high = (mean * math.expm1(each) for each in (ratio.mean, ratio.low, ratio.high))
-    return Interval(middle, low, high, math.nan), how
+    return ConfidenceInterval(middle, low, high, math.nan), how
 
 
-def _of_estimates(first: Row, second: Row) -> tuple[Interval | None, str]:
+def _of_estimates(first: MeasureRow, second: MeasureRow) -> tuple[ConfidenceInterval | None, str]:
     """From the errors of both by themselves: over the same samples it is too wide rather than too narrow."""
     errors = _error(first), _error(second)
     if first.value is None or second.value is None or errors[0] is None or errors[1] is None:
         return None, "it has no error"
-    freedom = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
+    scope = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
     return of_errors(
-        second.value - first.value, errors[0], errors[1], (freedom[0], freedom[1])
+        second.value - first.value, errors[0], errors[1], (scope[0], scope[1])
     ), "from the error of each, unpaired"
 
 
-def _error(row: Row) -> float | None:
+def _error(row: MeasureRow) -> float | None:
     """The standard error over samples and over draws together; None where neither is known."""
     parts = [] if row.stderr is None else [row.stderr]
     if row.low is not None and row.high is not None and row.draws is not None:
@@ -495,5 +497,5 @@ def _error(row: Row) -> float | None:
     return math.hypot(*parts) if parts else None
 
 
-def _weights(target: Target) -> Floats:
+def _weights(target: ComparisonTarget) -> Floats:
     return np.asarray(target.samples["weights"], np.float64)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import LandscapeError, shown
+from landscape.core.errors import LandscapeError, quoted
 from landscape.core.folders import open_folder
-from landscape.core.statistics import Interval
+from landscape.core.statistics import ConfidenceInterval
 from landscape.core.validation import is_number
 from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, RADIUS_IS_OLD, read_measures, refusing_disk_errors
 from landscape.model.run_files import write_measures as write_file
@@ -27,7 +27,7 @@ NUMBERS = ("value", "stderr", "low", "high", "above", "below")
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasureRow:
     """A measure of one set of weights.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row:
         return {"value": self.value} | {name: value for name, value in known.items() if value not in (None, "")}
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Row:
+    def parse(cls, document: Mapping[str, Any]) -> MeasureRow:
         """The inverse; what has another type is taken for absent."""
         numbers = {name: finite(document.get(name)) for name in NUMBERS}
         draws = document.get("draws")
@@ -67,14 +67,14 @@ class Row:
 
 
 def row_of(
-    value: float, stderr: float | None = None, interval: Interval | None = None, draws: int | None = None,
+    value: float, stderr: float | None = None, interval: ConfidenceInterval | None = None, draws: int | None = None,
     note: str = "", *, missing: str = "the loss is not finite there",
-) -> Row:  # fmt: skip
+) -> MeasureRow:  # fmt: skip
     """The row of a number; where that is not finite, with the reason `missing` in place of it."""
     if not math.isfinite(value):
-        return Row(None, note="; ".join(filter(None, (missing, note))))
+        return MeasureRow(None, note="; ".join(filter(None, (missing, note))))
     low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
-    return Row(value, finite(stderr), low, high, None if low is None else draws, note)
+    return MeasureRow(value, finite(stderr), low, high, None if low is None else draws, note)
 
 
 def finite(value: Any) -> float | None:
@@ -106,10 +106,10 @@ class Entry:
 
     label: str
     weights: str
-    rows: dict[str, Row]
+    rows: dict[str, MeasureRow]
     number: int | None = None
     unit: str = ""
-    layers: dict[str, dict[str, Row]] = field(default_factory=dict)
+    layers: dict[str, dict[str, MeasureRow]] = field(default_factory=dict)
     radii: list[float | None] = field(default_factory=list)
     means: list[list[float | None]] = field(default_factory=list)
     file: str = ""
@@ -146,8 +146,8 @@ class Entry:
         )  # fmt: skip
 
 
-def _rows(document: Mapping[str, Any]) -> dict[str, Row]:
-    return {name: Row.parse(row) for name, row in document.items()}
+def _rows(document: Mapping[str, Any]) -> dict[str, MeasureRow]:
+    return {name: MeasureRow.parse(row) for name, row in document.items()}
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def read(run: str) -> Measures | None:
         entries = {label: Entry.parse(label, document) for label, document in found["origins"].items()}
         return Measures(dict(found["settings"]), entries, other)
     except (TypeError, ValueError, KeyError, AttributeError):
-        place = shown(open_folder(run).place(MEASURES_FILE))
+        place = quoted(open_folder(run).place(MEASURES_FILE))
         raise LandscapeError(f"{place} is damaged, or of a later version; delete it, and measure again") from None
 
 
@@ -266,5 +266,5 @@ def read_samples(run: str, entry: Entry) -> dict[str, NDArray[Any]]:
             return {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, zipfile.BadZipFile):
         raise LandscapeError(
-            f"{shown(folder.place(entry.file))} is missing or damaged; delete {MEASURES_FILE}, and measure again"
+            f"{quoted(folder.place(entry.file))} is missing or damaged; delete {MEASURES_FILE}, and measure again"
         ) from None

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.analysis.measures.document import Row, row_of
-from landscape.compute.executor import AtPoints, Calculator, Setting
+from landscape.analysis.measures.document import MeasureRow, row_of
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
 from landscape.core.plan import Plan
 from landscape.core.statistics import interval_of
 from landscape.evaluation.reduction import terms_of
@@ -34,7 +34,7 @@ AXES_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Base:
+class LineOrigin:
     """What lines go through: weights, how they are evaluated, and who evaluates.
 
     Attributes:
@@ -43,17 +43,17 @@ class Base:
         terms: what the loss is the sum of, each with its factor; None where every sample has a loss of its own.
     """
 
-    calculator: Calculator
+    executor: Executor
     plan: Plan
     origin: State
     numbers: int
     terms: Mapping[str, float] | None = None
 
     @classmethod
-    def of(cls, calculator: Calculator, plan: Plan, origin: State, problem: Problem) -> Base:
+    def of(cls, executor: Executor, plan: Plan, origin: State, problem: Problem) -> LineOrigin:
         """At some weights of a problem."""
         numbers = sum(tensor.numel() for tensor in origin.values())
-        return cls(calculator, plan, origin, numbers, terms_of(problem.observe))
+        return cls(executor, plan, origin, numbers, terms_of(problem.observe))
 
     def along(self, draws: Sequence[Draw], coordinates: Sequence[Sequence[float]]) -> list[Values]:
         """The values at θ₀ + c·d for each direction d and each of its coordinates c.
@@ -70,15 +70,15 @@ class Base:
                 points = np.zeros((len(coordinates[start + axis]), axes))
                 points[:, axis] = coordinates[start + axis]
                 questions.append(AtPoints(points, keep=True))
-            found += self.calculator.ask(setting, questions)
+            found += self.executor.ask(setting, questions)
         return found
 
-    def _settings(self, draws: Sequence[Draw]) -> Iterator[tuple[int, Setting]]:
+    def _settings(self, draws: Sequence[Draw]) -> Iterator[tuple[int, EvaluationSetting]]:
         """Settings of some of the directions each, with the number of the first."""
         together = max(1, min(MOST_AXES, AXES_BYTES // (4 * self.numbers)))
         for start in range(0, len(draws), together):
             axes = tuple(DirectionTensors(draw()) for draw in draws[start : start + together])
-            yield start, Setting(self.origin, axes, self.plan)
+            yield start, EvaluationSetting(self.origin, axes, self.plan)
 
 
 def mean_of(values: Values) -> Floats:
@@ -137,14 +137,14 @@ class Rises:
     weights: Floats | None
     errors: Floats | None = None
 
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, MeasureRow]:
         """Per distance the mean over lines, its t-interval over lines, and its standard error over samples."""
         return {f"rise {distance:g}": self._row(number) for number, distance in enumerate(self.distances)}
 
-    def _row(self, number: int) -> Row:
+    def _row(self, number: int) -> MeasureRow:
         values = self.means[:, number]
         if not np.isfinite(values).all():
-            return Row(None, note=f"the loss is not finite on {int((~np.isfinite(values)).sum())} of the lines")
+            return MeasureRow(None, note=f"the loss is not finite on {int((~np.isfinite(values)).sum())} of the lines")
         stderr = None
         if self.samples is not None and self.weights is not None:
             stderr = stderr_over(self.samples[:, number].astype(np.float64).mean(0), self.weights)
@@ -192,7 +192,7 @@ def _both_sides(values: Floats, count: int) -> Floats:
     return np.asarray(0.5 * (before + after) - at, np.float64)
 
 
-def radii_of(base: Base, draws: Sequence[Draw], lines: Sequence[Values]) -> tuple[float, list[Ends]]:
+def radii_of(base: LineOrigin, draws: Sequence[Draw], lines: Sequence[Values]) -> tuple[float, list[Ends]]:
     """The rise that the radius is measured to, and between which ends the radius of each line lies: equal if known.
 
     The radius of a line is the geometric mean of those of its two sides. Between two points the rise is taken to be
@@ -212,7 +212,7 @@ def radii_of(base: Base, draws: Sequence[Draw], lines: Sequence[Values]) -> tupl
 
 
 def _go_on(
-    base: Base, draws: Sequence[Draw], sides: list[list[tuple[float, float]]], distance: float, loss: float,
+    base: LineOrigin, draws: Sequence[Draw], sides: list[list[tuple[float, float]]], distance: float, loss: float,
     is_short: Callable[[list[tuple[float, float]]], bool],
 ) -> None:  # fmt: skip
     """One point more on each side that is too short."""
@@ -252,20 +252,20 @@ def known_radius(ends: Ends) -> float | None:
     return ends[0] if ends[0] == ends[1] else None
 
 
-def radius_row(radii: Sequence[Ends]) -> Row:
+def radius_row(radii: Sequence[Ends]) -> MeasureRow:
     """The geometric mean over lines, with its t-interval over them; its bounds where only those of some are known."""
     known = [radius for radius in map(known_radius, radii) if radius is not None]
     if len(known) == len(radii):
         found = interval_of([math.log(radius) for radius in known])
         low, high = (None, None) if math.isnan(found.low) else (math.exp(found.low), math.exp(found.high))
-        return Row(math.exp(found.mean), None, low, high, len(radii))
+        return MeasureRow(math.exp(found.mean), None, low, high, len(radii))
     above, below = (_geometric_mean([ends[side] for ends in radii]) for side in (0, 1))
     further = sum(ends[1] == math.inf for ends in radii)
     broken = len(radii) - len(known) - further
     notes = [f"beyond {FURTHER[-1]:g} on {further} of the {len(radii)} lines"] if further else []
     if broken:
         notes.append(f"the loss is not finite before it has risen so far on {broken} of the {len(radii)} lines")
-    return Row(None, note="; ".join(notes), above=above or None, below=below if math.isfinite(below) else None)
+    return MeasureRow(None, note="; ".join(notes), above=above or None, below=below if math.isfinite(below) else None)
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:
@@ -297,13 +297,13 @@ def relative(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[s
     return {name: tensor * origin[name].float().abs() for name, tensor in gaussian(origin, infos, seed).items()}
 
 
-def average_rows(base: Base, infos: Sequence[ParameterInfo], loss: float) -> dict[str, Row]:
+def average_rows(base: LineOrigin, infos: Sequence[ParameterInfo], loss: float) -> dict[str, MeasureRow]:
     """(L ∗ N(0, σ²))(θ), and E L(θ + δ) − L(θ) for δ ~ N(0, σ²I) and N(0, ρ²θ²).
 
     Args:
         loss: L(θ).
     """
-    rows = dict[str, Row]()
+    rows = dict[str, MeasureRow]()
     for name, draw, size in (("average", gaussian, SIGMA), ("adaptive average", relative, ADAPTIVE_RHO)):
         draws: list[Draw] = [partial(draw, base.origin, infos, FIRST_AVERAGE_SEED + k) for k in range(PAIRS)]
         lines = base.along(draws, [(-size, 0.0, size)] * len(draws))
@@ -311,11 +311,11 @@ def average_rows(base: Base, infos: Sequence[ParameterInfo], loss: float) -> dic
         row = rows[f"{name} {size:g}"] = _average(found)
         if draw is gaussian and row.value is not None and row.low is not None and row.high is not None:
             stderr = _stderr_with_loss(lines[0], found)
-            rows[f"low-pass {size:g}"] = Row(loss + row.value, stderr, loss + row.low, loss + row.high, PAIRS)
+            rows[f"low-pass {size:g}"] = MeasureRow(loss + row.value, stderr, loss + row.low, loss + row.high, PAIRS)
     return rows
 
 
-def _average(found: Rises) -> Row:
+def _average(found: Rises) -> MeasureRow:
     """The mean rise over the draws and their opposites."""
     rises = found.means[:, 0]
     interval = interval_of(rises.tolist()) if np.isfinite(rises).all() else None
@@ -340,7 +340,7 @@ def _mean_of_draws(samples: NDArray[np.float32]) -> Floats:
     return np.asarray(samples[:, 0].mean(0, dtype=np.float64))
 
 
-def error_noise_row(base: Base, infos: Sequence[ParameterInfo]) -> Row:
+def error_noise_row(base: LineOrigin, infos: Sequence[ParameterInfo]) -> MeasureRow:
     """1/σ² of the largest σ at which E err(θ + σu) ≤ err(θ) + 0.1, u ~ N(0, diag(θ²)), the same 16 draws at every σ."""
     draws: list[Draw] = [partial(relative, base.origin, infos, FIRST_AVERAGE_SEED + k) for k in range(ERROR_DRAWS)]
 
@@ -356,11 +356,11 @@ def error_noise_row(base: Base, infos: Sequence[ParameterInfo]) -> Row:
             break
         low, high = high, 2 * high
     else:
-        return Row(None, note=f"the error bears noise of {low:g} times each weight", below=1 / low**2)
+        return MeasureRow(None, note=f"the error bears noise of {low:g} times each weight", below=1 / low**2)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
     if low == 0:
-        return Row(None, note=f"the error bears no noise of {high:.3g} times each weight", above=1 / high**2)
+        return MeasureRow(None, note=f"the error bears no noise of {high:.3g} times each weight", above=1 / high**2)
     sigma = (low + high) / 2
     return row_of(1 / sigma**2, note=f"sigma {low:.3g} to {high:.3g}, {ERROR_DRAWS} draws")

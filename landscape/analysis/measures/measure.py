@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.analysis.measures import document
-from landscape.analysis.measures.document import Entry, Measures, Row, finite, row_of
+from landscape.analysis.measures.document import Entry, MeasureRow, Measures, finite, row_of
 from landscape.analysis.measures.lines import (
     ADAPTIVE_RHO,
     COORDINATES,
@@ -22,10 +22,10 @@ from landscape.analysis.measures.lines import (
     FIRST_SEED,
     LINES,
     SIGMA,
-    Base,
     Draw,
     Ends,
     Floats,
+    LineOrigin,
     average_rows,
     draws_of,
     error_noise_row,
@@ -52,13 +52,13 @@ from landscape.analysis.measures.worst import (
     sharpness,
 )
 from landscape.compute.eigenpairs import KeptSteps
-from landscape.compute.executor import Calculator, Calculators, Setting
+from landscape.compute.executor import EvaluationSetting, Executor, Executors
 from landscape.compute.paths import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_fields, recorded_folder
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, shown, stage
+from landscape.core.errors import Interrupted, JobError, quoted, stage
 from landscape.core.folders import locate
 from landscape.core.lock import driver_alive
 from landscape.core.plan import Plan
@@ -74,7 +74,7 @@ from landscape.store.results import writing
 from landscape.store.runs import landscape_names, refuse_unwritable
 
 # ----------------------------------------------------------------------------------------------------
-# All measures of one set of weights, in the order in which they are asked of a calculator.
+# All measures of one set of weights, in the order in which they are asked of an executor.
 
 # Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
 # little.
@@ -83,7 +83,7 @@ LOSS, RADIUS, ERROR_NOISE = "loss", "radius", "1/sigma^2"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExtraMeasures:
     """What is measured beside the usual rows.
 
     Attributes:
@@ -96,7 +96,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Measured:
+class WeightsMeasures:
     """The measures of one set of weights.
 
     Attributes:
@@ -107,8 +107,8 @@ class Measured:
             of the trace; these alone where samples have no loss of their own.
     """
 
-    rows: dict[str, Row]
-    layers: dict[str, dict[str, Row]]
+    rows: dict[str, MeasureRow]
+    layers: dict[str, dict[str, MeasureRow]]
     radii: list[Ends]
     samples: dict[str, NDArray[np.float32]] = field(repr=False)
     means: Floats = field(repr=False)
@@ -127,9 +127,9 @@ def refuse_few_samples(count: int) -> None:
 
 
 def measure(
-    calculator: Calculator, prepared: PreparedJob, plan: Plan, origin: State, label: str, asked: Asked,
+    executor: Executor, prepared: PreparedJob, plan: Plan, origin: State, label: str, asked: ExtraMeasures,
     first: State | None = None, kept: KeptSteps | None = None,
-) -> Measured:  # fmt: skip
+) -> WeightsMeasures:  # fmt: skip
     """The measures of some weights of a job's problem, over its samples.
 
     Args:
@@ -143,8 +143,8 @@ def measure(
     refuse_few_samples(prepared.samples.length)
     infos = describe_parameters(prepared.problem.model)
     refuse_not_finite(origin, infos, f"origin: {label}")
-    base = Base.of(calculator, plan, origin, prepared.problem)
-    slope = Slope(calculator, Setting(origin, (), plan), prepared.problem, prepared.samples)
+    base = LineOrigin.of(executor, plan, origin, prepared.problem)
+    slope = Slope(executor, EvaluationSetting(origin, (), plan), prepared.problem, prepared.samples)
     draws = draws_of(origin, infos)
     _refuse_not_finite_loss(base, draws[0], label)
     stage(f"{label}: worst case")  # first, as it is what may be refused
@@ -162,15 +162,19 @@ def measure(
         stage(f"{label}: average cases")
         rows |= keskar(base, slope).rows | average_rows(base, infos, loss)
         observed = "accuracy" in lines[0].mean
-        rows[ERROR_NOISE] = error_noise_row(base, infos) if observed else Row(None, note="no accuracy is observed")
-    layers = dict[str, dict[str, Row]]()
+        rows[ERROR_NOISE] = (
+            error_noise_row(base, infos) if observed else MeasureRow(None, note="no accuracy is observed")
+        )
+    layers = dict[str, dict[str, MeasureRow]]()
     if asked.layers:
         stage(f"{label}: layers")
         layers = layer_rows(base, infos, first)
-    return Measured(rows, layers, radii, _samples(lines[0], rises.samples, worst.samples | curved.samples), rises.means)
+    return WeightsMeasures(
+        rows, layers, radii, _samples(lines[0], rises.samples, worst.samples | curved.samples), rises.means
+    )
 
 
-def _refuse_not_finite_loss(base: Base, draw: Draw, label: str) -> None:
+def _refuse_not_finite_loss(base: LineOrigin, draw: Draw, label: str) -> None:
     """Refuse weights without a loss: nothing rises from it, and a criterion may still have gradients, such as zeros."""
     (values,) = base.along([draw], [(0.0,)])
     loss = float(mean_of(values)[0])
@@ -181,12 +185,12 @@ def _refuse_not_finite_loss(base: Base, draw: Draw, label: str) -> None:
         )
 
 
-def _loss(line: Values) -> Row:
+def _loss(line: Values) -> MeasureRow:
     place = len(DISTANCES)
     return row_of(float(mean_of(line)[place]), float(line.stderr["loss"][place]))
 
 
-def _noted(row: Row, target: float) -> Row:
+def _noted(row: MeasureRow, target: float) -> MeasureRow:
     text = "; ".join(filter(None, (row.note, f"to a rise of {target:.3g}")))
     return replace(row, note=text)
 
@@ -209,7 +213,7 @@ NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
 
 
 @dataclass(frozen=True)
-class Origin:
+class MeasuredOrigin:
     """A set of weights that is to be measured.
 
     Attributes:
@@ -241,7 +245,7 @@ def job_of_run(run: str, problem: Callback | None = None, folder: Path | None = 
     computed = [store for store in stores if not store.record.is_imported and store.job.landscapes]
     if not computed:
         raise JobError(
-            f"run {shown(run)} has no landscape whose job says how it is evaluated; name the job file instead"
+            f"run {quoted(run)} has no landscape whose job says how it is evaluated; name the job file instead"
         )
     store = computed[0]
     return job_to_measure(recorded_fields(run, store, problem), folder or recorded_folder(store))
@@ -266,13 +270,13 @@ def job_to_measure(fields: Mapping[str, Any], folder: Path, origin: int | str | 
     return Job(**given, landscapes=[{key: value for key, value in spec.items() if value is not None}]).in_folder(folder)
 
 
-def at_origin(job: Job, origin: Origin) -> Job:
+def at_origin(job: Job, origin: MeasuredOrigin) -> Job:
     """The same job around some weights, so that nothing of weights that nobody asked for is read."""
     fields = {name: getattr(job, name) for name in job.model_fields_set}
     return job_to_measure(fields, job.folder, origin.reference)
 
 
-def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[Origin]:
+def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[MeasuredOrigin]:
     """The weights that `last,epoch-1,FILE` names; default: the last snapshot, else those of the callback.
 
     Raises:
@@ -285,7 +289,7 @@ def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[O
     return list({origin.label: origin for origin in found}.values())
 
 
-def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[Origin]:
+def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[MeasuredOrigin]:
     numbers, unit = trajectory.numbers, trajectory.unit
     if word in ("all", "last", "first"):
         if not numbers:
@@ -301,21 +305,21 @@ def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[Origin]:
         chosen = {"all": numbers, "last": numbers[-1:], "first": numbers[:1]}[word]
         return [_snapshot(number, unit) for number in chosen]
     if word == "problem":
-        return [Origin("problem", "problem")]
+        return [MeasuredOrigin("problem", "problem")]
     numbered = NUMBERED.fullmatch(word)
     if numbered and numbered[1] in (None, unit) and int(numbered[2]) in numbers:
         return [_snapshot(int(numbered[2]), unit)]
     if not numbered and Path(locate(word, folder)).is_file():
-        return [Origin(word, word)]
+        return [MeasuredOrigin(word, word)]
     there = f"{unit}s {ranges(numbers)}" if numbers else "no snapshots"
     raise JobError(
-        f"origins: must be last, first, all, problem, {unit}-N or a file of weights, not {shown(word)}; "
+        f"origins: must be last, first, all, problem, {unit}-N or a file of weights, not {quoted(word)}; "
         f"the run has {there}"
     )
 
 
-def _snapshot(number: int, unit: str) -> Origin:
-    return Origin(number, f"{unit} {number}", number, unit)
+def _snapshot(number: int, unit: str) -> MeasuredOrigin:
+    return MeasuredOrigin(number, f"{unit} {number}", number, unit)
 
 
 def settings_of(prepared: PreparedJob) -> dict[str, Any]:
@@ -346,14 +350,14 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
     }
 
 
-def has_all(entry: Entry | None, weights: str, asked: Asked) -> bool:
+def has_all(entry: Entry | None, weights: str, asked: ExtraMeasures) -> bool:
     """Whether an entry of the same settings holds what is asked for."""
     if entry is None or entry.weights != weights or entry.radius_is_old:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 
 
-def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: Origin) -> State | None:
+def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: MeasuredOrigin) -> State | None:
     """The weights of the first snapshot; None where there is none, or where it is the origin itself."""
     if not trajectory.numbers or trajectory.numbers[0] == origin.number:
         return None
@@ -371,7 +375,11 @@ LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
 
 
 def record(
-    job: Job, origins: Sequence[Origin], trajectory: Trajectory, asked: Asked, calculator_of: Calculators
+    job: Job,
+    origins: Sequence[MeasuredOrigin],
+    trajectory: Trajectory,
+    asked: ExtraMeasures,
+    executor_of: Executors,
 ) -> Measures:
     """Measure what is not measured yet, and return all that is known of these weights.
 
@@ -380,7 +388,7 @@ def record(
 
     Args:
         job: as `asking.job_of_run` makes it.
-        calculator_of: has the questions answered that cost about so many evaluations.
+        executor_of: has the questions answered that cost about so many evaluations.
 
     Raises:
         JobError: something cannot be measured; nothing is written of it.
@@ -404,12 +412,12 @@ def record(
         prepared.log_warnings()
         cost = len(left) * _cost(prepared, asked)
         try:
-            with calculator_of(prepared, landscape, cost) as calculator:
+            with executor_of(prepared, landscape, cost) as executor:
                 for origin in left:
-                    _record_one(run, settings, origin, prepared, trajectory, asked, calculator)
+                    _record_one(run, settings, origin, prepared, trajectory, asked, executor)
         except Interrupted:
             raise Interrupted(
-                f"run {shown(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
+                f"run {quoted(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
                 "the steps towards its curvature: the same command goes on"
             ) from None
     known = document.read(run)
@@ -417,13 +425,18 @@ def record(
     return Measures(known.settings, {origin.label: known.entries[origin.label] for origin in origins})
 
 
-def _cost(prepared: PreparedJob, asked: Asked) -> int:
+def _cost(prepared: PreparedJob, asked: ExtraMeasures) -> int:
     layers = len(layers_of(describe_parameters(prepared.problem.model))) if asked.layers else 0
     return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * asked.everything + LAYER_EVALUATIONS * layers
 
 
 def _is_known(
-    run: str, settings: dict[str, object], origin: Origin, prepared: PreparedJob, trajectory: Trajectory, asked: Asked
+    run: str,
+    settings: dict[str, object],
+    origin: MeasuredOrigin,
+    prepared: PreparedJob,
+    trajectory: Trajectory,
+    asked: ExtraMeasures,
 ) -> bool:
     known = document.read(run)
     if known is None or known.settings != settings or origin.label not in known.entries:
@@ -432,22 +445,22 @@ def _is_known(
 
 
 def _record_one(
-    run: str, settings: dict[str, object], origin: Origin, prepared: PreparedJob, trajectory: Trajectory,
-    asked: Asked, calculator: Calculator,
+    run: str, settings: dict[str, object], origin: MeasuredOrigin, prepared: PreparedJob, trajectory: Trajectory,
+    asked: ExtraMeasures, executor: Executor,
 ) -> None:  # fmt: skip
     (landscape,) = prepared.landscapes
     state = origin.state(prepared, trajectory)
     first = first_state(prepared, trajectory, origin) if asked.layers else None
     key = digest({"origin": state_digest(state), "settings": settings, "plan": landscape.plan.record()})
     kept = KeptSteps(run, landscape.name, key, 0)
-    measured = measure(calculator, prepared, landscape.plan, state, origin.label, asked, first, kept)
+    measured = measure(executor, prepared, landscape.plan, state, origin.label, asked, first, kept)
     with writing(run):
         if document.add(run, settings, _entry(origin, state_digest(state), measured), measured.samples):
             log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
         kept.remove()
 
 
-def _entry(origin: Origin, weights: str, measured: Measured) -> Entry:
+def _entry(origin: MeasuredOrigin, weights: str, measured: WeightsMeasures) -> Entry:
     return Entry(
         origin.label, weights, measured.rows, origin.number, origin.unit, measured.layers,
         list(map(known_radius, measured.radii)), _plain(measured.means), bounds=_plain(np.array(measured.radii)),

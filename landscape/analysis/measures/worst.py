@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.analysis.measures.document import Row, row_of
+from landscape.analysis.measures.document import MeasureRow, row_of
 from landscape.analysis.measures.lines import (
-    Base,
     Draw,
     Floats,
+    LineOrigin,
     draws_of,
     mean_of,
     rises_of,
@@ -26,11 +26,11 @@ from landscape.analysis.measures.lines import (
 )
 from landscape.compute.eigen_stores import most_steps, refuse_large_bases
 from landscape.compute.eigenpairs import KeptSteps, kept_lanczos
-from landscape.compute.executor import Calculator, Question, Setting, Shared, Station, TotalsOfBlocks
+from landscape.compute.executor import EvaluationContext, EvaluationSetting, Executor, Shared, TotalsOfBlocks, WorkItem
 from landscape.compute.hessian import (
     PROBES,
     HessianOperator,
-    Layout,
+    ParameterLayout,
     block_count,
     layout_of,
     length,
@@ -48,11 +48,11 @@ from landscape.problem.terms import Problem
 from landscape.surface.record_entries import UNDECIDED, YES, ZERO
 
 # ----------------------------------------------------------------------------------------------------
-# The mean loss and its gradient beside the origin, their blocks computed by a calculator.
+# The mean loss and its gradient beside the origin, their blocks computed by an executor.
 
 
 @dataclass(frozen=True, eq=False)
-class SlopeOfBlocks(Question[tuple[float, Floats]]):
+class SlopeOfBlocks(WorkItem[tuple[float, Floats]]):
     """The part of several blocks in L and ∇L at θ₀ + ε, added in the order of the blocks.
 
     Attributes:
@@ -68,7 +68,7 @@ class SlopeOfBlocks(Question[tuple[float, Floats]]):
         """What messages call it."""
         return f"gradient over the samples of blocks {self.blocks[0]} to {self.blocks[-1]}"
 
-    def answer(self, station: Station) -> tuple[float, Floats]:
+    def answer(self, station: EvaluationContext) -> tuple[float, Floats]:
         """Differentiate once, block by block."""
         derivatives = station.differentiation
         derivatives.use_batches(station.evaluator.batch_size)
@@ -89,14 +89,14 @@ class Slope:
         gradients: how many were computed.
     """
 
-    calculator: Calculator
-    setting: Setting
+    executor: Executor
+    setting: EvaluationSetting
     problem: Problem
     samples: Samples
     gradients: int = 0
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         """Where each parameter lies in a vector.
 
         Raises:
@@ -113,7 +113,7 @@ class Slope:
 
     @cached_property
     def _factors(self) -> Mapping[str, float]:
-        answers = self.calculator.ask(self.setting, [TotalsOfBlocks(each) for each in self._stretches])
+        answers = self.executor.ask(self.setting, [TotalsOfBlocks(each) for each in self._stretches])
         return loss_factors([total for answer in answers for total in answer], self.problem.observe)
 
     def __call__(self, offset: Floats) -> tuple[float, Floats]:
@@ -122,10 +122,10 @@ class Slope:
         Raises:
             JobError: the loss has no gradient; says why.
         """
-        shared, factors = self.calculator.share(offset), self._factors
+        shared, factors = self.executor.share(offset), self._factors
         questions = [SlopeOfBlocks(each, factors, shared) for each in self._stretches]
         value, total = 0.0, np.zeros(self.layout.size)
-        for part, gradient in self.calculator.ask(self.setting, questions):
+        for part, gradient in self.executor.ask(self.setting, questions):
             value, total = value + part, total + gradient
         self.gradients += 1
         return value, total
@@ -138,7 +138,7 @@ SAM_RHO, ASAM_RHO = 0.05, 0.5
 WORST_STEPS = 20
 KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who take as many iterations of L-BFGS-B
 MOMENTUM = 0.75  # Croce and Hein 2020, as in Andriushchenko et al. 2023; so are the first step and when it is halved
-NO_GRADIENT = Row(None, note="the gradient of the loss is not finite there")
+NO_GRADIENT = MeasureRow(None, note="the gradient of the loss is not finite there")
 FIRST_STEP = 2.0  # of the radius
 FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
 
@@ -233,17 +233,17 @@ class Worst:
         samples: float32 [N] by the name of the row.
     """
 
-    rows: dict[str, Row]
+    rows: dict[str, MeasureRow]
     samples: dict[str, Floats]
 
 
-def sharpness(base: Base, slope: Slope) -> Worst:
+def sharpness(base: LineOrigin, slope: Slope) -> Worst:
     """SAM's and ASAM's rises, after one step and after 20, ε found on all samples at once.
 
     SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which no rescaling of the layers that keeps the network changes.
     """
     theta = np.abs(slope.layout.vector(slope.setting.origin))
-    offsets, without, broken = dict[str, Floats](), dict[str, Row](), dict[str, int]()
+    offsets, without, broken = dict[str, Floats](), dict[str, MeasureRow](), dict[str, int]()
     for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
         names = f"{name} 1 step", f"{name} {WORST_STEPS} steps"
         try:
@@ -257,13 +257,13 @@ def sharpness(base: Base, slope: Slope) -> Worst:
     return Worst(at.rows | bounds | without, samples)
 
 
-def _bound(row: Row, broken: int, steps: int) -> Row:
+def _bound(row: MeasureRow, broken: int, steps: int) -> MeasureRow:
     """The row of a worst case on whose way the loss was not finite: the largest rise that was is a bound of it."""
     note = f"the loss is not finite at {broken} of the {steps} steps"
     return replace(row, value=None, stderr=None, note=note, above=row.value)
 
 
-def keskar(base: Base, slope: Slope) -> Worst:
+def keskar(base: LineOrigin, slope: Slope) -> Worst:
     """100·(max L(θ + ε) − L(θ))/(1 + L(θ)) over |εᵢ| ≤ 10⁻³·(|θᵢ| + 1) (Keskar et al. 2017, A = I)."""
     theta = np.abs(slope.layout.vector(slope.setting.origin))
     name = f"keskar {KESKAR_EPSILON:g}"
@@ -280,10 +280,10 @@ def keskar(base: Base, slope: Slope) -> Worst:
     return Worst({name: _bound(found, broken, KESKAR_STEPS) if broken else found}, {})
 
 
-def rises_at(base: Base, layout: Layout, offsets: dict[str, Floats]) -> Worst:
+def rises_at(base: LineOrigin, layout: ParameterLayout, offsets: dict[str, Floats]) -> Worst:
     """The rises at θ + ε of some ε, with their standard errors over the samples."""
     draws: list[Draw] = [partial(layout.tensors, offset) for offset in offsets.values()]
-    rows, samples = dict[str, Row](), dict[str, Floats]()
+    rows, samples = dict[str, MeasureRow](), dict[str, Floats]()
     for name, values in zip(offsets, base.along(draws, [(0.0, 1.0)] * len(draws)), strict=True):
         loss, high = mean_of(values).tolist()
         kept, weights = samples_of(values), weights_of(values)
@@ -312,7 +312,7 @@ class Curved:
             eigenvalue, and the trace of each probe under `PROBED`; float64.
     """
 
-    rows: dict[str, Row]
+    rows: dict[str, MeasureRow]
     samples: dict[str, Floats]
 
 
@@ -327,8 +327,8 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     try:
         refuse_large_bases(size, STEPS)
     except JobError as refusal:  # the other rows are as good without these
-        return Curved(dict.fromkeys(CURVATURE_NAMES, Row(None, note=str(refusal))), {})
-    operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
+        return Curved(dict.fromkeys(CURVATURE_NAMES, MeasureRow(None, note=str(refusal))), {})
+    operator = HessianOperator(slope.executor, setting, slope.problem, slope.samples)
     most = most_steps(size, STEPS)
     if kept is None:
         krylov = lanczos(
@@ -347,16 +347,16 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
     rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
-    rows, samples = dict[str, Row](), dict[str, Floats]()
+    rows, samples = dict[str, MeasureRow](), dict[str, Floats]()
     for name, rank in zip(CURVATURE_NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
         vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
-        sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
+        sampled = sampled_curvature(slope.executor, setting, vector, pair.value, loss, terms)
         if sampled is not None and terms is None and np.isfinite(sampled.by_sample).all():
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
         doubt, known = _doubt(krylov, rank, rounding, operator.in_float32)
         note, error = "; ".join(filter(None, (doubt, how))), None if sampled is None else sampled.stderr
-        rows[name] = row_of(pair.value, error, note=note, missing=NOT_FINITE) if known else Row(None, note=note)
+        rows[name] = row_of(pair.value, error, note=note, missing=NOT_FINITE) if known else MeasureRow(None, note=note)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
     rows[CURVATURE_NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how, missing=NOT_FINITE)
     if rows[CURVATURE_NAMES[1]].value is None:
@@ -398,7 +398,9 @@ def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, 
     return {name: tuple(each) for name, each in found.items() if any(info.role == "weight" for info in each)}
 
 
-def layer_rows(base: Base, infos: Sequence[ParameterInfo], first: State | None) -> dict[str, dict[str, Row]]:
+def layer_rows(
+    base: LineOrigin, infos: Sequence[ParameterInfo], first: State | None
+) -> dict[str, dict[str, MeasureRow]]:
     """Per layer the rises along its own filter-normalised lines, and when it is put back to its first weights.
 
     Zhang, Bengio, Singer 2022, "Are all layers created equal?".
@@ -407,7 +409,7 @@ def layer_rows(base: Base, infos: Sequence[ParameterInfo], first: State | None) 
         first: the first snapshot; None where there is none, or where it is the origin itself.
     """
     coordinates = (*(-each for each in reversed(LAYER_DISTANCES)), 0.0, *LAYER_DISTANCES)
-    found = dict[str, dict[str, Row]]()
+    found = dict[str, dict[str, MeasureRow]]()
     for layer, members in layers_of(infos).items():
         names = {info.name for info in members}
         lines: list[Draw] = [partial(_only, draw, names) for draw in draws_of(base.origin, infos, LAYER_LINES)]
@@ -422,7 +424,7 @@ def _only(draw: Draw, names: set[str]) -> Mapping[str, Tensor]:
     return {name: tensor for name, tensor in draw().items() if name in names}
 
 
-def _put_back(base: Base, names: set[str], first: State) -> Row:
+def _put_back(base: LineOrigin, names: set[str], first: State) -> MeasureRow:
     difference = {name: (first[name].double() - base.origin[name].double()).float() for name in sorted(names)}
     (values,) = base.along([lambda: difference], [(0.0, 1.0)])
     losses, kept, weights = mean_of(values), samples_of(values), weights_of(values)

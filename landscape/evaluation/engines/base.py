@@ -110,7 +110,7 @@ def rounded_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @dataclass(frozen=True)
-class Target:
+class RewriteTarget:
     """The model that rewrites are installed in, and what they may look at.
 
     Args:
@@ -165,16 +165,16 @@ class Rewrite(ABC):
 
     @classmethod
     @abstractmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether it would change anything; it may raise any error, which counts as no."""
 
     @classmethod  # noqa: B027
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises ValueError where the plan rules it out, such as by its mode of batch normalisation."""
 
     @classmethod
     @abstractmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Change how the model is computed.
 
         Args:
@@ -198,7 +198,7 @@ class Rewrite(ABC):
         """Leave the model as it was."""
 
 
-def applies(rewrite: type[Rewrite], target: Target) -> bool:
+def applies(rewrite: type[Rewrite], target: RewriteTarget) -> bool:
     """Whether a rewrite would change anything; not where asking raises, as for control flow that cannot be traced."""
     try:
         with kept_alive():
@@ -234,7 +234,7 @@ class Forward:
         self._collect_modes()
 
     @classmethod
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises JobError or ValueError where the engine cannot run."""
 
     def refresh(self, point: Sequence[float] | None) -> None:
@@ -396,7 +396,7 @@ class Maxima(Rewrite):
         self.mode = mode
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether the device is a CPU and `observe` pools in two dimensions, seen with the first batch."""
         if target.device.type != "cpu":
             return False
@@ -406,7 +406,7 @@ class Maxima(Rewrite):
         return mode.met
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Change the pooling in the graph; without one by a mode that is active during every call."""
         if graph is None:
             return cls(PoolingByMaxima())

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 from landscape.core.devices import DEVICE_BYTES
 from landscape.core.errors import JobError
-from landscape.evaluation.engines.base import Forward, ObservedModel, Rewrite, Target
+from landscape.evaluation.engines.base import Forward, ObservedModel, Rewrite, RewriteTarget
 from landscape.problem.batches import Batch
 from landscape.problem.supervised import Observe
 
@@ -27,7 +27,7 @@ class Compiled(Forward):
         self._compiled = torch.compile(ObservedModel(model, observe).eval(), dynamic=False, backend=backend)
 
     @classmethod
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises ValueError where batches have shapes of their own, as each would be compiled anew."""
         if not target.same_shapes:
             raise ValueError("engine: compile prepares code for each shape, and the batches have shapes of their own")
@@ -65,7 +65,7 @@ class Graphed(Forward):
         self._pool: Any = None
 
     @classmethod
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises JobError where samples stream to the device, as a graph reads them from where they were."""
         if not target.resident:
             raise JobError(
@@ -113,7 +113,7 @@ class Stacked(Forward):
         self._observed = ObservedModel(model, observe)
 
     @classmethod
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises ValueError where statistics are computed anew at every point, as stacked points would share them."""
         tracked = any(getattr(module, "running_mean", None) is not None for module in target.model.modules())
         if target.plan.statistics.recalibrated and tracked:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscape.evaluation.engines.base import Rewrite, Target
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -52,12 +52,12 @@ class Folded(Rewrite):
         self.folds = tuple(folds)
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether statistics are fixed and some batch norm follows a convolution of its own."""
         return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
 
     @classmethod
-    def check(cls, target: Target) -> None:
+    def check(cls, target: RewriteTarget) -> None:
         """Raises ValueError where statistics are taken from the layers' inputs, which folded layers no longer see."""
         # With statistics of each batch there are no running ones, so that `install` finds nothing to fold.
         if target.plan.statistics.recalibrated:
@@ -66,7 +66,7 @@ class Folded(Rewrite):
             )
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Fold in the graph all batch norms that can be, except after layers that are taken."""
         folds = [] if graph is None else fold_norms(graph, taken)
         if not folds and not taken:
@@ -144,11 +144,11 @@ class ChannelsLast(Rewrite):
     layouts: ClassVar = {4: torch.channels_last, 5: torch.channels_last_3d}
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether a parameter has four or five dimensions."""
         return any(each.dim() in cls.layouts for each in target.model.parameters())
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Install nothing in the model."""
         return cls()

@@ -18,7 +18,14 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.core.rounding import AffineRange, levels
-from landscape.evaluation.engines.base import POOLING, ActivationRounding, Rewrite, Target, applies, pool_by_maxima
+from landscape.evaluation.engines.base import (
+    POOLING,
+    ActivationRounding,
+    Rewrite,
+    RewriteTarget,
+    applies,
+    pool_by_maxima,
+)
 from landscape.evaluation.engines.batch_norm_folding import Folded, fold_norms
 from landscape.evaluation.weights import WeightRounding
 
@@ -35,7 +42,7 @@ class Fused(Rewrite):
     traces = True
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether statistics are fixed, the device is a CPU, and there is a layer to fuse."""
         if not target.plan.statistics.fixed or target.device.type != "cpu":
             return False
@@ -45,7 +52,7 @@ class Fused(Rewrite):
         return bool(fuse(graph))
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Fuse in the graph all layers that can be, except those that are taken."""
         if graph is None or (not fuse(graph, taken) and not taken):
             raise ValueError("no layer is followed by anything that its kernel here could do")
@@ -326,14 +333,14 @@ class Integers(Rewrite):
         activations.left = frozenset(layers)
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether the processor has the kernels, and a layer has such weights and inputs."""
         if target.plan.quantise is None or not target.plan.quantise.is_int8 or target.plan.precision != "float32":
             return False
         return target.device.type == "cpu" and has_kernels() and bool(_layers_of(target.model, target))
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Take over all such layers, except those that are taken."""
         if not has_kernels() or target.device.type != "cpu" or target.plan.precision != "float32":
             raise ValueError("int8 needs a CPU with kernels for 8-bit integers (VNNI), and precision float32")
@@ -412,7 +419,7 @@ def _geometry(module: nn.Module) -> tuple[Any, ...]:
     return list(module.stride), list(module.padding), list(module.dilation), module.groups
 
 
-def _layers_of(model: nn.Module, target: Target) -> dict[str, nn.Module]:
+def _layers_of(model: nn.Module, target: RewriteTarget) -> dict[str, nn.Module]:
     """The layers of torch's own types whose weight is rounded, by name."""
     rounded = target.weights.rounding.infos
     return {

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from landscape.core.devices import free_bytes
 from landscape.core.random_state import noticed_draws
-from landscape.evaluation.engines.base import Rewrite, Target, arithmetic, autocast
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, autocast
 from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
@@ -67,14 +67,14 @@ class Reuse(Rewrite):
             self._wrap(module)
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether something moves, statistics and batches are fixed, and writes to the model can be seen."""
         # Kept inputs would hold streamed batches in the memory of the device.
         fixed = target.plan.statistics.fixed and target.resident
         return fixed and bool(target.weights.moved) and not target.hides_writes
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Wrap the topmost modules that hold nothing that moves."""
         return cls(target.model, target.weights.moved_tensors, target.device)
 
@@ -271,7 +271,7 @@ def layers_of_same_input(
     return inputs.same
 
 
-def superposable(target: Target) -> list[Layer]:
+def superposable(target: RewriteTarget) -> list[Layer]:
     """The layers of a model that can be computed as sums, found with two samples at two points; the state is restored.
 
     Raises:
@@ -319,12 +319,12 @@ class Superposition(Rewrite):
             layer.forward = partial(self._call, layer, parts)  # type: ignore[method-assign]
 
     @classmethod
-    def applies(cls, target: Target) -> bool:
+    def applies(cls, target: RewriteTarget) -> bool:
         """Whether a moved layer gets the same input at two points; raises where it cannot be found out."""
         return bool(superposable(target))
 
     @classmethod
-    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Take over the calls of these layers."""
         return cls(target.weights, superposable(target))
 

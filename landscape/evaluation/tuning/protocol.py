@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from filelock import FileLock
 
-from landscape.core.errors import one_line, shown
+from landscape.core.errors import one_line, quoted
 from landscape.core.files import folder_of_user, whole_file
 from landscape.core.plan import Engine, Plan
 from landscape.core.validation import is_number
@@ -35,7 +35,7 @@ log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedChoice:
     """What a search chose, and when.
 
     Args:
@@ -55,7 +55,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Record:
+class TuningRecord:
     """What is kept of one set of circumstances: the first measured cost of a point, and choices by their budget.
 
     The cost decides how long a search may take. It is kept, as its noise would give the same job another budget each
@@ -63,22 +63,22 @@ class Record:
     """
 
     seconds_per_point: float
-    choices: Mapping[float, Choice] = field(default_factory=dict)
+    choices: Mapping[float, TunedChoice] = field(default_factory=dict)
 
-    def choice_for(self, budget: float) -> Choice | None:
+    def choice_for(self, budget: float) -> TunedChoice | None:
         """The choice of a search with this budget, else of the first that left nothing untried."""
         complete = sorted((each for each in self.choices.values() if each.complete), key=lambda each: each.since)
         return self.choices.get(budget) or next(iter(complete), None)
 
-    def with_choice(self, budget: float, choice: Choice) -> Record:
+    def with_choice(self, budget: float, choice: TunedChoice) -> TuningRecord:
         """This one with the choice of a search with this budget, in seconds, in place of any before."""
         return replace(self, choices={**self.choices, budget: choice})
 
-    def over(self, later: Record) -> Record:
+    def over(self, later: TuningRecord) -> TuningRecord:
         """This one, with the choices of a later one for those budgets that this one has none for."""
         return replace(self, choices={**later.choices, **self.choices})
 
-    def without(self, choice: Choice | None) -> Record:
+    def without(self, choice: TunedChoice | None) -> TuningRecord:
         """This one without a choice, whatever its budget."""
         return replace(self, choices={k: each for k, each in self.choices.items() if each != choice})
 
@@ -100,14 +100,14 @@ class KeptChoices:
             if not place.is_absolute():
                 # Workers and the user's code have working directories of their own.
                 log.warning(
-                    "%s: must be an absolute folder, not %s; no choice of an engine is kept", CACHE, shown(asked)
+                    "%s: must be an absolute folder, not %s; no choice of an engine is kept", CACHE, quoted(asked)
                 )
                 return cls(None)
             return cls(place / "engines")
         folder = folder_of_user("XDG_CACHE_HOME", ".cache", environment)
         return cls(folder and folder / "engines")
 
-    def read(self, key: str) -> Record | None:
+    def read(self, key: str) -> TuningRecord | None:
         """What is kept under a key; None where there is nothing, or what is there cannot be read."""
         if self.folder is None:
             return None
@@ -124,7 +124,7 @@ class KeptChoices:
         log.info("engine: the kept choice %s is passed over: it %s", str(file), reason)
         return None
 
-    def write(self, key: str, record: Record, dropped: Choice | None = None) -> Record:
+    def write(self, key: str, record: TuningRecord, dropped: TunedChoice | None = None) -> TuningRecord:
         """Keep a record in a file that this user alone can read, and remove the oldest files where there are too many.
 
         Choices that another process has kept meanwhile stay, and are added to.
@@ -162,26 +162,26 @@ def _forget_oldest(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _text(record: Record) -> str:
+def _text(record: TuningRecord) -> str:
     newest = sorted(record.choices.items(), key=lambda pair: pair[1].since)[-MOST_CHOICES:]
     choices = {f"{budget:g}": each.record() for budget, each in newest}
     return json.dumps({"seconds_per_point": record.seconds_per_point, "choices": choices}, indent=1)
 
 
-def _parse(content: bytes) -> Record:
+def _parse(content: bytes) -> TuningRecord:
     """Raises ValueError for anything that `_text` did not write."""
     if len(content) > LARGEST_FILE:
         raise ValueError("too large")
     parsed = json.loads(content)
     if not isinstance(parsed, dict) or not isinstance(choices := parsed.get("choices"), dict):
         raise ValueError("no record")
-    return Record(
+    return TuningRecord(
         _seconds(parsed.get("seconds_per_point")), {_seconds(float(k)): _choice(each) for k, each in choices.items()}
     )
 
 
-def _choice(parsed: Any) -> Choice:
-    if not isinstance(parsed, dict) or set(parsed) != set(Choice.__dataclass_fields__):
+def _choice(parsed: Any) -> TunedChoice:
+    if not isinstance(parsed, dict) or set(parsed) != set(TunedChoice.__dataclass_fields__):
         raise ValueError("no choice")
     engine, size, since = parsed["engine"], parsed["batch_size"], parsed["since"]
     if not isinstance(engine, str) or type(size) is not int or not 0 < size < LARGEST_BATCH:
@@ -190,7 +190,7 @@ def _choice(parsed: Any) -> Choice:
         raise ValueError("no date")
     # Both are printed: parsed and written again, they hold nothing but what they should.
     since = datetime.fromisoformat(since).isoformat(timespec="seconds")
-    return Choice(Engine.parse(engine), size, _seconds(parsed["seconds_per_point"]), since, parsed["complete"])
+    return TunedChoice(Engine.parse(engine), size, _seconds(parsed["seconds_per_point"]), since, parsed["complete"])
 
 
 def _seconds(value: Any) -> float:
@@ -208,7 +208,7 @@ DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
 
 @dataclass(frozen=True)
-class Freedom:
+class TuningScope:
     """What may be chosen.
 
     Args:
@@ -304,33 +304,33 @@ class Tuned:
 # -- what is asked, and what is answered ---------------------------------------------------------------------------
 
 
-class Request:
+class TuningRequest:
     """Something to be done: by one process, or by all at once where `everyone` is set."""
 
     everyone: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
-class Measure(Request):
-    """Find batches that fit the memory, and what a point costs; see what was chosen before. → `Measured`."""
+class Measure(TuningRequest):
+    """Find batches that fit the memory, and what a point costs; see what was chosen before. → `MeasuredCost`."""
 
-    freedom: Freedom
+    scope: TuningScope
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCost:
     """The plan with batches that fit, the seconds of a point, and what was kept of earlier searches."""
 
     plan: Plan
     seconds: float
     samples: int
     key: str = ""  # of the circumstances that a choice holds for
-    record: Record | None = None
+    record: TuningRecord | None = None
     warning: str = ""
 
 
 @dataclass(frozen=True)
-class Look(Request):
+class ExamineModel(TuningRequest):
     """See what could be done to the model. → `Facts`."""
 
 
@@ -358,7 +358,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class SetUp(Request):
+class SetUp(TuningRequest):
     """Set up a candidate beside another that stays, and warm it up. → `Ready`."""
 
     everyone: ClassVar[bool] = True
@@ -372,7 +372,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Time(Request):
+class Time(TuningRequest):
     """Time a slice of a candidate that is set up. → `Timed`."""
 
     everyone: ClassVar[bool] = True
@@ -388,15 +388,16 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Check(Request):
-    """Find the first of the candidates whose values agree with float32 as those of `first` do. → `Checked`."""
+class CheckAgreement(TuningRequest):
+    """Find the first of the candidates whose values agree with float32 as those of `first` do. → "
+    "`AgreeingCandidate`."""
 
     first: Candidate
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
-class Checked:
+class AgreeingCandidate:
     """The candidate that agrees; None where none does."""
 
     accepted: Candidate | None
@@ -405,34 +406,34 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Keep(Request):
-    """Keep a record without a choice that was dropped. → the `Record` that is kept, which may be another process's."""
+class Keep(TuningRequest):
+    """Keep a record without a choice that was dropped. → the `TuningRecord` that is kept, perhaps another process's."""
 
     key: str
-    record: Record
-    dropped: Choice | None = None
+    record: TuningRecord
+    dropped: TunedChoice | None = None
 
 
 @dataclass(frozen=True)
-class Conclude(Request):
+class Conclude(TuningRequest):
     """Set the evaluator to the chosen plan. → the error of its precision, or None where that is no lower."""
 
     plan: Plan
 
 
 @dataclass(frozen=True)
-class Refused:
+class FailedRequest:
     """The answer where carrying out a request raised an error."""
 
     reason: str
 
 
 Result = TypeVar("Result")
-Asking = Generator[Request, Sequence[Any], Result]  # questions that end in a result
+Asking = Generator[TuningRequest, Sequence[Any], Result]  # questions that end in a result
 Steps = Asking[Tuned]
 
 
-def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
+def follow(steps: Steps, ask: Callable[[TuningRequest], Sequence[Any]]) -> Tuned:
     """Carry out the requests of a search to its end, and return its result.
 
     Args:
@@ -451,7 +452,7 @@ def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
 NOBODY_LEFT = "ends the process that tries it"
 
 
-def one(request: Request) -> Asking[Any]:
+def one(request: TuningRequest) -> Asking[Any]:
     """The answer to a request that one process carries out; None where that process has ended."""
     answers = yield request
     return answers[0] if answers else None
@@ -459,4 +460,6 @@ def one(request: Request) -> Asking[Any]:
 
 def refusal(answers: Sequence[Any]) -> str:
     """Why a candidate cannot be used: it raised in a process, or ended all of them; empty where it can."""
-    return next((answer.reason for answer in answers if isinstance(answer, Refused)), "" if answers else NOBODY_LEFT)
+    return next(
+        (answer.reason for answer in answers if isinstance(answer, FailedRequest)), "" if answers else NOBODY_LEFT
+    )

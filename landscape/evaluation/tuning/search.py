@@ -21,21 +21,18 @@ from landscape.core.plan import BASES, OPTIONS, Engine, Plan
 from landscape.evaluation.tuning.protocol import (
     DEFAULT_POINT_SECONDS,
     NOBODY_LEFT,
+    AgreeingCandidate,
     Asking,
     Candidate,
-    Check,
-    Checked,
-    Choice,
+    CheckAgreement,
     Conclude,
+    ExamineModel,
     Facts,
-    Freedom,
+    FailedRequest,
     Keep,
     Limits,
-    Look,
     Measure,
-    Measured,
-    Record,
-    Refused,
+    MeasuredCost,
     SetUp,
     Slice,
     Steps,
@@ -43,6 +40,9 @@ from landscape.evaluation.tuning.protocol import (
     Timed,
     Trial,
     Tuned,
+    TunedChoice,
+    TuningRecord,
+    TuningScope,
     one,
     refusal,
 )
@@ -270,11 +270,11 @@ class Search:
     def __init__(
         self,
         plan: Plan,
-        freedom: Freedom,
+        scope: TuningScope,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._plan, self._freedom, self._limits, self._clock = plan, freedom, limits or Limits(), clock
+        self._plan, self._freedom, self._limits, self._clock = plan, scope, limits or Limits(), clock
         self._trials: dict[Candidate, Trial] = {}
         self._winners: list[Candidate] = []
         self._seconds, self._warning, self._since = DEFAULT_POINT_SECONDS, "", ""
@@ -285,9 +285,9 @@ class Search:
     def steps(self) -> Steps:
         """Requests to be carried out one by one, each to be sent its answers, see `follow`; ends in a `Tuned`."""
         measured = yield from one(Measure(self._freedom))
-        if not isinstance(measured, Measured):
+        if not isinstance(measured, MeasuredCost):
             # User code has raised, which is reported where the point's tile is computed.
-            return Tuned(self._plan, raised=measured.reason if isinstance(measured, Refused) else "")
+            return Tuned(self._plan, raised=measured.reason if isinstance(measured, FailedRequest) else "")
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
         if self._freedom.engine is not None:
@@ -296,7 +296,7 @@ class Search:
             yield from self._choose(measured)
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
         error = yield from one(Conclude(plan))
-        if isinstance(error, Refused):
+        if isinstance(error, FailedRequest):
             log.info("engine: nothing is chosen: it %s", error.reason)
             plan, error = self._plan, None
         trials = tuple(self._trials.values())
@@ -311,9 +311,9 @@ class Search:
             reason = self._trials[wanted].refused
             self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
 
-    def _choose(self, measured: Measured) -> Asking[None]:
+    def _choose(self, measured: MeasuredCost) -> Asking[None]:
         """Take the choice that was kept; where there is none, search, and keep what is chosen."""
-        record = measured.record or Record(measured.seconds)
+        record = measured.record or TuningRecord(measured.seconds)
         budget = self._budget(record)
         if not budget:
             if measured.record is None and measured.key:
@@ -337,18 +337,20 @@ class Search:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         complete = not self._cut_short or budget >= Limits.longest  # no job will search for longer
-        chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
+        chosen = TunedChoice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
         yield from self._keep(measured, record.without(kept).with_choice(budget, chosen), chosen, dropped=kept)
 
-    def _budget(self, record: Record) -> float:
+    def _budget(self, record: TuningRecord) -> float:
         return budget_of(record.seconds_per_point, self._freedom.points, self._limits)
 
-    def _keep(self, measured: Measured, record: Record, own: Choice, dropped: Choice | None) -> Asking[None]:
+    def _keep(
+        self, measured: MeasuredCost, record: TuningRecord, own: TunedChoice, dropped: TunedChoice | None
+    ) -> Asking[None]:
         """Keep a choice; where another process has kept one meanwhile, take that, as no value is computed yet."""
         if not measured.key:
             return
         kept = yield from one(Keep(measured.key, record, dropped))
-        first = kept.choice_for(self._budget(kept)) if isinstance(kept, Record) else None
+        first = kept.choice_for(self._budget(kept)) if isinstance(kept, TuningRecord) else None
         if first is None or first == own:
             return
         best, seconds = self._best, self._seconds
@@ -356,7 +358,7 @@ class Search:
         if not (yield from self._take(first, measured.samples)):
             self._best, self._seconds = best, seconds
 
-    def _take(self, kept: Choice, samples: int) -> Asking[bool]:
+    def _take(self, kept: TunedChoice, samples: int) -> Asking[bool]:
         """Take what an earlier job chose if its values still agree; returns whether it was taken."""
         candidate = Candidate(kept.engine, kept.batch_size)
         given = self._freedom.may_choose_batch_size or kept.batch_size == self._first.batch_size
@@ -375,7 +377,7 @@ class Search:
 
     def _try_all(self, budget: float) -> Asking[None]:
         """Try layouts and rewrites, then other batch sizes for the best of them, then other bases."""
-        facts = yield from one(Look())
+        facts = yield from one(ExamineModel())
         if not isinstance(facts, Facts):
             self._broken = True
             return
@@ -482,15 +484,15 @@ class Search:
         candidates, self._best = tuple(candidates), self._first
         if not candidates:
             return
-        checked = yield from one(Check(self._first, candidates))
-        if isinstance(checked, Checked):
+        checked = yield from one(CheckAgreement(self._first, candidates))
+        if isinstance(checked, AgreeingCandidate):
             reasons: Sequence[str] = checked.refused
         else:
             self._broken = True
-            reasons = [checked.reason if isinstance(checked, Refused) else NOBODY_LEFT] * len(candidates)
+            reasons = [checked.reason if isinstance(checked, FailedRequest) else NOBODY_LEFT] * len(candidates)
         for candidate, reason in zip(candidates, reasons, strict=False):
             self._trials[candidate] = replace(self._trials.get(candidate, Trial(*_names(candidate))), refused=reason)
-        if not isinstance(checked, Checked) or checked.accepted is None:
+        if not isinstance(checked, AgreeingCandidate) or checked.accepted is None:
             return
         self._best, self._seconds = checked.accepted, checked.seconds
         speed = self._trials[self._best].samples_per_second if self._best in self._trials else None

@@ -27,23 +27,23 @@ from landscape.core.system import end_with_parent
 from landscape.evaluation.evaluator import Evaluator, key_of
 from landscape.evaluation.feed import SamplesChanged
 from landscape.evaluation.tuning.protocol import (
+    AgreeingCandidate,
     Candidate,
-    Check,
-    Checked,
+    CheckAgreement,
     Conclude,
+    ExamineModel,
     Facts,
+    FailedRequest,
     Keep,
     KeptChoices,
-    Look,
     Measure,
-    Measured,
+    MeasuredCost,
     Ready,
-    Refused,
-    Request,
     SetUp,
     Slice,
     Time,
     Timed,
+    TuningRequest,
 )
 from landscape.evaluation.values import Values
 
@@ -156,8 +156,8 @@ class Trials:
         """Trials with the evaluator of another process, which keep no choices."""
         return Trials(evaluator, self._grid, KeptChoices(None))
 
-    def answer(self, request: Request) -> Any:
-        """The answer to a request; `Refused` where it raises, as nothing that is tried may end a job.
+    def answer(self, request: TuningRequest) -> Any:
+        """The answer to a request; `FailedRequest` where it raises, as nothing that is tried may end a job.
 
         Raises:
             JobError: the model cannot be measured at all.
@@ -173,17 +173,17 @@ class Trials:
         except (Interrupted, SamplesChanged):
             raise
         except Exception as error:
-            return Refused(_failure(error))
+            return FailedRequest(_failure(error))
 
-    def _do(self, request: Request) -> Any:
+    def _do(self, request: TuningRequest) -> Any:
         match request:
-            case Look():
+            case ExamineModel():
                 return self._facts()
             case SetUp():
                 return self._set_up(request)
             case Time():
                 return Timed(self._seconds_of(request.one, request.turn))
-            case Check():
+            case CheckAgreement():
                 return self._check(request)
             case Keep():
                 return self._kept.write(request.key, request.record, request.dropped)
@@ -193,22 +193,22 @@ class Trials:
 
     # -- what there is ----------------------------------------------------------------------------------------
 
-    def _measure(self, request: Measure) -> Measured | Refused:
-        """What a point costs, with a batch that fits the memory; `Refused` where user code raises."""
+    def _measure(self, request: Measure) -> MeasuredCost | FailedRequest:
+        """What a point costs, with a batch that fits the memory; `FailedRequest` where user code raises."""
         evaluator, asked = self.evaluator, self.evaluator.plan
         try:
             seconds = evaluator.within_memory(lambda: measure_point(evaluator, self._grid))
         except Exception as error:
             if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
                 raise
-            return Refused(one_line(error)[:200])
+            return FailedRequest(one_line(error)[:200])
         plan = evaluator.plan_with_fitting_batches()
         fits = evaluator.batch_size == asked.batch_size
         warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"
-        if request.freedom.engine is not None:
-            return Measured(plan, seconds, evaluator.samples, warning="" if fits else warning)
-        key = key_of(evaluator, asked, request.freedom)
-        return Measured(plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
+        if request.scope.engine is not None:
+            return MeasuredCost(plan, seconds, evaluator.samples, warning="" if fits else warning)
+        key = key_of(evaluator, asked, request.scope)
+        return MeasuredCost(plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
 
     def _facts(self) -> Facts:
         evaluator = self.evaluator
@@ -261,7 +261,7 @@ class Trials:
 
     # -- checking ---------------------------------------------------------------------------------------------
 
-    def _check(self, request: Check) -> Checked:
+    def _check(self, request: CheckAgreement) -> AgreeingCandidate:
         self._forget()
         points, evaluator = self._points, self.evaluator
         if any(each.engine.shares_rows for each in request.candidates):
@@ -278,9 +278,9 @@ class Trials:
                 # Evaluated once more, as the first time it may have compiled or captured. A stack of points costs the
                 # same however many of them are wanted.
                 seconds = evaluator.evaluate(self._points[:1]).seconds / candidate.engine.points
-                return Checked(candidate, seconds, tuple(refused))
+                return AgreeingCandidate(candidate, seconds, tuple(refused))
             refused.append(reason)
-        return Checked(None, refused=tuple(refused))
+        return AgreeingCandidate(None, refused=tuple(refused))
 
     def _off(self, candidate: Candidate, points: Points, exact: Values, allowed: Mapping[str, Points]) -> str:
         """Why a candidate cannot be used; empty where it can."""
@@ -372,7 +372,7 @@ class Peers:
         for pid in self.forked:
             self._part(pid)
 
-    def ask(self, request: Request) -> list[Any]:
+    def ask(self, request: TuningRequest) -> list[Any]:
         """The answer of this process, then those of the others where all are asked; a process that hangs is ended."""
         if not request.everyone:
             return [self._trials.answer(request)]

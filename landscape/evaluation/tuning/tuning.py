@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator, key_of
-from landscape.evaluation.tuning.protocol import Choice, Freedom, KeptChoices, Limits, Tuned, follow
+from landscape.evaluation.tuning.protocol import KeptChoices, Limits, Tuned, TunedChoice, TuningScope, follow
 from landscape.evaluation.tuning.search import Search, budget_of
 from landscape.evaluation.tuning.trials import Peers, Trials
 
@@ -18,7 +18,7 @@ from landscape.evaluation.tuning.trials import Peers, Trials
 def tune(
     evaluator: Evaluator,
     grid: Grid,
-    freedom: Freedom,
+    scope: TuningScope,
     *,
     kept: KeptChoices | None = None,
     limits: Limits | None = None,
@@ -35,27 +35,29 @@ def tune(
         peers: processes that compute beside this one while candidates are timed; default: one per idle core.
     """
     trials = Trials(evaluator, grid, kept or KeptChoices(None))
-    with Peers(trials, peers) as crew:
-        return follow(Search(evaluator.plan, freedom, limits).steps(), crew.ask)
+    with Peers(trials, peers) as pool:
+        return follow(Search(evaluator.plan, scope, limits).steps(), pool.ask)
 
 
 @dataclass(frozen=True)
 class Outlook:
     """What `tune` is going to do: take the choice that was kept, or search for so many seconds at the most."""
 
-    kept: Choice | None
+    kept: TunedChoice | None
     search_seconds: float
 
 
-def outlook(evaluator: Evaluator, plan: Plan, freedom: Freedom, seconds_per_point: float, kept: KeptChoices) -> Outlook:
+def outlook(
+    evaluator: Evaluator, plan: Plan, scope: TuningScope, seconds_per_point: float, kept: KeptChoices
+) -> Outlook:
     """What a job that leaves the engine open will do.
 
     Args:
         plan: as planned at first.
         seconds_per_point: as measured now; where the cost of an earlier measurement was kept, that is used.
     """
-    record = kept.read(key_of(evaluator, plan, freedom))
+    record = kept.read(key_of(evaluator, plan, scope))
     seconds = record.seconds_per_point if record else seconds_per_point
-    budget = budget_of(seconds, freedom.points, Limits())
+    budget = budget_of(seconds, scope.points, Limits())
     choice = record.choice_for(budget) if record and budget else None
     return Outlook(choice, 0.0 if choice else budget)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.validation import Seed, Steps
 from landscape.job.directions.base import DirectionSpec, Ignored, Normalise, Range, scaling_label
 
@@ -35,7 +35,7 @@ class FileDirection(DirectionSpec):
     @classmethod
     def _some_path(cls, path: str) -> str:
         if not path.strip():
-            raise ValueError(f"must be a file of weights, not {shown(path)}")
+            raise ValueError(f"must be a file of weights, not {quoted(path)}")
         return path
 
     @property
@@ -52,7 +52,7 @@ class FileDirection(DirectionSpec):
 
     def make(self, context: Context) -> dict[str, Tensor]:
         """The tensors of the file, scaled as asked."""
-        tensors, what = context.tensors(self.path), f"direction file {shown(self.path)}"
+        tensors, what = context.tensors(self.path), f"direction file {quoted(self.path)}"
         return supplied_direction(tensors, context.origin, context.infos, what, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats, coordinates_through_zero_and_one
 from landscape.core.validation import Reference
 from landscape.job.directions.base import DirectionSpec, Range
@@ -144,11 +144,13 @@ class PlaneDirection(DirectionSpec):
         for k, digest in enumerate(digests):
             if digest in digests[:k]:
                 raise JobError(
-                    f"plane: must hold three different networks, but {shown(self.models[digests.index(digest)])} and "
-                    f"{shown(self.models[k])} have the same weights; name another one"
+                    f"plane: must hold three different networks, but {quoted(self.models[digests.index(digest)])} and "
+                    f"{quoted(self.models[k])} have the same weights; name another one"
                 )
         if state_digest(context.origin) != digests[0]:
-            raise JobError(f"origin: must be the first network of the plane, {shown(self.models[0])}; leave origin out")
+            raise JobError(
+                f"origin: must be the first network of the plane, {quoted(self.models[0])}; leave origin out"
+            )
 
     def identity(self, context: Context) -> dict[str, Any]:
         """The weights of the three networks, by whatever names; the curve is only drawn."""

@@ -264,23 +264,23 @@ def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
     return sides
 
 
-class Moments(NamedTuple):
+class MomentMethod(NamedTuple):
     """How Σaaᵀ and Σggᵀ of a type of layers are taken from one use of it, in diagonal blocks."""
 
     of_inputs: Callable[[nn.Module, Tensor, Split, torch.dtype], Blocks]
     of_gradients: Callable[[nn.Module, Tensor, Tensor, Split, torch.dtype], Blocks]
 
 
-CONVOLUTION = Moments(convolution_inputs, convolution_gradients)
-MOMENTS: dict[type[nn.Module], Moments] = {
-    nn.Linear: Moments(linear_inputs, linear_gradients),
+CONVOLUTION = MomentMethod(convolution_inputs, convolution_gradients)
+MOMENTS: dict[type[nn.Module], MomentMethod] = {
+    nn.Linear: MomentMethod(linear_inputs, linear_gradients),
     nn.Conv1d: CONVOLUTION,
     nn.Conv2d: CONVOLUTION,
-    nn.Embedding: Moments(embedding_inputs, embedding_gradients),
+    nn.Embedding: MomentMethod(embedding_inputs, embedding_gradients),
 }
 
 
-def moments_of(module: nn.Module) -> Moments:
+def moments_of(module: nn.Module) -> MomentMethod:
     """Those of the module's type."""
     return next(moments for kind, moments in MOMENTS.items() if isinstance(module, kind))
 
@@ -297,7 +297,7 @@ def samples_in(module: nn.Module, given: Tensor) -> int:
 
 
 @dataclass
-class Statistics:
+class FactorStatistics:
     """Σaaᵀ and Σggᵀ over samples and positions, in diagonal blocks.
 
     Attributes:
@@ -311,7 +311,7 @@ class Statistics:
     rows: float = 0.0
 
     @classmethod
-    def empty(cls, inputs: Split, outputs: Split, dtype: torch.dtype, device: torch.device) -> Statistics:
+    def empty(cls, inputs: Split, outputs: Split, dtype: torch.dtype, device: torch.device) -> FactorStatistics:
         return cls(inputs.zeros(dtype, device), outputs.zeros(dtype, device))
 
     def add_inputs(self, moments: Blocks) -> None:
@@ -339,7 +339,7 @@ class Factors:
     g: Blocks
 
     @classmethod
-    def of(cls, statistics: Statistics, scale: float, ranks: int) -> Factors:
+    def of(cls, statistics: FactorStatistics, scale: float, ranks: int) -> Factors:
         """The factors of all ranks' sums.
 
         With the gradient of the loss that was differentiated, s·(Σ over the batch)/N, a sample's own is N/s times its

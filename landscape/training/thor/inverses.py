@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from landscape.training.thor.factors import Damping, Factors, Inverse, Statistics, invert
-from landscape.training.thor.layers import Layer, Norm, listed
+from landscape.training.thor.factors import Damping, Factors, FactorStatistics, Inverse, invert
+from landscape.training.thor.layers import KroneckerLayer, Norm, listed
 
 # ----------------------------------------------------------------------------------------------------
 # When the factors of layers are looked at, and which layers then get a new inverse.
@@ -104,12 +104,12 @@ def ranks_of(group: Group) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def sum_over_ranks(layers: Sequence[Layer], norms: Sequence[Norm], group: Group) -> None:
+def sum_over_ranks(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
     """Replace what is pending by its sums over the ranks, counts included: ranks may have shares of any sizes."""
-    sums: list[Statistics] = []
+    sums: list[FactorStatistics] = []
     for layer in layers:
         if layer.pending is None:
-            layer.pending = Statistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
+            layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
         sums.append(layer.pending)
     counts = [each.samples for each in sums] + [each.rows for each in sums] + [norm.pending for norm in norms]
     # In float32 more than 2^24 pixels would be rounded.
@@ -144,7 +144,9 @@ def owners(costs: Sequence[int], ranks: int) -> list[int]:
     return chosen
 
 
-def broadcast(layer: Layer, inverse: Inverse | None, is_owner: bool, owner: int, group: Group) -> Inverse | None:
+def broadcast(
+    layer: KroneckerLayer, inverse: Inverse | None, is_owner: bool, owner: int, group: Group
+) -> Inverse | None:
     """What the owner's inverse of a layer is, None where it could not be made, on every rank to the same bits."""
     runs = [*layer.inputs.runs(), *layer.outputs.runs()]
     shapes = [(count, width, width) for _, count, width in runs]
@@ -167,7 +169,7 @@ log = logging.getLogger("landscape")
 
 
 def refresh(
-    layers: Sequence[Layer],
+    layers: Sequence[KroneckerLayer],
     dampings: Sequence[Damping],
     norms: Sequence[Norm],
     rule: TraceRule,
@@ -188,7 +190,7 @@ def refresh(
     uncalled = {layer.name for layer in looked_at if layer.pending is None}
     if ranks > 1 and (looked_at or norms):
         sum_over_ranks(looked_at, norms, group)
-    due: list[tuple[Layer, Factors, Damping]] = []
+    due: list[tuple[KroneckerLayer, Factors, Damping]] = []
     unseen = []
     for layer in looked_at:
         if layer.pending is None or not layer.pending.samples:
@@ -208,7 +210,7 @@ def refresh(
     _renew(due, group)
 
 
-def tell_replaced(layers: Sequence[Layer], model: nn.Module) -> None:
+def tell_replaced(layers: Sequence[KroneckerLayer], model: nn.Module) -> None:
     """Name, once, the layers whose weights the model has no more: an optimiser trains those that it was given."""
     present = {id(parameter) for parameter in model.parameters()}
     gone = [layer for layer in layers if id(layer.weight) not in present and not layer.is_told]
@@ -219,7 +221,7 @@ def tell_replaced(layers: Sequence[Layer], model: nn.Module) -> None:
         log.warning("THOR does not train weights that replaced those it was made for: %s; make THOR anew", names)
 
 
-def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: Damping) -> bool:
+def _is_due(layer: KroneckerLayer, factors: Factors, rule: TraceRule, damping: Damping) -> bool:
     """Whether a layer gets a new inverse by the trace rule, which may also freeze it."""
     if not factors.are_finite:
         return True
@@ -231,7 +233,7 @@ def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: Damping) -
     return decision == "update"
 
 
-def _renew(due: Sequence[tuple[Layer, Factors, Damping]], group: Group) -> None:
+def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group) -> None:
     """Invert each layer on one rank and tell the others. A layer without an inverse is first order."""
     rank, ranks = ranks_of(group)
     owner_of = owners([layer.cost for layer, _, _ in due], ranks)
@@ -248,7 +250,7 @@ def _renew(due: Sequence[tuple[Layer, Factors, Damping]], group: Group) -> None:
         log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", listed(failed))
 
 
-def _inverted(layer: Layer, factors: Factors, damping: Damping) -> Inverse | None:
+def _inverted(layer: KroneckerLayer, factors: Factors, damping: Damping) -> Inverse | None:
     made = invert(factors, damping)
     if made is None:
         return None

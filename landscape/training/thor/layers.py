@@ -18,14 +18,14 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from landscape.core.errors import MOST_NAMES, JobError
-from landscape.training.thor.factors import MOMENTS, Factors, Inverse, Split, Statistics, moments_of, samples_in
+from landscape.training.thor.factors import MOMENTS, Factors, FactorStatistics, Inverse, Split, moments_of, samples_in
 
 # First order by the algorithm, so that no warning names them.
 SILENT = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
 
 
 @dataclass(eq=False)
-class Layer:
+class KroneckerLayer:
     """A weight with Kronecker factors, and what is known of its curvature.
 
     Attributes:
@@ -45,7 +45,7 @@ class Layer:
     weight: nn.Parameter
     inputs: Split
     outputs: Split
-    pending: Statistics | None = None
+    pending: FactorStatistics | None = None
     factors: Factors | None = None
     traces: tuple[float, float] | None = None
     inverse: Inverse | None = None
@@ -96,29 +96,29 @@ class Norm:
 
 
 @dataclass
-class Found:
+class KroneckerLayers:
     """The layers of a model, as an optimiser treats them.
 
     Attributes:
         unsupported: what is trained first order although it is no bias and no batch norm, in words.
     """
 
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[KroneckerLayer] = field(default_factory=list)
     norms: list[Norm] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
 
-    def keeping(self, older: Found) -> Found:
+    def keeping(self, older: KroneckerLayers) -> KroneckerLayers:
         """These, with the layers in place that were found before: what is known of their curvature is kept."""
         layers = {id(layer.weight): layer for layer in older.layers}
         norms = {id(norm.module): norm for norm in older.norms}
-        return Found(
+        return KroneckerLayers(
             [layers.get(id(layer.weight), layer) for layer in self.layers],
             [norms.get(id(norm.module), norm) for norm in self.norms],
             self.unsupported,
         )
 
 
-def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Found:
+def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> KroneckerLayers:
     """The layers whose weights are trained.
 
     A weight that several modules of one type share is one layer. A weight shared by modules of different types, as by
@@ -132,7 +132,7 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
         JobError: no layer has Kronecker factors, parameters have no shape as yet, or gradients are sparse.
     """
     modules, users = dict(model.named_modules()), _users(model, trained)
-    found = Found()
+    found = KroneckerLayers()
     for owners in users.values():
         (name, module, key), *others = owners
         weight = getattr(module, key)
@@ -201,12 +201,12 @@ def _settings(module: nn.Module) -> str:
     return f"{type(module).__name__} {module.extra_repr()}"
 
 
-def _layer(name: str, modules: tuple[nn.Module, ...], weight: nn.Parameter, split_dim: int) -> Layer:
+def _layer(name: str, modules: tuple[nn.Module, ...], weight: nn.Parameter, split_dim: int) -> KroneckerLayer:
     if isinstance(modules[0], nn.Embedding):
         words, dimensions = weight.shape
-        return Layer(name, modules, weight, Split(words, 1), Split(dimensions, split_dim))
+        return KroneckerLayer(name, modules, weight, Split(words, 1), Split(dimensions, split_dim))
     outputs, inputs = weight.shape[0], weight[0].numel()
-    return Layer(name, modules, weight, Split(inputs, split_dim), Split(outputs, split_dim))
+    return KroneckerLayer(name, modules, weight, Split(inputs, split_dim), Split(outputs, split_dim))
 
 
 def _in_words(owners: list[Owner]) -> str:
@@ -223,7 +223,7 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def modules_of(found: Found) -> Iterator[tuple[Layer | Norm, nn.Module]]:
+def modules_of(found: KroneckerLayers) -> Iterator[tuple[KroneckerLayer | Norm, nn.Module]]:
     """Every module that statistics are gathered from, with its layer."""
     for layer in found.layers:
         for module in layer.modules:
@@ -250,7 +250,7 @@ class Gatherer:
         cleared: how often what was gathered has been forgotten.
     """
 
-    def __init__(self, model: nn.Module, found: Found) -> None:
+    def __init__(self, model: nn.Module, found: KroneckerLayers) -> None:
         self.active = True
         self.passes = self.cleared = 0
         # Calls are numbered throughout: gradients of one may arrive after `clear`, beside those of the next.
@@ -281,7 +281,9 @@ class Gatherer:
         for norm in self._found.norms:
             norm.pending = 0.0
 
-    def add(self, layer: Layer | Norm, module: nn.Module, given: Tensor, number: int, gradient: Tensor) -> None:
+    def add(
+        self, layer: KroneckerLayer | Norm, module: nn.Module, given: Tensor, number: int, gradient: Tensor
+    ) -> None:
         """Add a use of a layer to its sums, given its input and the gradient of its output."""
         key = (number, id(layer))
         is_new = number == 0 or key not in self._counted  # 0: a part of the model was called, not the whole
@@ -291,7 +293,7 @@ class Gatherer:
             layer.pending += samples
             return
         if layer.pending is None:
-            layer.pending = Statistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
+            layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
         if not samples_in(module, given) or not gradient.numel():
             return
         layer.pending.samples += samples
@@ -300,13 +302,15 @@ class Gatherer:
             layer.pending.add_inputs(moments_of(module).of_inputs(module, given, layer.inputs, layer.dtype))
         self._add_gradient(layer, module, given, gradient)
 
-    def replace(self, layer: Layer | Norm, module: nn.Module, given: Tensor, old: Tensor, new: Tensor) -> None:
+    def replace(self, layer: KroneckerLayer | Norm, module: nn.Module, given: Tensor, old: Tensor, new: Tensor) -> None:
         """Put a use's new gradient in the place of its old one; its input and its samples are counted already."""
-        if isinstance(layer, Layer):
+        if isinstance(layer, KroneckerLayer):
             self._add_gradient(layer, module, given, new)
             self._add_gradient(layer, module, given, old, -1)
 
-    def _add_gradient(self, layer: Layer, module: nn.Module, given: Tensor, gradient: Tensor, times: int = 1) -> None:
+    def _add_gradient(
+        self, layer: KroneckerLayer, module: nn.Module, given: Tensor, gradient: Tensor, times: int = 1
+    ) -> None:
         assert layer.pending is not None
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             moments = moments_of(module).of_gradients(module, given, gradient, layer.outputs, layer.dtype)
@@ -343,7 +347,7 @@ class _LayerHook(_Hook):
     def __init__(
         self,
         gatherer: Callable[[], Gatherer | None] = lambda: None,
-        layer: Callable[[], Layer | Norm | None] = lambda: None,
+        layer: Callable[[], KroneckerLayer | Norm | None] = lambda: None,
         module: Callable[[], nn.Module | None] = lambda: None,
         wait: Callable[..., None] = lambda: None,
     ) -> None:
@@ -365,7 +369,7 @@ class _LayerHook(_Hook):
             return
         if module.weight is not layer.weight:  # torch.func.functional_call has put in another for this call
             return
-        if isinstance(layer, Layer) and (layer.frozen or not layer.weight.requires_grad):
+        if isinstance(layer, KroneckerLayer) and (layer.frozen or not layer.weight.requires_grad):
             return
         use = _Use(self._gatherer, self._layer, module, given.detach(), gatherer.passes)
         output.register_hook(use.gradient_arrived)  # type: ignore[no-untyped-call]
@@ -385,7 +389,7 @@ class _Use:
     def __init__(
         self,
         gatherer: Callable[[], Gatherer | None],
-        layer: Callable[[], Layer | Norm | None],
+        layer: Callable[[], KroneckerLayer | Norm | None],
         module: nn.Module,
         given: Tensor,
         number: int,

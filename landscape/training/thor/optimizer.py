@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import check_whole, is_number
 from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
 from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
-from landscape.training.thor.layers import Found, Gatherer, Layer, find_layers, listed
+from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, listed
 
 # ----------------------------------------------------------------------------------------------------
 # What the options of the optimiser may be.
@@ -45,7 +45,7 @@ def check_options(
     loss_scale: float | Scaler,
 ) -> None:
     if refresh not in RULES:
-        raise JobError(f"refresh: unknown {shown(refresh)}; {nearest(refresh, RULES)}")
+        raise JobError(f"refresh: unknown {quoted(refresh)}; {nearest(refresh, RULES)}")
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
         if value is not None:
             check_whole(name, value, 1)
@@ -55,7 +55,7 @@ def check_options(
         if number is not None or name != "clip":
             _number(name, number)
     if not (isinstance(loss_scale, int | float) or hasattr(loss_scale, "get_scale")):
-        raise JobError(f"loss_scale: must be a number or a GradScaler, not {shown(loss_scale)}")
+        raise JobError(f"loss_scale: must be a number or a GradScaler, not {quoted(loss_scale)}")
     if growth < 1 or not math.isfinite(growth):
         raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
     if growth > 1 and longest is None:
@@ -67,7 +67,7 @@ def check_options(
     if clip is not None and not clip > 0:
         raise JobError(f"clip: must be above 0, not {clip:g}")
     if isinstance(loss_scale, int | float) and not (is_number(loss_scale) and loss_scale > 0):
-        raise JobError(f"loss_scale: must be above 0, and finite, not {shown(loss_scale)}")
+        raise JobError(f"loss_scale: must be above 0, and finite, not {quoted(loss_scale)}")
 
 
 def check_group(group: dict[str, Any]) -> None:
@@ -87,11 +87,11 @@ def check_group(group: dict[str, Any]) -> None:
 def _number(name: str, value: Any) -> float:
     """A number, or a tensor of one element."""
     if isinstance(value, bool) or not (isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)):
-        raise JobError(f"{name}: must be a number, not {shown(value)}")
+        raise JobError(f"{name}: must be a number, not {quoted(value)}")
     try:
         return float(value)
     except OverflowError:  # a whole number above all floats
-        raise JobError(f"{name}: must be finite, not {shown(value)}") from None
+        raise JobError(f"{name}: must be finite, not {quoted(value)}") from None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def _number(name: str, value: Any) -> float:
 Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bool]
 
 
-def saved_layer(layer: Layer) -> dict[str, Any]:
+def saved_layer(layer: KroneckerLayer) -> dict[str, Any]:
     """The inverse, the averaged factors, the traces and whether it is frozen."""
     return {
         "name": layer.name,
@@ -113,7 +113,7 @@ def saved_layer(layer: Layer) -> dict[str, Any]:
     }
 
 
-def layer_from(layer: Layer, saved: dict[str, Any]) -> Curvature:
+def layer_from(layer: KroneckerLayer, saved: dict[str, Any]) -> Curvature:
     """What `saved_layer` gave, on the layer's device.
 
     Raises:
@@ -164,7 +164,7 @@ def _pair(blocks: Inverse | Factors | None) -> dict[str, list[Tensor]] | None:
     return None if blocks is None else {"a": list(blocks.a), "g": list(blocks.g)}
 
 
-def _blocks(saved: list[Tensor], layer: Layer) -> Blocks:
+def _blocks(saved: list[Tensor], layer: KroneckerLayer) -> Blocks:
     return tuple(block.to(layer.weight.device, copy=True) for block in saved)
 
 
@@ -242,7 +242,7 @@ class THOR(Optimizer):
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(model.parameters() if params is None else params, defaults)
-        self._model, self._split_dim, self._found = model, split_dim, Found()
+        self._model, self._split_dim, self._found = model, split_dim, KroneckerLayers()
         self._look_at_model()
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)

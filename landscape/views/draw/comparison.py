@@ -10,14 +10,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.views.draw.difference import draw_difference
 from landscape.views.draw.figure import KINDS, choose_kind, figure
 from landscape.views.draw.layout import Style, legend_rows, sentence
 from landscape.views.draw.overlay import draw_contour_overlay, draw_curve_overlay, draw_surface_overlay
 from landscape.views.draw.style import TEMPLATES, check_scale
 from landscape.views.prepare.comparison import (
-    Compared,
+    ComparedLandscape,
     Given,
     check_mode,
     compared,
@@ -42,7 +42,7 @@ ROW_PX, UPRIGHT_ROW_PX = 22, 20  # of a legend
 
 
 @dataclass(frozen=True)
-class Place:
+class FigurePlace:
     """Where one figure lies in the whole, in pixels from its lower left corner, and how its parts are renumbered.
 
     `left` and `bottom` are the corner of its plot area and `width` and `height` the size of that. `axes` and `scenes`
@@ -162,17 +162,17 @@ def _with_short_legend(figure: go.Figure) -> go.Figure:
 
 def _place(
     figure: go.Figure, number: int, left: float, top: float, whole: tuple[float, float], axes: int, scenes: int
-) -> Place:
+) -> FigurePlace:
     margin, width, height = figure.layout.margin, figure.layout.width, figure.layout.height
     inner = (width - margin.l - margin.r, height - margin.t - margin.b)
-    return Place(number, left + margin.l, top - margin.t - inner[1], inner[0], inner[1], whole, axes, scenes)
+    return FigurePlace(number, left + margin.l, top - margin.t - inner[1], inner[0], inner[1], whole, axes, scenes)
 
 
 def _numbered(word: str, number: int) -> str:
     return f"{word}{number if number > 1 else ''}"
 
 
-def _moved_trace(trace: dict[str, Any], place: Place) -> dict[str, Any]:
+def _moved_trace(trace: dict[str, Any], place: FigurePlace) -> dict[str, Any]:
     moved = {**trace, "legend": place.legend()}
     if moved.get("legendgroup"):
         moved["legendgroup"] = f"{place.number}: {moved['legendgroup']}"
@@ -188,7 +188,7 @@ def _moved_trace(trace: dict[str, Any], place: Place) -> dict[str, Any]:
     return moved
 
 
-def _moved_part(part: dict[str, Any], place: Place) -> dict[str, Any]:
+def _moved_part(part: dict[str, Any], place: FigurePlace) -> dict[str, Any]:
     """A legend or colour bar that is placed over the plot area of its figure."""
     moved = {**part, "x": place.x(part.get("x", 1.02)), "y": place.y(part.get("y", 0.5))}
     if part.get("lenmode", "fraction") == "fraction" and "len" in part:
@@ -196,7 +196,7 @@ def _moved_part(part: dict[str, Any], place: Place) -> dict[str, Any]:
     return moved
 
 
-def _add_layout(layout: dict[str, Any], own: dict[str, Any], place: Place) -> None:
+def _add_layout(layout: dict[str, Any], own: dict[str, Any], place: FigurePlace) -> None:
     """Add what the layout of one figure places to `layout`."""
     for key, value in own.items():
         if re.fullmatch(r"[xy]axis\d*", key):
@@ -216,14 +216,14 @@ def _add_layout(layout: dict[str, Any], own: dict[str, Any], place: Place) -> No
     layout["shapes"] += [_moved_mark(shape, place, ("x0", "x1", "y0", "y1")) for shape in own.get("shapes", ())]
 
 
-def _moved_axis(axis: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
+def _moved_axis(axis: dict[str, Any], key: str, place: FigurePlace) -> dict[str, Any]:
     domain, to = axis.get("domain", (0, 1)), place.x if key.startswith("x") else place.y
     moved = {**axis, "domain": [min(max(to(at), 0.0), 1.0) for at in domain], "automargin": False}
     moved["anchor"] = place.axis(axis.get("anchor", ("y" if key[0] == "x" else "x") + key[5:]))
     return moved | {name: place.axis(axis[name]) for name in ("matches", "scaleanchor", "overlaying") if name in axis}
 
 
-def _moved_mark(mark: dict[str, Any], place: Place, keys: Sequence[str]) -> dict[str, Any]:
+def _moved_mark(mark: dict[str, Any], place: FigurePlace, keys: Sequence[str]) -> dict[str, Any]:
     """An annotation or a shape: by paper where it was so, else by the renumbered axes."""
     moved = dict(mark)
     for letter, to in (("x", place.x), ("y", place.y)):
@@ -234,7 +234,7 @@ def _moved_mark(mark: dict[str, Any], place: Place, keys: Sequence[str]) -> dict
     return moved
 
 
-def _title(own: dict[str, Any], place: Place) -> list[dict[str, Any]]:
+def _title(own: dict[str, Any], place: FigurePlace) -> list[dict[str, Any]]:
     """The title of one figure, as an annotation over its plot area."""
     words = (own.get("title") or {}).get("text")
     if not words:
@@ -266,7 +266,7 @@ class ComparedFigure:
 
 
 @dataclass(frozen=True)
-class Options:
+class ComparisonOptions:
     """The options of a comparison that are the same in all its modes."""
 
     observable: str
@@ -352,23 +352,23 @@ def compare_figures(
     if unknown:
         wrong = next(iter(unknown))
         raise JobError(
-            f"compare: unknown option {shown(wrong)}; {nearest(wrong, compare_figures.__kwdefaults__ or ())}"
+            f"compare: unknown option {quoted(wrong)}; {nearest(wrong, compare_figures.__kwdefaults__ or ())}"
         )
     if theme not in TEMPLATES:
-        raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
+        raise JobError(f"theme: unknown {quoted(theme)}; {nearest(str(theme), TEMPLATES)}")
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 < opacity <= 1:
-        raise JobError(f"opacity: must be above 0 and at most 1, not {shown(opacity)}")
+        raise JobError(f"opacity: must be above 0 and at most 1, not {quoted(opacity)}")
     items = compared(landscapes)
     check_mode(mode, items, observable)
     style = Style(check_scale(colour_scale), theme, title=title, caption=caption, animate=animate)
-    asked = Options(
+    asked = ComparisonOptions(
         observable, log, levels, exact_levels, zmin, zmax, lock, path, uncertainty, opacity, max_points, style
     )
     draw = {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode]
     return draw(items, kind, asked)
 
 
-def comparison_kind(mode: str, items: Sequence[Compared], kind: str | None) -> str:
+def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | None) -> str:
     """The given kind, or the default for the mode and the number of axes.
 
     Raises:
@@ -380,11 +380,11 @@ def comparison_kind(mode: str, items: Sequence[Compared], kind: str | None) -> s
         choose_kind(
             replace(items[0].surface, name=items[0].label), kind
         )  # refuses an unknown kind, and one for another number of axes
-        raise JobError(f"kind: {shown(kind)} does not fit the mode {shown(mode)}; known: {', '.join(fitting)}")
+        raise JobError(f"kind: {quoted(kind)} does not fit the mode {quoted(mode)}; known: {', '.join(fitting)}")
     return kind or fitting[0]
 
 
-def _overlay(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
+def _overlay(items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions) -> list[ComparedFigure]:
     chosen = comparison_kind("overlay", items, kind)
     data = prepare_overlay(
         items,
@@ -406,7 +406,9 @@ def _overlay(items: Sequence[Compared], kind: str | None, asked: Options) -> lis
     return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
 
 
-def _differences(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
+def _differences(
+    items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions
+) -> list[ComparedFigure]:
     chosen = comparison_kind("difference", items, kind)
 
     def prepared(limit: float | None) -> list[DifferenceData]:
@@ -427,7 +429,7 @@ def _differences(items: Sequence[Compared], kind: str | None, asked: Options) ->
     return figures
 
 
-def _tiles(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
+def _tiles(items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions) -> list[ComparedFigure]:
     """One figure each, whose caption says what sets them apart, as each may be read by itself.
 
     With one scale, the ends are given to each, from which all choose the same contour lines.
@@ -484,6 +486,6 @@ def _roles(drawn: go.Figure) -> set[str]:
     return {"curve" for trace in drawn.data if trace.type == "scatter" and (trace.meta or {}).get("role") == "field"}
 
 
-def _file(label: str, mode: str, kind: str, asked: Options) -> str:
+def _file(label: str, mode: str, kind: str, asked: ComparisonOptions) -> str:
     shown_observable = "" if asked.observable == "loss" else asked.observable
     return file_name(label, mode, kind, shown_observable, {None: "", True: "log", False: "linear"}[asked.log])

@@ -82,7 +82,7 @@ PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvePanel:
     """The place of one panel, counted from above: the names of its axes, and its part [bottom, top] of the height."""
 
     number: int
@@ -123,7 +123,7 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
     return finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
 
 
-def panels(count: int, gap: float) -> list[Panel]:
+def panels(count: int, gap: float) -> list[CurvePanel]:
     """`count` panels of equal height from the top down, `gap` of the whole height apart.
 
     The lowest one has plotly's first x axis, which is labelled; the others share its range.
@@ -131,7 +131,7 @@ def panels(count: int, gap: float) -> list[Panel]:
     share = (1 - gap * (count - 1)) / count
     tops = [1 - k * (share + gap) for k in range(count)]
     return [
-        Panel(k, "x" if k == count - 1 else f"x{k + 2}", f"y{k + 1}" if k else "y", top - share, top)
+        CurvePanel(k, "x" if k == count - 1 else f"x{k + 2}", f"y{k + 1}" if k else "y", top - share, top)
         for k, top in enumerate(tops)
     ]
 
@@ -194,7 +194,7 @@ def band_name(data: FigureData) -> str:
 
 
 def _panel(
-    data: FigureData, panel: Panel, limits: tuple[float, float], style: Style, band_in_legend: bool
+    data: FigureData, panel: CurvePanel, limits: tuple[float, float], style: Style, band_in_legend: bool
 ) -> list[Any]:
     """The traces of one panel: missing stretches, band, curve, and the loss at the snapshots themselves."""
     ends = (data.scale.real(limits[0]), data.scale.real(limits[1]))
@@ -219,7 +219,7 @@ def _origin_height(data: FigureData) -> float | None:
     return data.scale.real(data.origin.height)
 
 
-def _missing(data: FigureData, panel: Panel, ends: tuple[float, float], style: Style) -> list[Any]:
+def _missing(data: FigureData, panel: CurvePanel, ends: tuple[float, float], style: Style) -> list[Any]:
     """Hatched stretches over the whole height of the panel; only the first panel's are in the legend."""
     rows = np.stack([data.states, data.states])
     codes = missing_states(data.states)
@@ -231,7 +231,7 @@ def _missing(data: FigureData, panel: Panel, ends: tuple[float, float], style: S
 
 
 def _band(
-    data: FigureData, shown: Floats, panel: Panel, bottom: float, style: Style, in_legend: bool
+    data: FigureData, shown: Floats, panel: CurvePanel, bottom: float, style: Style, in_legend: bool
 ) -> list[go.Scatter]:
     """The band of two standard errors around a curve; empty where the errors are not known."""
     if data.shape_error is None:
@@ -257,7 +257,7 @@ def _band(
     return [trace]
 
 
-def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Scatter:
+def _curve(data: FigureData, shown: Floats, panel: CurvePanel, style: Style) -> go.Scatter:
     axis, colours = data.axes[0], _colours(panel)
     name = data.observable.replace("_", " ")
     raw, value = pointer_values(data)
@@ -286,7 +286,7 @@ def snapshot_name(data: FigureData) -> str:
     return f"{observable_title(data.observable)} at the snapshot itself"
 
 
-def _snapshots(path: DrawnPath, panel: Panel, style: Style, name: str, *, in_legend: bool) -> go.Scatter:
+def _snapshots(path: DrawnPath, panel: CurvePanel, style: Style, name: str, *, in_legend: bool) -> go.Scatter:
     """The values at the real snapshots, which need not lie on the line."""
     look = path_look(path.number, style.path_colour)
     colour = look.colour if path.run else _colours(panel)[style.theme]
@@ -304,12 +304,12 @@ def _snapshots(path: DrawnPath, panel: Panel, style: Style, name: str, *, in_leg
     )
 
 
-def _colours(panel: Panel) -> dict[str, str]:
+def _colours(panel: CurvePanel) -> dict[str, str]:
     """The colour of a panel's curve, per theme."""
     return {"light": CURVES[panel.number % len(CURVES)], "dark": DARK_CURVES[panel.number % len(DARK_CURVES)]}
 
 
-def _x_axes(data: FigureData, places: Sequence[Panel]) -> dict[str, Any]:
+def _x_axes(data: FigureData, places: Sequence[CurvePanel]) -> dict[str, Any]:
     """The common axis under the lowest panel; the panels above share its range and have no title or tick labels."""
     axis: dict[str, Any] = {"title": {"text": one_line(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
     layout = {"xaxis": axis | {"anchor": places[-1].y}}
@@ -318,7 +318,7 @@ def _x_axes(data: FigureData, places: Sequence[Panel]) -> dict[str, Any]:
     return layout
 
 
-def _y_axis(data: FigureData, limits: tuple[float, float], panel: Panel) -> dict[str, Any]:
+def _y_axis(data: FigureData, limits: tuple[float, float], panel: CurvePanel) -> dict[str, Any]:
     axis: dict[str, Any] = {
         "title": {"text": text(data.observable.replace("_", " "))},
         "domain": [max(panel.bottom, 0.0), min(panel.top, 1.0)],

@@ -13,7 +13,7 @@ from landscape.views.draw.overlay import add_marks, flat_marks, space_end
 from landscape.views.draw.paths import LIFT
 from landscape.views.draw.plane import bar_length, draw_plane, filled, signed_lines
 from landscape.views.draw.space import draw_slices, draw_surface
-from landscape.views.draw.style import DIVERGING, Look, look
+from landscape.views.draw.style import DIVERGING, SeriesStyle, look
 from landscape.views.prepare.difference import DifferenceData
 from landscape.views.prepare.geometry import bilinear
 from landscape.views.prepare.paths import DrawnPath
@@ -42,7 +42,7 @@ def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
     return add_marks(draw_plane(with_levels(field), values, style), marks)
 
 
-def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, Look]]:
+def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, SeriesStyle]]:
     """The paths of each landscape, with its label, its number and its look."""
     numbered = enumerate(zip(data.labels, data.paths, strict=True))
     return [(path, label, number, look(number)) for number, (label, own) in numbered for path in own]

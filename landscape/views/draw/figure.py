@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.surface.surface import Surface
 from landscape.views.draw.curve import draw_curve
 from landscape.views.draw.layout import TICKS_PX, Style, base_layout, finish, make_frame, text
@@ -272,12 +272,12 @@ def figure(
     """
     if unknown:
         wrong = next(iter(unknown))
-        raise JobError(f"figure: unknown option {shown(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
+        raise JobError(f"figure: unknown option {quoted(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
     if categories_of(surface, observable) is None:  # what stands for names is not interpolated
         surface = surface.merged()
     chosen = KIND_TABLE[choose_kind(surface, kind)]
     if theme not in TEMPLATES:
-        raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
+        raise JobError(f"theme: unknown {quoted(theme)}; {nearest(str(theme), TEMPLATES)}")
     place = choose_preset(preset)
     paper = choose_paper(width, font_size, font, place)
     title = place is None if title is None else title
@@ -332,10 +332,10 @@ def kind_for(name: str, axes: int, kind: str | None) -> str:
     if kind is None:
         return fitting[0]
     if kind not in KIND_TABLE:
-        raise JobError(f"kind: unknown {shown(kind)}; {nearest(str(kind), fitting)} (for {axes} axes)")
+        raise JobError(f"kind: unknown {quoted(kind)}; {nearest(str(kind), fitting)} (for {axes} axes)")
     if kind not in fitting:
         raise JobError(
-            f"kind: {shown(kind)} does not fit {shown(name)}, which has {axes} "
+            f"kind: {quoted(kind)} does not fit {quoted(name)}, which has {axes} "
             f"{'axis' if axes == 1 else 'axes'}; known: {', '.join(fitting)}"
         )
     return kind

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from landscape.core.errors import capped
 from landscape.views.draw.layout import NEEDLESS_BUTTONS, legend_rows, text
 from landscape.views.draw.style import CURVES, DARK_CURVES, TEMPLATES, look
-from landscape.views.prepare.history import HistoryData, Interval, Mark, Series, is_loss, name_rows
+from landscape.views.prepare.history import HistoryData, Mark, PathInterval, Series, is_loss, name_rows
 
 PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 110.0, 18.0, 48.0, 22.0
 SHADES = ("rgba(214,51,108,0.16)", "rgba(47,93,155,0.16)", "rgba(58,125,68,0.18)", "rgba(179,92,0,0.16)")
@@ -28,7 +28,7 @@ POINTS_PER_INTERVAL = 100  # places where the pointer finds an interval
 
 
 @dataclass(frozen=True)
-class Panel:
+class HistoryPanel:
     """The place of one quantity: plotly's name of its y axis, and its part [bottom, top] of the height."""
 
     y: str
@@ -58,10 +58,10 @@ def draw_history(history: HistoryData, theme: str = "light") -> go.Figure:
     return go.Figure(_first_of_each_run(traces, history), layout)
 
 
-def _panels(heights: Sequence[float], total: float) -> list[Panel]:
+def _panels(heights: Sequence[float], total: float) -> list[HistoryPanel]:
     panels, edge = [], 1.0
     for k, height in enumerate(heights):
-        panels.append(Panel(f"y{k + 1}" if k else "y", max(0.0, edge - height / total), edge))
+        panels.append(HistoryPanel(f"y{k + 1}" if k else "y", max(0.0, edge - height / total), edge))
         edge -= (height + GAP_PX) / total
     return panels
 
@@ -118,7 +118,7 @@ def _legend(history: HistoryData) -> list[str]:
     return (runs if len(history.runs) > 1 else []) + ([WATCHED_NAME] if history.marks else [])
 
 
-def _y_axis(name: str, series: Sequence[Series], panel: Panel, log: bool) -> dict[str, Any]:
+def _y_axis(name: str, series: Sequence[Series], panel: HistoryPanel, log: bool) -> dict[str, Any]:
     """The axis of one panel. A constant gets a range that begins at 0, where plotly would show it from -1 to 1."""
     title = {"text": text(capped(name.replace("_", " "), LONGEST_NAME)), "font": {"size": 12}}
     axis: dict[str, Any] = {"domain": [panel.bottom, panel.top], "anchor": "x", "title": title}
@@ -174,7 +174,7 @@ def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
     return traces
 
 
-def _title(interval: Interval, history: HistoryData) -> str:
+def _title(interval: PathInterval, history: HistoryData) -> str:
     """The name of a landscape, with its run where not all runs that are shown have it."""
     drawn = {one.run for one in history.series}
     if drawn <= set(interval.runs):
@@ -182,7 +182,7 @@ def _title(interval: Interval, history: HistoryData) -> str:
     return f"{interval.name} ({', '.join(capped(history.runs[k], LONGEST_NAME) for k in interval.runs)})"
 
 
-def _found(interval: Interval, history: HistoryData) -> dict[str, Any]:
+def _found(interval: PathInterval, history: HistoryData) -> dict[str, Any]:
     return {
         "landscape": interval.name,
         "runs": list(interval.runs),
@@ -192,9 +192,9 @@ def _found(interval: Interval, history: HistoryData) -> dict[str, Any]:
     }
 
 
-def _longest(intervals: Sequence[Interval]) -> list[Interval]:
+def _longest(intervals: Sequence[PathInterval]) -> list[PathInterval]:
     """Of each landscape's stretches the longest, which bears its name."""
-    found: dict[tuple[str, tuple[int, ...]], Interval] = {}
+    found: dict[tuple[str, tuple[int, ...]], PathInterval] = {}
     for interval in intervals:
         key = interval.name, interval.runs
         best = found.get(key, interval)
@@ -202,7 +202,7 @@ def _longest(intervals: Sequence[Interval]) -> list[Interval]:
     return list(found.values())
 
 
-def _target(interval: Interval, history: HistoryData) -> go.Scatter:
+def _target(interval: PathInterval, history: HistoryData) -> go.Scatter:
     """What the pointer meets within an interval, in the uppermost panel: invisible points along its first curve."""
     of_run = [one for one in history.series if one.run in interval.runs] or list(history.series)
     curve = next((one for one in of_run if one.name == history.columns[0]), None)
@@ -249,7 +249,7 @@ def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
     )
 
 
-def _shade(interval: Interval, k: int, history: HistoryData, theme: str) -> dict[str, Any]:
+def _shade(interval: PathInterval, k: int, history: HistoryData, theme: str) -> dict[str, Any]:
     several = len(history.runs) > 1 and len(interval.runs) == 1
     colour = look(interval.runs[0]).faint(theme, 0.13) if several else SHADES[k % len(SHADES)]
     return {
@@ -267,7 +267,7 @@ def _shade(interval: Interval, k: int, history: HistoryData, theme: str) -> dict
     }
 
 
-def _name(interval: Interval, row: int) -> dict[str, Any]:
+def _name(interval: PathInterval, row: int) -> dict[str, Any]:
     return {
         "name": "interval",
         "text": text(interval.name),

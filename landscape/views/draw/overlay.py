@@ -43,7 +43,7 @@ from landscape.views.draw.space import (
     paths_in_space,
     z_axis,
 )
-from landscape.views.draw.style import INK, PAPER, PATH_HALO, Look, hue_scale, look, themed, typed
+from landscape.views.draw.style import INK, PAPER, PATH_HALO, SeriesStyle, hue_scale, look, themed, typed
 from landscape.views.prepare.comparison import OverlayData
 from landscape.views.prepare.difference import coordinates_agree
 from landscape.views.prepare.figure import FigureData, missing_states
@@ -78,7 +78,7 @@ def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -
     return [*(entry(label) for label in labels), *ends]
 
 
-def flat_key(label: str, number: int, look: Look, style: Style) -> go.Scatter:
+def flat_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Scatter:
     """The legend entry of lines on a plane: a trace without points, as a contour trace has no entry of this look."""
     lines = {theme: {"line": {"color": look.colours[theme], "dash": look.dash, "width": 2}} for theme in look.colours}
     return go.Scatter(
@@ -94,7 +94,7 @@ def flat_key(label: str, number: int, look: Look, style: Style) -> go.Scatter:
     )
 
 
-def space_key(label: str, number: int, look: Look, style: Style) -> go.Scatter3d:
+def space_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Scatter3d:
     """The legend entry of a surface: a trace without points."""
     markers = {
         theme: {"marker": {"symbol": "square", "size": 9, "color": look.colours["light"]}} for theme in look.colours
@@ -114,7 +114,7 @@ def space_key(label: str, number: int, look: Look, style: Style) -> go.Scatter3d
 
 
 def flat_marks(
-    path: DrawnPath, label: str, number: int, look: Look, style: Style, *, joined: bool = True
+    path: DrawnPath, label: str, number: int, look: SeriesStyle, style: Style, *, joined: bool = True
 ) -> list[go.Scatter]:
     """The path on a plane in the landscape's own look, and its last snapshot.
 
@@ -168,7 +168,7 @@ def flat_marks(
     return traces
 
 
-def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style: Style) -> list[go.Scatter3d]:
+def space_marks(overlay: PathInSpace, label: str, number: int, look: SeriesStyle, style: Style) -> list[go.Scatter3d]:
     """The path in space in the landscape's own colour, its snapshots, and the last one where its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
@@ -207,7 +207,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style
 
 
 def space_end(
-    path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float, colour: str = ""
+    path: DrawnPath, label: str, number: int, look: SeriesStyle, style: Style, height: float, colour: str = ""
 ) -> list[go.Scatter3d]:
     """The last snapshot in space at that height, where it is known.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.views.draw.layout import one_line, text
 from landscape.views.draw.style import FONT
 from landscape.views.prepare.words import wrap
@@ -61,7 +61,7 @@ def choose_preset(name: str | None) -> Preset | None:
         JobError: there is no such preset.
     """
     if name is not None and name not in [*PRESETS]:
-        raise JobError(f"preset: unknown {shown(name)}; {nearest(str(name), PRESETS)}")
+        raise JobError(f"preset: unknown {quoted(name)}; {nearest(str(name), PRESETS)}")
     return None if name is None else PRESETS[name]
 
 
@@ -76,10 +76,10 @@ def pixels(option: str, length: str | float, low: float, high: float) -> float:
     """
     found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(in|cm|mm|pt|px)?\s*", str(length))
     if found is None or isinstance(length, bool):
-        raise JobError(f"{option}: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not {shown(length)}")
+        raise JobError(f"{option}: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not {quoted(length)}")
     value = float(found[1]) * UNITS[found[2] or "px"]
     if not low <= value <= high:
-        raise JobError(f"{option}: must be from {low:g} to {high:g} px, not {value:g} px ({shown(length)})")
+        raise JobError(f"{option}: must be from {low:g} to {high:g} px, not {value:g} px ({quoted(length)})")
     return value
 
 
@@ -134,7 +134,7 @@ def fit_to_paper(figure: go.Figure, paper: Paper) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class PrintLayout:
     """Sizes in pixels: the plot area, the margin (left, right, top, bottom), and where the caption begins below it."""
 
     plot: tuple[float, float]
@@ -183,7 +183,7 @@ def _set_fonts(figure: go.Figure, font: float) -> None:
             axis.update({} if axis.tickvals is not None else {"nticks": 5})
 
 
-def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> Place:
+def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> PrintLayout:
     """Where plot, legend and caption lie; the layout's size, margin and legend are set."""
     layout, meta = figure.layout, figure.layout.meta
     space = bool(meta.get("space"))
@@ -220,7 +220,7 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
         if axis.title.text:
             room = height if axis._plotly_name.startswith("y") else plot_width
             axis.title.text = one_line(axis.title.text, room, AXIS * font)
-    return Place((plot_width, height), (left, right, top, bottom), caption_at, caption)
+    return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
 
 
 def _tick_letters(figure: go.Figure) -> int:
@@ -246,7 +246,7 @@ def _narrow_scene(scene: Any) -> None:
     scene.camera.eye = {"x": eye.x * 1.3, "y": eye.y * 1.3, "z": eye.z * 1.3}
 
 
-def _lay_bar(bar: Any, place: Place, font: float) -> None:
+def _lay_bar(bar: Any, place: PrintLayout, font: float) -> None:
     most = max(2, int(place.plot[1] / (1.5 * SMALL * font)))
     every = -(-len(bar.tickvals) // most)
     bar.update(tickvals=bar.tickvals[::every], ticktext=bar.ticktext[::every])
@@ -288,7 +288,7 @@ def _scale_marks(trace: Any, marks: float, font: float) -> None:
             trace.fillpattern.size *= marks
 
 
-def _lay_annotations(figure: go.Figure, place: Place, font: float, marks: float, slice_name: str) -> None:
+def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: float, slice_name: str) -> None:
     """The caption, the name of a slice, and the numbers beside the path, as many as keep clear of each other."""
     layout = figure.layout
     notes = [note for note in layout.annotations if note.name not in ("caption", "step")]
@@ -317,7 +317,7 @@ def _lay_annotations(figure: go.Figure, place: Place, font: float, marks: float,
         ]
 
 
-def _apart(steps: list[Any], figure: go.Figure, place: Place, font: float, marks: float) -> list[Any]:
+def _apart(steps: list[Any], figure: go.Figure, place: PrintLayout, font: float, marks: float) -> list[Any]:
     """The numbers beside the path that stand clear of each other; the last and the first of them stay."""
     x, y = figure.layout.xaxis.range, figure.layout.yaxis.range
     kept: list[Any] = []

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, hex_to_rgb, sample_colorscale
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, Scale
@@ -87,7 +87,7 @@ def check_scale(name: str | None) -> str | None:
         JobError: there is no colour scale of that name.
     """
     if name is not None and name not in [*COLOUR_TABLE]:
-        raise JobError(f"colour_scale: unknown {shown(name)}; {nearest(str(name), COLOUR_TABLE)}")
+        raise JobError(f"colour_scale: unknown {quoted(name)}; {nearest(str(name), COLOUR_TABLE)}")
     return name
 
 
@@ -208,7 +208,7 @@ OVERLAY_SPACE_SYMBOLS = ("diamond", "square", "cross", "circle", "x")
 
 
 @dataclass(frozen=True)
-class Look:
+class SeriesStyle:
     """How one of several things is drawn: `colours` per theme, plotly's `dash` of its lines, `symbol` of its marks."""
 
     colours: dict[str, str]
@@ -227,9 +227,9 @@ class Look:
         return f"rgba({red},{green},{blue},{opacity:g})"
 
 
-def look(number: int) -> Look:
+def look(number: int) -> SeriesStyle:
     """The look of the `number`-th thing from 0; the first 40 differ."""
-    return Look(
+    return SeriesStyle(
         {theme: colours[number % len(colours)] for theme, colours in OVERLAY_COLOURS.items()},
         OVERLAY_DASHES[number % len(OVERLAY_DASHES)],
         OVERLAY_SYMBOLS[number % len(OVERLAY_SYMBOLS)],
@@ -237,7 +237,7 @@ def look(number: int) -> Look:
     )
 
 
-def hue_scale(one: Look) -> list[list[object]]:
+def hue_scale(one: SeriesStyle) -> list[list[object]]:
     """A colour scale of one hue, dark where the values are low: heights of one surface among several."""
     base = np.array(hex_to_rgb(one.colours["light"]), np.float64)
     stops = {0.0: 0.45 * base, 0.45: base, 1.0: base + 0.72 * (255 - base)}

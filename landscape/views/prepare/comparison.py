@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
 from landscape.surface.surface import OK, Axis, Surface, check_observable
 from landscape.views.prepare import words
@@ -23,7 +23,7 @@ MOST_OVERLAID = 12  # more lines over one another cannot be told apart
 
 
 @dataclass(frozen=True, eq=False)
-class Compared(Comparable):
+class ComparedLandscape(Comparable):
     """One of the landscapes that are compared; `label` names its run and itself in legends and titles."""
 
     label: str
@@ -33,7 +33,7 @@ class Compared(Comparable):
 Given = Surface | tuple[str, Surface]
 
 
-def compared(landscapes: Sequence[Given]) -> tuple[Compared, ...]:
+def compared(landscapes: Sequence[Given]) -> tuple[ComparedLandscape, ...]:
     """The landscapes with labels that differ, each with all its levels as one grid.
 
     Args:
@@ -53,7 +53,9 @@ def compared(landscapes: Sequence[Given]) -> tuple[Compared, ...]:
         for label, surface in pairs
     ]
     labels = [run if names.count(name) > 1 else name for name, run in zip(names, with_runs, strict=True)]
-    return tuple(Compared(label, surface.merged()) for label, (_, surface) in zip(numbered(labels), pairs, strict=True))
+    return tuple(
+        ComparedLandscape(label, surface.merged()) for label, (_, surface) in zip(numbered(labels), pairs, strict=True)
+    )
 
 
 def _pair(given: Given) -> tuple[str | None, Surface]:
@@ -61,7 +63,7 @@ def _pair(given: Given) -> tuple[str | None, Surface]:
         return None, given
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and isinstance(given[1], Surface):
         return given[0], given[1]
-    raise JobError(f"compare: takes surfaces, or pairs (label, surface), not {shown(given)}")
+    raise JobError(f"compare: takes surfaces, or pairs (label, surface), not {quoted(given)}")
 
 
 def _run_of(surface: Surface) -> str:
@@ -97,14 +99,14 @@ def item_labels(items: Sequence[tuple[str, str]]) -> list[str]:
     return numbered([f"{run}: {name}" for run, (_, name) in zip(runs, items, strict=True)])
 
 
-def check_mode(mode: str, items: Sequence[Compared], observable: str) -> None:
+def check_mode(mode: str, items: Sequence[ComparedLandscape], observable: str) -> None:
     """Refuse a comparison that cannot be drawn.
 
     Raises:
         JobError: an unknown mode, too few landscapes or too many, other numbers of axes, or no such observable.
     """
     if mode not in MODES:
-        raise JobError(f"mode: unknown {shown(mode)}; {nearest(str(mode), MODES)}")
+        raise JobError(f"mode: unknown {quoted(mode)}; {nearest(str(mode), MODES)}")
     if len(items) < FEWEST[mode]:
         count = "one landscape" if FEWEST[mode] == 1 else "two landscapes"
         raise JobError(f"compare: needs at least {count} for {mode}, not {len(items)}; name another")
@@ -126,12 +128,12 @@ def check_mode(mode: str, items: Sequence[Compared], observable: str) -> None:
         )
 
 
-def _axes(item: Compared) -> str:
+def _axes(item: ComparedLandscape) -> str:
     count = len(item.surface.axes)
-    return f"{count} ({shown(item.label)})"
+    return f"{count} ({quoted(item.label)})"
 
 
-def contrasts(items: Sequence[Compared]) -> list[str]:
+def contrasts(items: Sequence[ComparedLandscape]) -> list[str]:
     """What a reader must know before trusting the comparison: other samples, other directions, other modes.
 
     Sentences without full stops. Landscapes of other samples differ by chance as well, and an axis of other
@@ -235,7 +237,7 @@ class OverlayData(Comparable):
 
 
 def share_scale(
-    items: Sequence[Compared],
+    items: Sequence[ComparedLandscape],
     observable: str = "loss",
     log: bool | None = None,
     *,
@@ -266,7 +268,7 @@ def share_scale(
     return SharedScale(log, low if zmin is None else zmin, high if zmax is None else zmax)
 
 
-def _suggests_log(items: Sequence[Compared], values: Sequence[Floats], observable: str) -> bool:
+def _suggests_log(items: Sequence[ComparedLandscape], values: Sequence[Floats], observable: str) -> bool:
     """Whether all values together span over two decades; fractions such as the accuracy stay linear."""
     known = np.concatenate([one[item.surface.status == OK] for item, one in zip(items, values, strict=True)])
     a_fraction = observable != "loss" and not observable.endswith("_stderr") and known.max(initial=0.0) <= 1
@@ -274,7 +276,7 @@ def _suggests_log(items: Sequence[Compared], values: Sequence[Floats], observabl
 
 
 def prepare_overlay(
-    items: Sequence[Compared],
+    items: Sequence[ComparedLandscape],
     observable: str = "loss",
     *,
     log: bool | None = None,
@@ -346,7 +348,7 @@ def _common_scale(fields: Sequence[FigureData]) -> Scale:
     return replace(scales[0], low=low, high=high)
 
 
-def _names(items: Sequence[Compared]) -> str:
+def _names(items: Sequence[ComparedLandscape]) -> str:
     labels = [item.label for item in items]
     if len(labels) > NAMED_IN_TITLE:
         return f"{len(labels)} landscapes"
@@ -363,7 +365,7 @@ def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
 
 
 def _caption(
-    items: Sequence[Compared], fields: Sequence[FigureData], axes: Sequence[AxisView], observable: str
+    items: Sequence[ComparedLandscape], fields: Sequence[FigureData], axes: Sequence[AxisView], observable: str
 ) -> list[str]:
     """What a reader must know: what all have in common, what sets them apart, then each in a sentence of its own."""
     samplings = list(dict.fromkeys(words.sampling(item.surface, observable) for item in items))

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
 from landscape.views.prepare import words
 from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.comparison import Compared, check_mode, contrasts, same_origin, same_samples
+from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
-from landscape.views.prepare.paths import DrawnPath, Origin, prepare_paths
+from landscape.views.prepare.paths import DrawnPath, OriginMark, prepare_paths
 from landscape.views.prepare.scale import STATES, Scale, choose_scale, number, point_states
 from landscape.views.prepare.uncertainty import shared_text, standard_error
 
@@ -72,7 +72,7 @@ def common_grid(
         usable = [points for points in inside if len(points) >= 2]
         if not usable:
             raise JobError(
-                f"compare: {shown(labels[1])} and {shown(labels[0])} have no common range of {name}: "
+                f"compare: {quoted(labels[1])} and {quoted(labels[0])} have no common range of {name}: "
                 f"{_range(b)} and {_range(a)}; compute one of them over the range of the other, or tile them"
             )
         grid.append(min(usable, key=len))
@@ -250,8 +250,8 @@ class DifferenceData(Comparable):
 
 
 def prepare_difference(
-    first: Compared,
-    other: Compared,
+    first: ComparedLandscape,
+    other: ComparedLandscape,
     observable: str = "loss",
     *,
     log: bool = False,
@@ -302,7 +302,7 @@ def _grid(one: Surface, other: Surface, labels: tuple[str, str]) -> tuple[list[F
 
 
 def _field(
-    first: Compared, other: Compared, observable: str, one: Surface, grid: list[Floats], log: bool
+    first: ComparedLandscape, other: ComparedLandscape, observable: str, one: Surface, grid: list[Floats], log: bool
 ) -> FigureData:
     """The words and the axes of the difference, as yet without values."""
     name, relation = words.observable_title(observable), "over" if log else "less"
@@ -321,18 +321,18 @@ def _field(
         states=np.zeros(empty.shape, np.uint8),
         scale=choose_scale(empty, log),
         paths=(),
-        origin=Origin(_at_origin(first, other, observable, log), "<b>origin</b> of both") if inside else None,
+        origin=OriginMark(_at_origin(first, other, observable, log), "<b>origin</b> of both") if inside else None,
     )
 
 
-def _known_origin(field: FigureData) -> Origin | None:
+def _known_origin(field: FigureData) -> OriginMark | None:
     """The origin of one axis at the height of the curve, where the losses there were not evaluated."""
     if field.origin is None or math.isfinite(field.origin.height) or len(field.axes) > 1:
         return field.origin
     return replace(field.origin, height=float(np.interp(0.0, field.axes[0].coordinates, field.drawn)))
 
 
-def _at_origin(first: Compared, other: Compared, observable: str, log: bool) -> float:
+def _at_origin(first: ComparedLandscape, other: ComparedLandscape, observable: str, log: bool) -> float:
     """The drawn difference of the losses at the origin; NaN where one is not known, and for other observables."""
     a, b = first.surface.origin_loss, other.surface.origin_loss
     if observable != "loss" or (log and not min(a, b) > 0):
@@ -399,7 +399,7 @@ def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: 
     """
     if limit is not None and not (math.isfinite(limit) and limit > (1 if log else 0)):
         rule = "a ratio above 1" if log else "a difference above 0"
-        raise JobError(f"limit: must be {rule}, not {shown(limit)}")
+        raise JobError(f"limit: must be {rule}, not {quoted(limit)}")
     end = None if limit is None else math.log10(limit) if log else limit
     # Sizes of either kind begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
     high = min(choose_scale(np.abs(drawn), False, 0.0, end).high, MOST_DECADES if log else math.inf)
@@ -408,7 +408,7 @@ def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: 
     return replace(choose_scale(drawn, log, low, top, levels), low=-high, high=high)
 
 
-def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: str) -> list[str]:
+def _caption(data: DifferenceData, pair: tuple[ComparedLandscape, ComparedLandscape], observable: str) -> list[str]:
     """What a reader must know to judge the difference: sentences without full stops."""
     field, (first, other) = data.field, data.labels
     relation = "over" if field.scale.log else "less"

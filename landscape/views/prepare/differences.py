@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, shown
+from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, quoted
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
 from landscape.views.prepare.comparable import is_evaluated, point_counts
@@ -65,7 +65,7 @@ class TableItem:
 
 
 @dataclass(frozen=True)
-class Row:
+class DifferenceRow:
     """One line of the table: per column a text, None where nothing is recorded, and a number for sorting or None."""
 
     name: str
@@ -83,7 +83,7 @@ class Section:
     """Lines of one subject."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[DifferenceRow, ...]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:
     for name in names:
         cells = [column.get(name) for column in columns]
         texts = tuple(None if cell is None else cell.text for cell in cells)
-        rows.append(Row(name, texts, tuple(None if cell is None else cell.number for cell in cells)))
+        rows.append(DifferenceRow(name, texts, tuple(None if cell is None else cell.number for cell in cells)))
     return Section(title, tuple(rows))
 
 
@@ -243,7 +243,7 @@ def _cell(value: Any) -> Cell:
     if isinstance(value, bool) or value is None:
         return Cell({True: "yes", False: "no", None: "none"}[value])
     if isinstance(value, int):
-        return Cell(flat(shown(value), LONGEST), float(value) if value.bit_length() <= LONGEST_NUMBER else None)
+        return Cell(flat(quoted(value), LONGEST), float(value) if value.bit_length() <= LONGEST_NUMBER else None)
     if isinstance(value, float):
         return _number(value, 6) if math.isfinite(value) else Cell("not finite")
     if isinstance(value, (list, tuple)):

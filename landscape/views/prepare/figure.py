@@ -27,7 +27,7 @@ from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.paths import (
     DrawnPath,
     Networks,
-    Origin,
+    OriginMark,
     network_notes,
     path_notes,
     prepare_networks,
@@ -185,7 +185,7 @@ class FigureData(Comparable):
     paths: tuple[DrawnPath, ...]
     rise: Floats | None = None
     rise_error: Floats | None = None
-    origin: Origin | None = None
+    origin: OriginMark | None = None
     networks: Networks | None = None
     difference: Floats | None = None
     unclear: str = "within 2 standard errors of the origin"
@@ -212,7 +212,7 @@ class FigureData(Comparable):
 
 
 @dataclass(frozen=True)
-class Choice:
+class FigureSpec:
     """What a figure is asked to show; the fields are the options of `prepare_figure`."""
 
     log: bool | None = None
@@ -268,7 +268,7 @@ def prepare_figure(
         >>> data.title, data.drawn, data.caption[-1]
         ('line: loss', array([-2.,  0., nan]), 'Logarithmic scale')
     """
-    choice = Choice(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, extrema, max_points)
+    choice = FigureSpec(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, extrema, max_points)
     data = _one_observable(surface, observable, choice)
     names = [name for name in beside if observable == "loss" and name in means(surface)]
     # Linear, whatever the loss is: what stands beside it are fractions such as the accuracy.
@@ -298,7 +298,7 @@ def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float 
     return 0.0 if a_fraction else spanned_decades(values, zmin, zmax)
 
 
-def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureData:
+def _one_observable(full: Surface, observable: str, choice: FigureSpec) -> FigureData:
     full[observable]  # refuses an unknown name
     categories = categories_of(full, observable)
     decades = 0.0 if categories else _decades(full, observable, choice.zmin, choice.zmax)
@@ -356,7 +356,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     )
 
 
-def _in_vain(choice: Choice, difference: Floats | None) -> bool:
+def _in_vain(choice: FigureSpec, difference: Floats | None) -> bool:
     """Whether the uncertainty was asked for and is not known."""
     return choice.uncertainty and difference is None
 

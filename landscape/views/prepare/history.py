@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, nearest, shown
+from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
@@ -36,7 +36,7 @@ class Series(Comparable):
 
 
 @dataclass(frozen=True)
-class Interval:
+class PathInterval:
     """A stretch of training that one landscape's path covers, in each of the runs with the numbers `runs`.
 
     A path with gaps covers several.
@@ -72,7 +72,7 @@ class HistoryData(Comparable):
 
     unit: str
     series: tuple[Series, ...]
-    intervals: tuple[Interval, ...]
+    intervals: tuple[PathInterval, ...]
     runs: tuple[str, ...] = ("",)
     log: bool = False
     notes: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def prepare_histories(
         JobError: there is no such unit.
     """
     if unit is not None and unit not in UNITS:
-        raise JobError(f"unit: unknown {shown(unit)}; {nearest(str(unit), UNITS)}")
+        raise JobError(f"unit: unknown {quoted(unit)}; {nearest(str(unit), UNITS)}")
     unit = unit or _usual_unit(records)
     series = [
         one
@@ -251,7 +251,7 @@ def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float 
     return step / per_epoch if per_epoch and step is not None else epoch
 
 
-def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[Interval]:
+def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[PathInterval]:
     """The stretches of all paths that can be counted in `unit`, without gaps; equal ones of several runs are one."""
     runs: dict[tuple[str, float, float], list[int]] = {}
     for number, record in enumerate(records):
@@ -260,7 +260,7 @@ def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[Interval]:
             if factor is not None and len(path.step):
                 for start, stop in _covered(path.step.tolist()):
                     runs.setdefault((name, start * factor, stop * factor), []).append(number)
-    return [Interval(*stretch, runs=tuple(numbers)) for stretch, numbers in runs.items()]
+    return [PathInterval(*stretch, runs=tuple(numbers)) for stretch, numbers in runs.items()]
 
 
 def _covered(steps: list[int]) -> list[tuple[int, int]]:
@@ -287,7 +287,7 @@ def _notes(records: Sequence[TrainingRecord], drawn: set[int], unit: str) -> lis
     return notes
 
 
-def name_rows(intervals: Sequence[Interval], low: float, high: float) -> list[int]:
+def name_rows(intervals: Sequence[PathInterval], low: float, high: float) -> list[int]:
     """The row, 0 the lowest, for each interval's name above a figure from `low` to `high`: no two names overlap."""
     span = (high - low) or 1.0
     ends: list[float] = []

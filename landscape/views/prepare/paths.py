@@ -512,7 +512,7 @@ def network_losses(surface: Surface) -> Floats:
 
 
 @dataclass(frozen=True)
-class Origin(Comparable):
+class OriginMark(Comparable):
     """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
 
     height: float
@@ -521,7 +521,7 @@ class Origin(Comparable):
     name = "origin"
 
 
-def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) -> Origin | None:
+def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) -> OriginMark | None:
     """The origin as a figure of `observable` shows it; None where it lies outside the axes.
 
     The loss is evaluated there for every landscape. Another observable is known where the grid has a point there, and
@@ -547,7 +547,7 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     lines += [f"{title} {number(known, 5)}"] if known is not None else []
     went_on_to = surface.record.went_on_to
     lines += [f"training went on to {escape(went_on_to, quote=False)}"] if went_on_to else []
-    return Origin(height, "<br>".join(lines))
+    return OriginMark(height, "<br>".join(lines))
 
 
 def _on_grid(surface: Surface, drawn: Floats) -> float:

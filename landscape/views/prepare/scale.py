@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, shown
+from landscape.core.errors import JobError, quoted
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.prepare.comparable import Comparable
 
@@ -39,7 +39,7 @@ MANTISSAS = (
 
 
 @dataclass(frozen=True)
-class Levels(Comparable):
+class ContourLevels(Comparable):
     """Contour lines in drawn units, ascending, the real value of each as a text, and a note for the caption."""
 
     drawn: tuple[float, ...]
@@ -101,11 +101,11 @@ def checked_count(levels: int | None) -> int | None:
         JobError: there cannot be so many.
     """
     if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
-        raise JobError(f"levels: must be a whole number of contour lines from 1 to {MOST_LEVELS}, not {shown(levels)}")
+        raise JobError(f"levels: must be a whole number of contour lines from 1 to {MOST_LEVELS}, not {quoted(levels)}")
     return levels
 
 
-def choose_levels(low: float, high: float, log: bool, count: int | None, exact: bool) -> Levels:
+def choose_levels(low: float, high: float, log: bool, count: int | None, exact: bool) -> ContourLevels:
     """Contour lines strictly between `low` and `high`, in drawn units.
 
     They lie at round values: multiples of 1, 2, 2.5 or 5 times a power of ten, on a logarithmic scale at 1, 2, 5 times
@@ -119,13 +119,13 @@ def choose_levels(low: float, high: float, log: bool, count: int | None, exact: 
     if exact:
         step = (high - low) / (wanted + 1)
         drawn = [low + step * k for k in range(1, wanted + 1)]
-        return Levels(tuple(drawn), tuple(_texts(drawn, log)), f"{_lines(wanted)}, evenly spaced")
+        return ContourLevels(tuple(drawn), tuple(_texts(drawn, log)), f"{_lines(wanted)}, evenly spaced")
     choices = _round_levels(low, high, log, finest=count is not None)
     chosen = min(choices, key=lambda levels: abs(math.log(len(levels) / wanted)))
     note = f"{_lines(len(chosen))} at round values"
     if count is not None and len(chosen) != count:
         note += f", the nearest to {count}"
-    return Levels(tuple(chosen), tuple(_texts(chosen, log)), note)
+    return ContourLevels(tuple(chosen), tuple(_texts(chosen, log)), note)
 
 
 def _lines(count: int) -> str:
@@ -354,7 +354,7 @@ def _checked_clip(clip: float | None, zmax: float | None) -> float | None:
     if clip is None:
         return None
     if isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 50 <= clip <= 100:
-        raise JobError(f"clip: must be a percentile from 50 to 100, not {shown(clip)}")
+        raise JobError(f"clip: must be a percentile from 50 to 100, not {quoted(clip)}")
     if zmax is not None:
         raise JobError(f"clip: must not be given with zmax ({zmax:g}), since both end the range drawn; leave one out")
     return clip
@@ -380,7 +380,7 @@ def _ends_without_values(low_given: float | None, high_given: float | None) -> t
 def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | None, float | None]:
     for name, value in (("zmin", zmin), ("zmax", zmax)):
         if value is not None and not math.isfinite(value):
-            raise JobError(f"{name}: must be a finite number, not {shown(value)}")
+            raise JobError(f"{name}: must be a finite number, not {quoted(value)}")
         if value is not None and log and value <= 0:
             raise JobError(f"{name}: must be above 0 on a logarithmic scale, not {value:g}; or draw with log=False")
     if zmin is not None and zmax is not None and zmin >= zmax:

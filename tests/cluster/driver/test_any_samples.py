@@ -11,7 +11,7 @@ from ragged import COLLATES, Reader, Sequences, as_items, observe_sequences, pac
 from torch.utils.data import DataLoader
 
 import cluster
-from cluster.driver.crew import share_samples
+from cluster.driver.pool import share_samples
 from cluster.driver.transfer import (
     SamplePieces,
     SharedPoints,
@@ -26,7 +26,7 @@ from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES
 from landscape.problem.collated import PickledItems, digest_of
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 
@@ -69,7 +69,7 @@ def test_in_pieces_they_are_gathered_into_one_file(kind, size, tmp_path, monkeyp
     samples = select_samples(problem.data, 12, 3, length=length_of).samples
     *pieces, ends = item_pieces(samples, size)
     pieces.insert(0, ends)
-    data = gather(SamplePieces("key", range(len(pieces))), lambda number: Rows(unpack(pieces[number].data)))
+    data = gather(SamplePieces("key", range(len(pieces))), lambda number: TensorSamples(unpack(pieces[number].data)))
     found = samples_of(PickledItems(data.tensors, ends.ends), ends, problem)
     assert found.digest() == samples.digest()
 
@@ -77,7 +77,7 @@ def test_in_pieces_they_are_gathered_into_one_file(kind, size, tmp_path, monkeyp
 @pytest.mark.parametrize("room", [1 << 20, 500, 100])
 def test_points_of_terms_are_shared_set_by_set_where_one_object_would_be_too_large(room, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("cluster.driver.crew.ray.put", lambda value: value)
+    monkeypatch.setattr("cluster.driver.pool.ray.put", lambda value: value)
     interior, edge = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)), (torch.ones(5, 1), torch.zeros(5))
     terms = {"interior": (interior, lambda model, x: x[:, 0]), "edge": (edge, lambda model, pair: pair[1])}
     problem = Problem.terms(Reader(), terms)

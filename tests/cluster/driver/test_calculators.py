@@ -1,4 +1,4 @@
-"""The calculator of a command: this process or workers, with the same bits."""
+"""The executor of a command: this process or workers, with the same bits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cluster.driver import executor
-from cluster.driver.executor import RayCalculator, calculator_of
-from landscape.compute.executor import AtPoints, Calculator, LocalCalculator, setting_of
+from cluster.driver.executor import RayExecutor, executor_of
+from landscape.compute.executor import AtPoints, Executor, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
 
@@ -19,18 +19,18 @@ def prepared(make_job):
     return prepare(make_job())
 
 
-def losses(calculator: Calculator, landscape) -> bytes:
-    (values,) = calculator.ask(setting_of(landscape), [AtPoints(POINTS)])
+def losses(executor: Executor, landscape) -> bytes:
+    (values,) = executor.ask(setting_of(landscape), [AtPoints(POINTS)])
     return values.mean["loss"].tobytes()
 
 
 def test_workers_that_are_asked_for_answer_what_this_process_answers(prepared, local_ray):
     (landscape,) = prepared.landscapes
-    with calculator_of(prepared, landscape, 2, serial=True) as here:
-        assert isinstance(here, LocalCalculator)
+    with executor_of(prepared, landscape, 2, serial=True) as here:
+        assert isinstance(here, LocalExecutor)
         expected = losses(here, landscape)
-    with calculator_of(prepared, landscape, 2, workers=1) as there:
-        assert isinstance(there, RayCalculator)
+    with executor_of(prepared, landscape, 2, workers=1) as there:
+        assert isinstance(there, RayExecutor)
         assert losses(there, landscape) == expected
 
 
@@ -55,10 +55,10 @@ def test_what_is_over_before_ray_has_started_is_answered_here(prepared, monkeypa
     monkeypatch.setattr(executor, "is_quicker_here", is_quicker_here)
     monkeypatch.setattr(executor, "ray_session", session)
     if here:
-        with calculator_of(prepared, landscape, 7, **asked) as calculator:
-            assert isinstance(calculator, LocalCalculator)
+        with executor_of(prepared, landscape, 7, **asked) as answering:
+            assert isinstance(answering, LocalExecutor)
     else:
-        with pytest.raises(Started), calculator_of(prepared, landscape, 7, **asked):
+        with pytest.raises(Started), executor_of(prepared, landscape, 7, **asked):
             pass
     assert judged == [(prepared, landscape, 7, asked.get("workers"), asked.get("address"))]
 
@@ -66,7 +66,7 @@ def test_what_is_over_before_ray_has_started_is_answered_here(prepared, monkeypa
 def test_a_stop_ends_what_is_asked_here(prepared):
     (landscape,) = prepared.landscapes
     with (
-        calculator_of(prepared, landscape, 2, serial=True, stop=lambda: True) as calculator,
+        executor_of(prepared, landscape, 2, serial=True, stop=lambda: True) as executor,
         pytest.raises(Interrupted),
     ):
-        losses(calculator, landscape)
+        losses(executor, landscape)

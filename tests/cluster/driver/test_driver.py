@@ -15,7 +15,7 @@ from counting import WITNESS
 
 import cluster
 import landscape
-from cluster.driver.crew import RayCrew
+from cluster.driver.pool import RayWorkerPool
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
@@ -295,14 +295,14 @@ def test_observables_that_change_between_points_are_refused(make_job):
 def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job, monkeypatch):
     """Workers of which the driver hears that they have a GPU (they have not), and a driver that has none.
 
-    The crew is replaced, which stays in this process; a worker's class would be changed for other jobs of this Ray.
+    The pool is replaced, which stays in this process; a worker's class would be changed for other jobs of this Ray.
     """
-    started = RayCrew.started
+    started = RayWorkerPool.started
 
-    def started_on_a_gpu(crew: RayCrew, name: str, receipt: Receipt) -> WorkerHandle:
-        return started(crew, name, replace(receipt, details={**receipt.details, "device": "cuda"}))
+    def started_on_a_gpu(pool: RayWorkerPool, name: str, receipt: Receipt) -> WorkerHandle:
+        return started(pool, name, replace(receipt, details={**receipt.details, "device": "cuda"}))
 
-    monkeypatch.setattr(RayCrew, "started", started_on_a_gpu)
+    monkeypatch.setattr(RayWorkerPool, "started", started_on_a_gpu)
     job = make_job(tile=[1])
     seen: list[int] = []
     with pytest.raises(Interrupted):
@@ -318,13 +318,13 @@ def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
     """As on a node that reaches the head and not the driver; the worker that is asked says so, and is replaced."""
     import ray
 
-    from cluster.driver import crew
+    from cluster.driver import pool
 
     waiting = ray.remote(resources={"nowhere": 1})(lambda: 0).remote()
-    monkeypatch.setattr(crew, "FETCH_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "FETCH_SECONDS", 0.5)
     try:
         with pytest.raises(TimeoutError, match=r"within 0.5 s; every node must reach the driver's machine"):
-            crew.fetch([waiting])
+            pool.fetch([waiting])
     finally:
         ray.cancel(waiting)
 

@@ -99,13 +99,13 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
         import cluster.runtime.session
         real = cluster.runtime.session.draining_nodes
         drained = []
-        import cluster.driver.crew
+        import cluster.driver.pool
         def draining():
             if drained and committed() < 63:
                 (HERE / "drained").touch()
                 return {extra[0].node_id}
             return real()
-        cluster.driver.crew.draining_nodes = draining
+        cluster.driver.pool.draining_nodes = draining
         when(10, lambda: drained.append(1))
         cluster.run(job, workers=3, address=nodes.address)
         """,

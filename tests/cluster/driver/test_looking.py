@@ -8,7 +8,7 @@ import torch
 from small_models import make_job
 from torch import nn
 
-from cluster.driver.crew import look_of
+from cluster.driver.pool import look_of
 from landscape import Problem
 from landscape.compute.prepare import prepare
 

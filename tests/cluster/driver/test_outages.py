@@ -21,8 +21,8 @@ from waiting import wait_for
 
 import cluster
 import landscape
-from cluster.driver.crew import RayCrew
 from cluster.driver.driver import Driver
+from cluster.driver.pool import RayWorkerPool
 from cluster.driver.schedule import Policy
 from cluster.runtime.status import run_status
 from landscape.compute.tasks import Tally
@@ -227,7 +227,7 @@ def leaping_clock(monkeypatch) -> Iterator[list[float]]:
     real = {name: getattr(time, name) for name in ("time", "monotonic")}
     for name, clock in real.items():
         monkeypatch.setattr(time, name, lambda clock=clock: clock() + leaps[-1])
-    for made in (Driver, RayCrew, Tally):  # their default is the clock that was there when they were imported
+    for made in (Driver, RayWorkerPool, Tally):  # their default is the clock that was there when they were imported
         defaults = [time.monotonic if each is real["monotonic"] else each for each in made.__init__.__defaults__]
         assert time.monotonic in defaults
         monkeypatch.setattr(made.__init__, "__defaults__", tuple(defaults))

@@ -8,7 +8,7 @@ import pytest
 from small_models import make_job, quadratic_problem
 
 import cluster
-from cluster.driver.crew import RayCrew
+from cluster.driver.pool import RayWorkerPool
 from landscape import Job, open_run, run
 from landscape.core.errors import Interrupted
 
@@ -28,8 +28,8 @@ def chunks_of(folder: Path) -> dict[str, bytes]:
 def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_were_interrupted(tmp_path, monkeypatch):
     surface = run(job_of(tmp_path / "once"))["a"]
     assert surface.levels
-    done, hired, hire = list[int](), list[RayCrew](), RayCrew.hire
-    monkeypatch.setattr(RayCrew, "hire", lambda crew: (hired.append(crew), hire(crew)))
+    done, hired, hire = list[int](), list[RayWorkerPool](), RayWorkerPool.hire
+    monkeypatch.setattr(RayWorkerPool, "hire", lambda pool: (hired.append(pool), hire(pool)))
     with pytest.raises(Interrupted):
         cluster.run(job_of(tmp_path / "run"), 2, observer=lambda told: done.append(1), stop=lambda: len(done) > 2)
     assert open_run(tmp_path / "run")["a"].levels

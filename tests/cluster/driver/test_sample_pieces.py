@@ -15,12 +15,12 @@ import torch
 
 import cluster
 from cluster.driver import transfer
-from cluster.driver.crew import share_samples
+from cluster.driver.pool import share_samples
 from cluster.driver.transfer import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES
 from landscape.problem.batches import samples_digest
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,7 +34,7 @@ def samples(count: int = 103):
 @pytest.mark.parametrize("size", [1, 100, 1 << 20])
 def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    pieces = list(pieces_of(Rows(samples()), size))
+    pieces = list(pieces_of(TensorSamples(samples()), size))
     assert pieces[0].length == 0
     assert all(piece.nbytes <= max(size, 24) for piece in pieces)
     found = gather(SamplePieces("key", range(len(pieces))), pieces.__getitem__)
@@ -45,10 +45,10 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 PROCESSES = """
     import os, signal, sys, torch
     from cluster.driver.transfer import SamplePieces, gather, pieces_of
-    from landscape.problem.samples import Rows
+    from landscape.problem.samples import TensorSamples
 
     def work(number, key):
-        pieces, fetched = list(pieces_of(Rows(samples()), 100)), []
+        pieces, fetched = list(pieces_of(TensorSamples(samples()), 100)), []
         def fetch(number):
             fetched.append(number)
             return pieces[number]
@@ -157,7 +157,7 @@ def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_n
 
 @pytest.mark.usefixtures("local_ray")
 def test_below_the_limit_there_is_one_object():
-    one, pieces = share_samples(Rows(samples()), 1 << 20), share_samples(Rows(samples()), 400)
+    one, pieces = share_samples(TensorSamples(samples()), 1 << 20), share_samples(TensorSamples(samples()), 400)
     assert isinstance(one, list)
     assert isinstance(pieces, SamplePieces)
     assert len(pieces.references) > 10

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.driver.schedule import Policy, Schedule
+from cluster.driver.schedule import Policy, TaskSchedule
 
 WORKERS = ("a", "b", "c", "d")
 
@@ -19,7 +19,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.tasks = list(range(9))
         self.policy = Policy(straggler_done=1, hang_seconds=50)
-        self.schedule: Schedule[int] = Schedule(self.tasks, self.policy)
+        self.schedule: TaskSchedule[int] = TaskSchedule(self.tasks, self.policy)
         self.flying: dict[str, list[int]] = {}
         self.now = 0.0
         self.commits = dict.fromkeys(self.tasks, 0)
@@ -190,7 +190,7 @@ TestSchedule = pytest.mark.long(Machine.TestCase)
 TestSchedule.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
-def take_all(schedule: Schedule[str], worker: str, now: float = 0.0) -> list[str]:
+def take_all(schedule: TaskSchedule[str], worker: str, now: float = 0.0) -> list[str]:
     found = []
     while (task := schedule.next_for(worker, now)) is not None:
         found.append(task)
@@ -198,7 +198,7 @@ def take_all(schedule: Schedule[str], worker: str, now: float = 0.0) -> list[str
 
 
 def test_tasks_go_out_in_their_order_two_at_a_time_and_lost_ones_first():
-    schedule = Schedule("abcdef")
+    schedule = TaskSchedule("abcdef")
     assert take_all(schedule, "w") == ["a", "b"]
     assert schedule.next_for("v", 0) == "c"
     assert schedule.lost("w", 0) == [("a", "retry"), ("b", "retry")]
@@ -207,7 +207,7 @@ def test_tasks_go_out_in_their_order_two_at_a_time_and_lost_ones_first():
 
 
 def test_tasks_that_are_added_later_go_out_after_those_that_wait():
-    schedule: Schedule[str] = Schedule()
+    schedule: TaskSchedule[str] = TaskSchedule()
     assert schedule.finished
     schedule.enqueue("abc")
     assert take_all(schedule, "w") == ["a", "b"]
@@ -217,7 +217,7 @@ def test_tasks_that_are_added_later_go_out_after_those_that_wait():
 
 
 def test_all_get_a_first_task_before_any_gets_a_second():
-    schedule = Schedule("abcdefgh")
+    schedule = TaskSchedule("abcdefgh")
     for worker in "uvw":
         schedule.join(worker)
     assert list(schedule.assign(0)) == [("u", "a"), ("v", "b"), ("w", "c"), ("u", "d"), ("v", "e"), ("w", "f")]
@@ -228,7 +228,7 @@ def test_all_get_a_first_task_before_any_gets_a_second():
 
 
 def test_an_answer_of_a_worker_that_no_longer_has_the_task_does_not_count():
-    schedule = Schedule("ab", Policy(in_flight=1))
+    schedule = TaskSchedule("ab", Policy(in_flight=1))
     schedule.next_for("u", 0)
     schedule.lost("u", 0, blame=False)
     assert schedule.next_for("v", 0) == "a"
@@ -239,7 +239,7 @@ def test_an_answer_of_a_worker_that_no_longer_has_the_task_does_not_count():
 
 
 def test_only_the_running_task_is_charged_with_a_death():
-    schedule = Schedule("ab")
+    schedule = TaskSchedule("ab")
     fates = []
     for worker in "uvw":
         schedule.next_for(worker, 0)
@@ -251,7 +251,7 @@ def test_only_the_running_task_is_charged_with_a_death():
 
 
 def test_an_exception_is_retried_by_another_worker_where_there_is_one():
-    schedule = Schedule("a")
+    schedule = TaskSchedule("a")
     schedule.join("other")
     schedule.next_for("w", 0)
     assert schedule.failed("w", "a", 0) == "retry"
@@ -262,7 +262,7 @@ def test_an_exception_is_retried_by_another_worker_where_there_is_one():
     assert schedule.failed("w", "a", 0) == "quarantine"
 
 
-def run_for(schedule: Schedule[str], worker: str, count: int, seconds: float, now: float) -> float:
+def run_for(schedule: TaskSchedule[str], worker: str, count: int, seconds: float, now: float) -> float:
     for _ in range(count):
         task = schedule.next_for(worker, now)
         assert task is not None
@@ -272,7 +272,7 @@ def run_for(schedule: Schedule[str], worker: str, count: int, seconds: float, no
 
 
 def test_a_straggler_gets_one_backup_on_an_idle_worker_and_the_first_answer_wins():
-    schedule = Schedule([f"t{k}" for k in range(13)], Policy(in_flight=1))
+    schedule = TaskSchedule([f"t{k}" for k in range(13)], Policy(in_flight=1))
     slow = schedule.next_for("slow", 0)
     now = run_for(schedule, "fast", 12, 1.0, 0.0)
     assert schedule.next_for("fast", now) == slow  # 12 s against a median of 1 s, and nothing else to do
@@ -283,7 +283,7 @@ def test_a_straggler_gets_one_backup_on_an_idle_worker_and_the_first_answer_wins
 
 
 def test_what_is_queued_behind_a_straggler_is_backed_up_too():
-    schedule = Schedule([f"t{k}" for k in range(14)])
+    schedule = TaskSchedule([f"t{k}" for k in range(14)])
     running, queued = take_all(schedule, "slow")
     now = run_for(schedule, "fast", 12, 1.0, 0.0)
     assert take_all(schedule, "fast", now) == [running]
@@ -294,7 +294,7 @@ def test_what_is_queued_behind_a_straggler_is_backed_up_too():
 
 
 def test_a_task_that_has_killed_a_worker_gets_no_backup():
-    schedule = Schedule([f"t{k}" for k in range(13)], Policy(in_flight=1))
+    schedule = TaskSchedule([f"t{k}" for k in range(13)], Policy(in_flight=1))
     deadly = schedule.next_for("first", 0)
     schedule.lost("first", 0)
     assert schedule.next_for("second", 0) == deadly
@@ -303,7 +303,7 @@ def test_a_task_that_has_killed_a_worker_gets_no_backup():
 
 
 def test_no_backup_while_other_tasks_wait_or_the_median_is_unknown():
-    schedule = Schedule("abc", Policy(in_flight=1))
+    schedule = TaskSchedule("abc", Policy(in_flight=1))
     schedule.next_for("slow", 0)
     schedule.next_for("w", 1000)
     assert schedule.next_for("v", 1000) == "c"
@@ -311,7 +311,7 @@ def test_no_backup_while_other_tasks_wait_or_the_median_is_unknown():
 
 
 def test_a_worker_hangs_after_the_factor_and_the_minimum():
-    schedule = Schedule("abcd", Policy(in_flight=1, hang_factor=5, hang_seconds=20))
+    schedule = TaskSchedule("abcd", Policy(in_flight=1, hang_factor=5, hang_seconds=20))
     now = run_for(schedule, "w", 2, 2.0, 0.0)
     schedule.next_for("w", now)
     assert schedule.hung(now + 19) == []
@@ -320,7 +320,7 @@ def test_a_worker_hangs_after_the_factor_and_the_minimum():
 
 def test_tasks_are_compared_with_those_of_their_kind_alone():
     quick, slow = "abcdefghijkl", "XYZ"
-    schedule = Schedule(quick + slow, Policy(in_flight=1, hang_factor=5, hang_seconds=20), str.isupper)
+    schedule = TaskSchedule(quick + slow, Policy(in_flight=1, hang_factor=5, hang_seconds=20), str.isupper)
     now = run_for(schedule, "w", 12, 1.0, 0.0)
     assert schedule.next_for("w", now) == "X"
     assert schedule.hung(now + 1000) == []
@@ -332,7 +332,7 @@ def test_tasks_are_compared_with_those_of_their_kind_alone():
 
 
 def test_a_clock_that_leaps_or_goes_back_makes_no_worker_hang():
-    schedule = Schedule("abcd", Policy(in_flight=1, hang_factor=1, hang_seconds=60))
+    schedule = TaskSchedule("abcd", Policy(in_flight=1, hang_factor=1, hang_seconds=60))
     now = run_for(schedule, "w", 1, 1.0, 0.0)
     schedule.next_for("w", now)
     assert schedule.hung(now + 1e9) == []  # the driver was suspended, the worker not to blame
@@ -345,7 +345,7 @@ def test_a_clock_that_leaps_or_goes_back_makes_no_worker_hang():
 
 
 def test_suspicious_values_are_checked_by_another_worker_and_the_odd_one_out_is_distrusted():
-    schedule = Schedule("a", Policy(in_flight=1))
+    schedule = TaskSchedule("a", Policy(in_flight=1))
     for worker in "uvw":
         schedule.join(worker)
     schedule.next_for("u", 0)
@@ -360,7 +360,7 @@ def test_suspicious_values_are_checked_by_another_worker_and_the_odd_one_out_is_
 
 
 def test_a_worker_whose_suspicions_were_confirmed_twice_is_believed():
-    schedule = Schedule("abc", Policy(in_flight=1))
+    schedule = TaskSchedule("abc", Policy(in_flight=1))
     schedule.join("v")
     for task in "ab":
         assert schedule.next_for("u", 0) == task
@@ -372,13 +372,13 @@ def test_a_worker_whose_suspicions_were_confirmed_twice_is_believed():
 
 
 def test_a_lone_worker_is_believed():
-    schedule = Schedule("a")
+    schedule = TaskSchedule("a")
     schedule.next_for("u", 0)
     assert schedule.completed("u", "a", 0, fingerprint="nan", suspicious=True).verdict == "commit"
 
 
 def test_a_worker_left_alone_with_its_doubtful_answer_is_believed_in_the_end():
-    schedule = Schedule("a", Policy(in_flight=1))
+    schedule = TaskSchedule("a", Policy(in_flight=1))
     schedule.join("v")
     schedule.next_for("u", 0)
     assert schedule.completed("u", "a", 0, fingerprint="nan", suspicious=True).verdict == "check"
@@ -389,7 +389,7 @@ def test_a_worker_left_alone_with_its_doubtful_answer_is_believed_in_the_end():
 
 
 def test_a_draining_worker_gets_nothing_more():
-    schedule = Schedule("abc")
+    schedule = TaskSchedule("abc")
     schedule.next_for("w", 0)
     schedule.drain("w")
     assert schedule.next_for("w", 0) is None

@@ -12,7 +12,7 @@ from ray._private import state
 from ray._private.state import GlobalState
 from ray.exceptions import RaySystemError
 
-from cluster.driver.crew import EXPLAIN_SECONDS, RayCrew
+from cluster.driver.pool import EXPLAIN_SECONDS, RayWorkerPool
 from cluster.runtime.placement import Placement
 from cluster.runtime.session import has_process
 from landscape.compute.prepare import prepare
@@ -34,22 +34,22 @@ def test_workers_that_load_for_long_are_not_taken_for_workers_without_a_place(ma
     prepared = prepare(job)
     (job.folder / "wait").touch()
     now, told = 0.0, []
-    crew = RayCrew(prepared, Placement(1, 1, 0.0), 1, lambda: now)
+    pool = RayWorkerPool(prepared, Placement(1, 1, 0.0), 1, lambda: now)
     now = 2 * EXPLAIN_SECONDS  # sending the samples takes long
     try:
-        crew.hire()
-        crew.explain_absence(told.append)
+        pool.hire()
+        pool.explain_absence(told.append)
         assert not told, "nobody has waited yet"
         while not (job.folder / "loading").exists():
             time.sleep(0.05)
         for _ in range(2):
             now += 2 * EXPLAIN_SECONDS
-            crew.explain_absence(told.append)
+            pool.explain_absence(told.append)
         assert not told
         assert set(caplog.messages) == {"the workers have their places, and load the problem and its samples"}
     finally:
         (job.folder / "wait").unlink()
-        crew.close()
+        pool.close()
 
 
 def test_where_no_head_answers_a_worker_counts_as_one_without_a_place(monkeypatch):
@@ -64,13 +64,13 @@ def test_where_no_head_answers_a_worker_counts_as_one_without_a_place(monkeypatc
 @pytest.mark.usefixtures("local_ray")
 def test_workers_that_no_node_has_room_for_are_explained_once(make_job):
     now, told = 0.0, []
-    crew = RayCrew(prepare(make_job()), Placement(1, 64, 0.0), 1, lambda: now)
+    pool = RayWorkerPool(prepare(make_job()), Placement(1, 64, 0.0), 1, lambda: now)
     try:
-        crew.hire()
+        pool.hire()
         for _ in range(3):
             now += 2 * EXPLAIN_SECONDS
-            crew.explain_absence(told.append)
+            pool.explain_absence(told.append)
         (line,) = told
         assert line.startswith("no worker has found a place yet: each asks for CPU 64 of 4")
     finally:
-        crew.close()
+        pool.close()

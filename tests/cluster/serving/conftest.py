@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Replica
-from cluster.serving.requests import Limits, Refusal
+from cluster.serving.requests import Refusal, RequestLimits
 from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.service import LandscapeService
@@ -103,7 +103,9 @@ class InProcess:
 class Asker:
     """A service in this process, with an event loop of its own."""
 
-    def __init__(self, catalog: Catalog, limits: Limits, queue: int, token: str = TOKEN, cache: int = 1 << 20) -> None:
+    def __init__(
+        self, catalog: Catalog, limits: RequestLimits, queue: int, token: str = TOKEN, cache: int = 1 << 20
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
@@ -174,7 +176,7 @@ def make_asker(scene: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     monkeypatch.chdir(scene)
 
     def make(*places: str, points: int = 1000, queue: int = 100, **given: Any) -> Asker:
-        made.append(Asker(catalog_of(places or ("lenet",)), Limits(points), queue, **given))
+        made.append(Asker(catalog_of(places or ("lenet",)), RequestLimits(points), queue, **given))
         return made[-1]
 
     yield make

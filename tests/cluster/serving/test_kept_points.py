@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from cluster.serving.landscapes import KeptFiles, KeptPoints, keeping
-from cluster.serving.requests import Described, ServedAxis
+from cluster.serving.requests import LandscapeInfo, ServedAxis
 from landscape.core.errors import JobError
 
 AXES = tuple(ServedAxis(name, np.linspace(-1, 1, 5)) for name in ("alpha", "beta"))
-PLANE = Described(AXES, ("loss",), 40, "float32", "eager", "a" * 64)
+PLANE = LandscapeInfo(AXES, ("loss",), 40, "float32", "eager", "a" * 64)
 
 
 def point(number):

@@ -15,7 +15,7 @@ import yaml
 from kuberay_schemas import check_manifest
 
 from cluster.runtime import address as attach
-from cluster.runtime.shipping import ListedFile, Listing
+from cluster.runtime.shipping import ListedFile, SentFiles
 from cluster.submit import kuberay, ray_jobs
 from cluster.submit import slurm as script
 from cluster.submit.kuberay import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
@@ -34,7 +34,7 @@ FILES = {
 }
 
 
-LISTING = Listing(Path("jobs"), {name: ListedFile(name, Path(name), len(FILES[name]), 0o644) for name in FILES})
+LISTING = SentFiles(Path("jobs"), {name: ListedFile(name, Path(name), len(FILES[name]), 0o644) for name in FILES})
 
 
 def submission(**changes: object) -> Submission:
@@ -85,7 +85,7 @@ def kuberay_training() -> str:
 
 RENDERED = {
     "ray-training.json": lambda: json.dumps(ray_jobs.render(training(workers=2), LISTING), indent=2) + "\n",
-    "ray-recipe.json": lambda: json.dumps(ray_jobs.render(training(RECIPE), Listing(Path())), indent=2) + "\n",
+    "ray-recipe.json": lambda: json.dumps(ray_jobs.render(training(RECIPE), SentFiles(Path())), indent=2) + "\n",
     "kuberay-training.yaml": kuberay_training,
     "slurm-training.sh": lambda: script.render(training(workers=4, gpus_per_worker=1.0), SlurmOptions(nodes=2)),
     "ray.json": lambda: json.dumps(ray_jobs.render(submission(), LISTING), indent=2) + "\n",

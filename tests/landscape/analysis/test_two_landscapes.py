@@ -17,7 +17,7 @@ from landscape import JobError, NotFoundError, Problem, open_run, run
 from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes, sides_of
 from landscape.analysis.quantised_report import document, line_of_steps, lines_of, pictures_of, tables_of
 from landscape.analysis.quantised_steps import Steps, fine_enough, length_with_changes
-from landscape.compute.executor import AtPoints, LocalCalculator, setting_of
+from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded import recorded_job
 from landscape.core.quantisation import Quantisation
@@ -190,7 +190,7 @@ def test_the_patch_is_computed_in_float32_where_that_tells_its_points_apart(runs
     prepared = prepare(recorded_job(runs.plain, sides(runs.plain)[1].store, conv_problem, None))
     setting = setting_of(prepared.landscapes[0])
     alone = [
-        LocalCalculator(prepared, prepared.landscapes[0]).ask(setting, [AtPoints(np.array([[alpha, beta]]))])
+        LocalExecutor(prepared, prepared.landscapes[0]).ask(setting, [AtPoints(np.array([[alpha, beta]]))])
         for beta in found.patch.at[1]
         for alpha in found.patch.at[0]
     ]

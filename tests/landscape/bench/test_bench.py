@@ -14,14 +14,14 @@ from torch import nn
 from landscape import JobError, Problem
 from landscape.bench.__main__ import bench_text, main
 from landscape.bench.measure import bench
-from landscape.bench.options import Options, options_for
+from landscape.bench.options import BenchOptions, options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
 from landscape.bench.yardsticks import (
     Bare,
     Contestant,
     LiveStorages,
     SameEngine,
-    Setting,
+    SettingWeights,
     distance,
     peak_of,
     quotient,
@@ -39,7 +39,7 @@ from landscape.evaluation.tuning.search import Search, budget_of
 from landscape.evaluation.tuning.tuning import tune
 
 CPU = torch.device("cpu")
-BRIEF = Options(rounds=3, slice_seconds=0.002, search_seconds=0.0)
+BRIEF = BenchOptions(rounds=3, slice_seconds=0.002, search_seconds=0.0)
 LANDSCAPE = {"name": "plane", "size": [7, 5]}
 
 
@@ -108,9 +108,9 @@ def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
 def test_a_search_takes_the_time_that_is_asked_for_though_the_point_was_slow_when_first_measured(tmp_path, monkeypatch):
     budgets = []
 
-    def tuned(evaluator, grid, freedom, limits):
-        budgets.append(budget_of(1e-6, freedom.points, limits))
-        return tune(evaluator, grid, replace(freedom, points=0), limits=Limits())
+    def tuned(evaluator, grid, scope, limits):
+        budgets.append(budget_of(1e-6, scope.points, limits))
+        return tune(evaluator, grid, replace(scope, points=0), limits=Limits())
 
     monkeypatch.setattr("landscape.bench.measure.measure_point", lambda evaluator, grid: 60.0)
     monkeypatch.setattr("landscape.bench.measure.tune", tuned)
@@ -226,7 +226,7 @@ def test_setting_alone_sets_the_points_weights(job):
     landscape = prepared.landscapes[0]
     axes = [each.tensors for each in landscape.directions]
     points = landscape.grid.tile_points(_whole(landscape.grid))
-    setting = Setting(prepared.problem, landscape.plan, CPU, landscape.origin, axes, points)
+    setting = SettingWeights(prepared.problem, landscape.plan, CPU, landscape.origin, axes, points)
     setting.run(len(points))
     last = points[-1]  # the largest coordinates come last, row by row
     for name, moved in setting.weights.stacked([tuple(last)]).items():

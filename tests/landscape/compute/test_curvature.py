@@ -169,7 +169,7 @@ def test_a_model_without_trainable_parameters_is_refused(tmp_path):
     operator = operator_of(tmp_path, problem)
     model.requires_grad_(False)
     with pytest.raises(JobError, match="no parameter requires gradients"):
-        HessianOperator(operator.calculator, operator.setting, problem, operator.samples)
+        HessianOperator(operator.executor, operator.setting, problem, operator.samples)
 
 
 # -- eigenpairs ----------------------------------------------------------------------------------------------------
@@ -297,11 +297,11 @@ def test_the_error_of_an_eigenvalue_is_the_spread_of_the_samples_curvatures(tmp_
     pair = lanczos(operator, 5, [1], tolerance=1e-9).pair(1)
     each = 2 * (x.numpy() @ pair.vector) ** 2
     tensors = operator.layout.tensors(pair.vector)
-    found = sampled_curvature(operator.calculator, operator.setting, tensors, pair.value, 0.5)
+    found = sampled_curvature(operator.executor, operator.setting, tensors, pair.value, 0.5)
     assert found.samples == 17
     assert found.mean == pytest.approx(pair.value, rel=1e-3)
     assert found.stderr == pytest.approx(each.std(ddof=1) / math.sqrt(17), rel=1e-3)
-    assert sampled_curvature(operator.calculator, operator.setting, tensors, 0.0, 0.5) is None
+    assert sampled_curvature(operator.executor, operator.setting, tensors, 0.0, 0.5) is None
 
 
 def _tanh_or_relu(activation):
@@ -352,7 +352,7 @@ def test_the_error_of_an_eigenvalue_is_right_at_small_losses(tmp_path, name, los
             for i in range(60)
         ]
         found = sampled_curvature(
-            operator.calculator, operator.setting, operator.layout.tensors(pair.vector), pair.value, value.item()
+            operator.executor, operator.setting, operator.layout.tensors(pair.vector), pair.value, value.item()
         )
         assert found.mean == pytest.approx(np.mean(each), rel=1e-6, abs=1e-14)
         assert found.stderr == pytest.approx(np.std(each, ddof=1) / math.sqrt(60), rel=1e-6, abs=1e-14)
@@ -381,7 +381,7 @@ def test_without_second_derivatives_an_error_is_known_where_two_steps_agree(tmp_
     operator = operator_of(tmp_path, problem)
     vector, outputs = np.eye(5)[0], model(x)[:, 0].detach()
     each = (outputs.exp() * x[:, 0] ** 2).numpy()
-    asked = operator.calculator, operator.setting, operator.layout.tensors(vector)
+    asked = operator.executor, operator.setting, operator.layout.tensors(vector)
     found = sampled_curvature(*asked, factor * each.mean(), float(outputs.exp().mean()))
     assert (found is not None) == is_known
     if found is not None:
@@ -405,7 +405,7 @@ def test_a_model_that_computes_in_float32_alone_has_errors_of_its_eigenvalues(tm
     vector = np.linalg.eigh(matrix)[1][:, -1]
     exact = operator_of(tmp_path / "double", problem)
     found, expected = (
-        sampled_curvature(each.calculator, each.setting, each.layout.tensors(vector), 0.5, 1.0)
+        sampled_curvature(each.executor, each.setting, each.layout.tensors(vector), 0.5, 1.0)
         for each in (operator, exact)
     )
     assert found.mean == pytest.approx(expected.mean, rel=0.01)
@@ -427,10 +427,10 @@ def test_halves_of_the_samples_bracket_the_largest_eigenvalue(tmp_path, network)
     assert half_sample_bracket(operator_of(tmp_path / "b", problem, batch_size=17)) is None
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 7, 15, 200])
+@pytest.mark.parametrize("scope", [1, 2, 7, 15, 200])
 @pytest.mark.parametrize("probability", [0.6, 0.9, 0.975, 0.9995])
-def test_quantiles_are_those_of_scipy(probability, freedom):
-    assert t_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9)
+def test_quantiles_are_those_of_scipy(probability, scope):
+    assert t_quantile(probability, scope) == pytest.approx(stats.t.ppf(probability, scope), rel=1e-9)
 
 
 def test_one_draw_has_no_interval():

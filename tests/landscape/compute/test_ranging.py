@@ -19,7 +19,7 @@ from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial
 from landscape.compute.auto_range import distance_of, found_range, number_of, search, serial_finder, target_of
-from landscape.compute.executor import LocalCalculator
+from landscape.compute.executor import LocalExecutor
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.job import Job
@@ -206,7 +206,7 @@ def test_a_range_by_hand_is_not_taken_for_one_that_was_found(make):
         run(make())
 
 
-class Backwards(LocalCalculator):
+class Backwards(LocalExecutor):
     """Answers the last question first, as workers may."""
 
     def ask(self, setting, questions):

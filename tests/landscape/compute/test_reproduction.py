@@ -17,7 +17,7 @@ from small_models import conv_problem, make_job, quadratic_problem, wandering, w
 from torch import nn
 
 from landscape import Problem, open_run, read_job, run
-from landscape.compute.reproducibility import Witness, check_point
+from landscape.compute.reproducibility import ReferencePoint, check_point
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
@@ -311,15 +311,17 @@ def test_the_point_is_off_the_origin_along_every_axis():
 
 def test_every_bit_of_a_witness_is_kept_and_compared():
     values = {"loss": 0.1, "loss_stderr": float("nan"), "far": float("inf"), "least": -0.0}
-    one = Witness((0.1,), values, {"loss": float("nan")})
+    one = ReferencePoint((0.1,), values, {"loss": float("nan")})
     assert one.origin_value("loss") is None
     assert {name: float.fromhex(text).hex() for name, text in one.record().values.items()} == {
         name: value.hex() for name, value in values.items()
     }
     assert one.differs_from(one) == ""
     for name, other in {"loss": np.nextafter(0.1, 1), "loss_stderr": 1.0, "far": -np.inf, "least": 0.0}.items():
-        assert name in one.differs_from(Witness((0.1,), values | {name: float(other)}, {}))
-    assert one.differs_from(Witness((0.1,), {"loss": 0.1}, {})) == ""  # what the other does not know is no difference
+        assert name in one.differs_from(ReferencePoint((0.1,), values | {name: float(other)}, {}))
+    assert (
+        one.differs_from(ReferencePoint((0.1,), {"loss": 0.1}, {})) == ""
+    )  # what the other does not know is no difference
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.runtime.status import run_status, status_text
 from landscape import JobError, open_run, run
-from landscape.analysis.checks.check import Scene
+from landscape.analysis.checks.check import CheckContext
 from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.table import CHECKS
 from landscape.compute.prepare import prepare
@@ -132,7 +132,7 @@ def test_a_log_that_is_not_finite_is_no_loss_to_expect(grown: Path, losses, at_o
         assert (evidence.logged is None) == (at_origin is not None)
         assert evidence.logged is None or evidence.logged.ended == ended
         assert not (at_origin and evidence.last_stretches)
-        text = CHECKS["2"][1](Scene(evidence, None)).text
+        text = CHECKS["2"][1](CheckContext(evidence, None)).text
         assert all(said in text for said in (at_origin or "", ended))
         assert losses[-1] is not None or "training went on to step 5 (no finite loss)" in text
     finally:

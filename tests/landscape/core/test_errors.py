@@ -19,7 +19,7 @@ from landscape.core.errors import (
     nearest,
     one_line,
     printable,
-    shown,
+    quoted,
 )
 
 
@@ -54,7 +54,7 @@ VALUES = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_is_shown_on_one_short_line(name):
     """The alias bomb ends the test by its time alone where it is written out before it is cut."""
-    text = shown(VALUES[name])
+    text = quoted(VALUES[name])
     assert 0 < len(text) <= LONGEST_VALUE
     assert printable(text) == text
     assert "\n" not in text
@@ -62,14 +62,14 @@ def test_a_value_is_shown_on_one_short_line(name):
 
 def test_what_is_short_is_shown_as_python_writes_it():
     for value in ("a b", 3, 2.5, None, True, [1, [2, "x"]], (1, 2), {"b": 1, "a": 2}, {3}, float("nan"), b"x", "it's"):
-        assert shown(value) == repr(value)
+        assert quoted(value) == repr(value)
 
 
 def test_the_ends_of_what_is_long_are_kept():
     path = "/first" + "/folder" * 100 + "/last.yaml"
-    assert shown(path).startswith("'/first/")
-    assert shown(path).endswith("/last.yaml'")
-    assert shown([list(range(50)), "end"]) == "[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...], 'end']"
+    assert quoted(path).startswith("'/first/")
+    assert quoted(path).endswith("/last.yaml'")
+    assert quoted([list(range(50)), "end"]) == "[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...], 'end']"
 
 
 @given(st.text(st.characters(codec=None)))

@@ -17,10 +17,10 @@ from torch import nn
 from torch.func import functional_call
 
 from landscape.core.errors import JobError
-from landscape.core.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
+from landscape.core.plan import BASES, OPTIONS, Engine, EngineBase, Option, default_plan
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation import evaluation_order
-from landscape.evaluation.engines.base import Forward, Rewrite, Target
+from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget
 from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.running_model import ALWAYS, REWRITES, LoadedModel, class_of, make_forward
@@ -212,7 +212,7 @@ def _target(problem, samples, **fields):
     plan = default_plan(21, "cpu", "float32", "eval", 0, 8, None)
     loaded = LoadedModel(problem.model, plan, CPU)
     weights = loaded.place(state_of(problem.model), [drawn(problem.model, 1), drawn(problem.model, 2)], plan.engine)
-    return Target(
+    return RewriteTarget(
         loaded.model, loaded.state, weights, problem.observe, plan, CPU, lambda: samples, **fields
     )  # fmt: skip
 
@@ -333,7 +333,7 @@ def test_what_a_base_does_not_do_for_a_rewrite_is_refused_however_the_engine_was
             if refused:
                 with pytest.raises(ValueError, match=rf"^must .*, not '{base}(:1)?\+{name}'$"):
                     make_forward(target, Engine(base, frozenset({name})))
-    monkeypatch.setitem(BASES, "bare", Base("forward:Forward", frozenset()))
+    monkeypatch.setitem(BASES, "bare", EngineBase("forward:Forward", frozenset()))
     assert _parses("bare+channels_last")
     with pytest.raises(ValueError, match=r"^must be eager or compile or cudagraph or vmap to be maxima, not 'bare"):
         Engine.parse("bare+maxima")

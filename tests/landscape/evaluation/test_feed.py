@@ -17,11 +17,11 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
-from landscape.evaluation.tuning.protocol import Freedom, Limits
+from landscape.evaluation.tuning.protocol import Limits, TuningScope
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 from landscape.problem.terms import Problem
 
@@ -122,7 +122,10 @@ def test_a_whole_run_with_low_limits_has_the_bytes_of_one_without(tmp_path, monk
 
 def test_batches_keep_their_types_and_their_places_in_a_line_of_memory():
     samples = samples_of("dict", 29)
-    resident, streamed = Resident(Rows(samples), CPU, torch.float32), Streamed(Rows(samples), CPU, torch.float32)
+    resident, streamed = (
+        Resident(TensorSamples(samples), CPU, torch.float32),
+        Streamed(TensorSamples(samples), CPU, torch.float32),
+    )
     for feed in (resident, streamed):
         feed.split(batch_edges(29, 4))
     assert len(resident) == len(streamed) == 8
@@ -147,7 +150,7 @@ def test_the_samples_stream_only_where_a_copy_of_them_exceeds_the_limit():
 
 
 def test_a_streamed_batch_is_let_go_of_before_the_next_but_one():
-    feed = Streamed(Rows(torch.zeros(40, 3, dtype=torch.float64)), CPU, torch.float32)
+    feed = Streamed(TensorSamples(torch.zeros(40, 3, dtype=torch.float64)), CPU, torch.float32)
     feed.split(batch_edges(40, 4))
     seen: list[weakref.ref[torch.Tensor]] = []
     for _, batch in feed.batches():
@@ -205,13 +208,17 @@ def test_the_engine_is_chosen_for_streamed_samples_too():
     found = evaluator(samples_of("doubles", 64), limit=0)
     axis = np.linspace(-1, 1, 9)
     tuned = tune(
-        found, Grid(("alpha", "beta"), (axis, axis)), Freedom(points=10_000_000), limits=Limits(longest=1.0), peers=0
+        found,
+        Grid(("alpha", "beta"), (axis, axis)),
+        TuningScope(points=10_000_000),
+        limits=Limits(longest=1.0),
+        peers=0,
     )
     assert tuned.trials
     assert not any(each.engine.base == "cudagraph" for each in tuned.trials)
     assert not found.resident
     assert found.twin(Plan(8, 1, "cpu")).resident is False
-    forced = tune(found, Grid(("alpha", "beta"), (axis, axis)), Freedom(Engine("cudagraph")))
+    forced = tune(found, Grid(("alpha", "beta"), (axis, axis)), TuningScope(Engine("cudagraph")))
     assert "cudagraph is not used" in forced.warning
 
 

@@ -18,7 +18,7 @@ from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Freedom
+from landscape.evaluation.tuning.protocol import TuningScope
 from landscape.evaluation.tuning.tuning import tune
 from landscape.evaluation.weights import rounded_weights
 from landscape.model.parameters import state_of
@@ -292,7 +292,7 @@ needs_kernels = pytest.mark.skipif(not has_kernels(), reason="this processor has
 def test_an_engine_is_taken_though_it_rounds_some_activations_to_other_levels(engine):
     made = evaluator(Mixed(), INT8)
     grid = Grid(("alpha", "beta"), (np.array([-0.5, 0.0, 0.5]), np.array([-0.5, 0.0, 0.5])))
-    tuned = tune(made, grid, Freedom(Engine.parse(engine)))
+    tuned = tune(made, grid, TuningScope(Engine.parse(engine)))
     assert str(tuned.plan.engine) == engine, tuned.warning
 
 

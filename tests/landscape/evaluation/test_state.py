@@ -455,8 +455,8 @@ def test_several_points_at_once_have_the_same_values_or_are_refused(disturb):
 def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkeypatch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)))
     state, compared = ModuleState(model, [model]), []
-    unpatched = model_state.Items.changed
-    monkeypatch.setattr(model_state.Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
+    unpatched = model_state.NamedMembers.changed
+    monkeypatch.setattr(model_state.NamedMembers, "changed", lambda each: compared.append(each.name) or unpatched(each))
     state.restore()
     assert compared == []
     model[5][0].forward = model[5][0].forward  # as an engine takes over the calls

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 import pytest
 
 from cluster.runtime.status import training_lines
-from landscape.model.history import LAST_LINES, LogEnd, Stretch, last_stretches, log_end, training_state, went_on_to
+from landscape.model.history import LAST_LINES, LogEnd, LossStretch, last_stretches, log_end, training_state, went_on_to
 from landscape.model.snapshots import Snapshot
 from landscape.page.description import training as training_facts
 
@@ -110,7 +110,7 @@ def test_stretches_of_a_log_of_one_epoch_are_of_equal_length(tmp_path):
     assert (only.count, only.mean) == (LAST_LINES, pytest.approx(mean(losses(11, 20))))
     assert only.stderr == pytest.approx(stdev(losses(11, 20)) / math.sqrt(20))
     once = [{"epoch": number, "loss": 1 / number} for number in (1, 2, 4)]
-    assert last_stretches(write(tmp_path / "run", once))[-1] == Stretch(0.25, 0.0, 1, whole=True)
+    assert last_stretches(write(tmp_path / "run", once))[-1] == LossStretch(0.25, 0.0, 1, whole=True)
 
 
 @pytest.mark.parametrize(

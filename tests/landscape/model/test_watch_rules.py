@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from landscape.core.errors import JobError
 from landscape.model.layer_rules import DEFAULTS, RULES, Tensors, asked_rules, findings
-from landscape.model.layer_statistics import Statistics, change_of, merged, statistics_of
+from landscape.model.layer_statistics import ValueStatistics, change_of, merged, statistics_of
 
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -60,9 +60,9 @@ def test_tensors_of_other_kinds_count_as_the_values_they_stand_for(kind):
 
 
 def test_no_values_have_no_statistics_and_no_findings():
-    assert statistics_of(torch.zeros(0, 3)) == Statistics()
+    assert statistics_of(torch.zeros(0, 3)) == ValueStatistics()
     for target in ("weights", "outputs", "gradients"):
-        assert findings(target, [Tensors("empty", Statistics())]) == []
+        assert findings(target, [Tensors("empty", ValueStatistics())]) == []
 
 
 def test_zeros_beside_what_is_not_finite_are_not_called_vanishing():
@@ -90,7 +90,7 @@ def weights(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
 )
 def test_changes_fire_at_the_thresholds_of_mindinsight(ratio, rules):
     change = change_of(*weights(ratio))
-    found = findings("changes", [Tensors("fc.weight", Statistics(), change=change)])
+    found = findings("changes", [Tensors("fc.weight", ValueStatistics(), change=change)])
     assert [each.rule for each in found] == rules
     assert change.ratio == pytest.approx(ratio, rel=1e-9, abs=1e-15)
 

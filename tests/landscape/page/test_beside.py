@@ -18,7 +18,7 @@ from landscape import Job, open_run
 from landscape.core.http import Guard
 from landscape.page.figures import thumbnail
 from landscape.page.jobs import free_name
-from landscape.page.queries import Query
+from landscape.page.queries import AddressQuery
 from landscape.page.server import make_app
 from landscape.store.status import open_place
 from landscape.surface.surface import Axis, Surface
@@ -167,7 +167,7 @@ def test_measures_are_told_where_a_run_has_them(runs):
 
 def test_parameters_that_repeat_are_bounded():
     with pytest.raises(ValueError, match="run: must be given at most 64 times, not 65"):
-        Query([("run", "x")] * 65).all("run")
+        AddressQuery([("run", "x")] * 65).all("run")
 
 
 def test_the_folder_of_a_run_stays_as_it_was(client, finished):

@@ -65,7 +65,7 @@ def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: p
             await gate.wait()
             return await asyncio.to_thread(work)
 
-        rows = watching.Listing(Directory([open_place(str(runs))]), in_thread, 0.01)
+        rows = watching.RunListing(Directory([open_place(str(runs))]), in_thread, 0.01)
         searching = asyncio.create_task(rows.run())
 
         async def until(ready) -> dict:
@@ -120,7 +120,7 @@ def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: 
         directory, searches = Directory([open_place(str(runs))]), []
         search = directory.search
         monkeypatch.setattr(directory, "search", lambda: searches.append(1) or search())
-        rows = watching.Listing(directory, in_thread, 0.01)
+        rows = watching.RunListing(directory, in_thread, 0.01)
         searching = asyncio.create_task(rows.run())
 
         async def until(ready) -> dict:

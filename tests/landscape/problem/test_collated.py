@@ -19,7 +19,7 @@ from landscape import JobError
 from landscape.problem.batches import tensors_in
 from landscape.problem.collated import Collated, WholeBatches, digest_of
 from landscape.problem.randomness import look_for_randomness
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,7 +66,7 @@ def test_padding_is_to_the_longest_of_the_batch():
 def test_tensors_and_torchs_own_collate_function_stay_rows():
     pairs = [(torch.ones(3), k) for k in range(9)]
     for data in ((torch.ones(9, 3), torch.ones(9)), pairs, DataLoader(pairs, batch_size=2)):
-        assert isinstance(select_samples(data, 5, 0).samples, Rows)
+        assert isinstance(select_samples(data, 5, 0).samples, TensorSamples)
 
 
 def test_a_data_set_may_have_a_collate_function_of_its_own():
@@ -93,7 +93,7 @@ def test_items_are_read_once_and_only_those_that_are_chosen():
 
 def test_in_ascending_order_they_are_collated_at_once_as_earlier_versions_did():
     samples = select_samples(loader(), 9, 0, ascending=True).samples
-    assert isinstance(samples, Rows)
+    assert isinstance(samples, TensorSamples)
     assert samples.batch(0, 2)["tokens"].shape[1] == samples.rows["tokens"].shape[1]
 
 
@@ -315,7 +315,7 @@ def test_a_list_of_samples_with_labels_that_are_tensors_holds_no_batches():
     pairs = [(torch.ones(3) * k, torch.tensor(k)) for k in range(9)]
     for data in (pairs, [{"x": x, "y": y} for x, y in pairs], [(x.numpy(), y.numpy()) for x, y in pairs]):
         chosen = select_samples(data, 5, 0)
-        assert isinstance(chosen.samples, Rows)
+        assert isinstance(chosen.samples, TensorSamples)
         labels = chosen.samples.rows["y"] if isinstance(chosen.samples.rows, dict) else chosen.samples.rows[1]
         assert labels.tolist() == chosen.indices.tolist()
 
@@ -328,7 +328,7 @@ def test_one_of_several_data_sets_is_to_be_given():
 def test_a_length_that_is_not_the_first_dimension_keeps_batches_whole():
     graphs = [{"x": torch.ones(6, 2), "of": torch.tensor([0, 0, 1, 1, 2, 2])}] * 4
     assert select_samples(graphs, 6, 0, length=lambda batch: 3).samples.lengths.tolist() == [3, 3]
-    assert isinstance(select_samples(graphs, 6, 0).samples, Rows)
+    assert isinstance(select_samples(graphs, 6, 0).samples, TensorSamples)
 
 
 def test_what_observe_returns_tells_the_length_where_nothing_else_does():

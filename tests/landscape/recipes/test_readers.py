@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.recipes import cifar10, digits, mnist
-from landscape.recipes.data import Draws
+from landscape.recipes.data import SampleDraws
 
 NUMBERS = np.random.default_rng(0)
 
@@ -148,11 +148,11 @@ def test_files_that_are_not_cifar10(tmp_path):
 def test_augmentation_shifts_and_mirrors_and_nothing_else():
     images = torch.from_numpy(NUMBERS.integers(1, 256, (64, 3, 32, 32), np.uint8))
     numbers = torch.arange(64)
-    found = cifar10.augment(images, Draws(0, 3, numbers))
+    found = cifar10.augment(images, SampleDraws(0, 3, numbers))
     # Each image has its own draws, whatever batch it is in; another epoch and another seed have others.
     some = numbers[10:20].flip(0)
-    assert torch.equal(found[some], cifar10.augment(images[some], Draws(0, 3, some)))
-    for draws in (Draws(0, 4, numbers), Draws(1, 3, numbers)):
+    assert torch.equal(found[some], cifar10.augment(images[some], SampleDraws(0, 3, some)))
+    for draws in (SampleDraws(0, 4, numbers), SampleDraws(1, 3, numbers)):
         assert (found != cifar10.augment(images, draws)).flatten(1).any(1).sum() > 55
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     seen = set()
@@ -169,7 +169,7 @@ def test_augmentation_shifts_and_mirrors_and_nothing_else():
 @settings(max_examples=20)
 @given(st.integers(0, 2**63), st.integers(0, 100), st.integers(1, 1000))
 def test_draws_are_in_their_range_and_evenly_spread(seed, epoch, bound):
-    draws = Draws(seed, epoch, torch.arange(4000))
+    draws = SampleDraws(seed, epoch, torch.arange(4000))
     numbers = draws.integers(0, bound)
     assert 0 <= int(numbers.min()) <= int(numbers.max()) < bound
     # Six standard deviations of the mean of as many uniform numbers.

@@ -15,7 +15,7 @@ from landscape import NotFoundError, list_runs, run
 from landscape.core.lock import run_lock
 from landscape.store import status
 from landscape.store.landscape import LandscapeStore
-from landscape.store.status import FoundRun, Place
+from landscape.store.status import FoundRun, RunPlace
 
 
 def compute(place: str, *names: str) -> None:
@@ -98,7 +98,7 @@ def test_what_other_processes_remove_meanwhile_is_left_out(tmp_path, monkeypatch
 def test_a_folder_that_is_removed_while_it_is_searched_is_none(tmp_path, monkeypatch):
     (tmp_path / "studies").mkdir()
 
-    def search(place: Place) -> Place:
+    def search(place: RunPlace) -> RunPlace:
         shutil.rmtree(place.path)
         return searched(place)
 

@@ -39,7 +39,7 @@ from landscape.analysis.checks.values import (
     sampling,
     still_fell,
 )
-from landscape.model.history import Stretch
+from landscape.model.history import LossStretch
 from landscape.problem.supervised import loss_of_guessing
 from landscape.surface.record_entries import Checks
 
@@ -213,8 +213,8 @@ def test_the_lowest_cell_is_compared_with_a_centre_that_is_known():
         lowest(Lowest(math.nan, 0.1, "alpha 0"))
 
 
-def epoch(mean: float) -> Stretch:
-    return Stretch(mean, 0.0, 90, whole=True)
+def epoch(mean: float) -> LossStretch:
+    return LossStretch(mean, 0.0, 90, whole=True)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_kno
     ],
 )
 def test_a_loss_still_fell_where_its_last_epochs_say_so(means, error, whole, fell):
-    assert still_fell([Stretch(mean, error, 90, whole) for mean in means]) is fell
+    assert still_fell([LossStretch(mean, error, 90, whole) for mean in means]) is fell
 
 
 def test_a_centre_that_is_no_end_of_its_training_is_not_said_to_be_one():

@@ -13,12 +13,12 @@ from small_models import make_job
 from landscape import Job, Problem
 from landscape.analysis.connect import curve
 from landscape.analysis.connect.connect import read_losses, read_progress, remove_progress, write_made, write_progress
-from landscape.analysis.connect.curve import Along, Bend, Progress, Training, train_bend, train_by
-from landscape.compute.executor import LocalCalculator, Setting
+from landscape.analysis.connect.curve import Bend, BendProgress, BendTraining, EpochHooks, train_bend, train_by
+from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.model.parameters import state_of
-from landscape.problem.samples import Rows
+from landscape.problem.samples import TensorSamples
 from landscape.surface.barriers import curve_shares
 
 ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}
@@ -37,8 +37,8 @@ def observe(model, batch):
     return {"loss": (model.place.square().sum() - 1).square().expand(len(batch))}
 
 
-def ring(count: int = 64) -> Rows:
-    return Rows(torch.zeros(count))
+def ring(count: int = 64) -> TensorSamples:
+    return TensorSamples(torch.zeros(count))
 
 
 @pytest.mark.parametrize(("kind", "epochs", "near"), [("bezier", 12, 1e-3), ("polyline", 6, 2e-2)])
@@ -51,7 +51,7 @@ def test_the_bend_of_the_ring_valley_is_scipys(kind, epochs, near):
         return quad(on_curve, 0, 1, args=(bend[0],), points=[0.5], epsabs=1e-12)[0]
 
     best = minimize(mean_loss, [1.0], options={"gtol": 1e-9})
-    training = Training(epochs, learning_rate=0.005, momentum=0.0, batch_size=1)
+    training = BendTraining(epochs, learning_rate=0.005, momentum=0.0, batch_size=1)
     start = {"place": torch.tensor([0.0, 0.1]), "seen": torch.tensor(0)}  # on the line itself the gradient is zero
     states = [{**end, "seen": torch.tensor(0)} for end in ENDS]
     found = train_bend(Ring(), ring(400), observe, *states, kind, training, start=start)
@@ -71,10 +71,10 @@ def states() -> tuple[dict, dict]:
     return both[0], both[1]
 
 
-def model_and_samples() -> tuple[torch.nn.Module, Rows]:
+def model_and_samples() -> tuple[torch.nn.Module, TensorSamples]:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
-    return model, Rows((torch.randn(40, 3), torch.randint(0, 2, (40,))))
+    return model, TensorSamples((torch.randn(40, 3), torch.randint(0, 2, (40,))))
 
 
 def cross_entropy(model, batch):
@@ -86,7 +86,7 @@ def test_one_seed_gives_one_bend_whose_curve_ends_in_the_bytes_of_its_ends():
     model, samples = model_and_samples()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     one, same, other = (
-        train_bend(model, samples, cross_entropy, first, second, training=Training(2, 0.1, seed=seed))
+        train_bend(model, samples, cross_entropy, first, second, training=BendTraining(2, 0.1, seed=seed))
         for seed in (0, 0, 1)
     )
     assert all(torch.equal(one.bend[name], same.bend[name]) for name in one.bend)
@@ -107,7 +107,7 @@ def test_a_single_step_is_the_chain_rule_with_decay_of_the_curves_weights():
     first, second = ({"place": torch.tensor(place)} for place in ([0.5, 1.0], [2.0, -1.0]))
     model = Ring()
     del model.seen
-    training = Training(epochs=1, learning_rate=0.1, momentum=0.0, weight_decay=0.3, batch_size=9, seed=3)
+    training = BendTraining(epochs=1, learning_rate=0.1, momentum=0.0, weight_decay=0.3, batch_size=9, seed=3)
     found = train_bend(model, ring(9), observe, first, second, training=training).bend["place"].double()
     generator = torch.Generator().manual_seed(3)
     torch.randperm(9, generator=generator)
@@ -154,26 +154,26 @@ def test_a_training_that_ended_early_goes_on_from_its_last_epoch_to_the_same_byt
     (landscape,) = prepared.landscapes
     first = state_of(Dropping())
     second = {name: tensor + 0.1 if tensor.is_floating_point() else tensor for name, tensor in first.items()}
-    training = Training(4, 0.1, batch_size=8, seed=2)
+    training = BendTraining(4, 0.1, batch_size=8, seed=2)
     file, made_of = tmp_path / "bend.safetensors", {"seed": 2}
 
-    def train(along: Along) -> Bend:
-        calculator = LocalCalculator(prepared, landscape)
-        setting = Setting(first, (), landscape.plan)
-        return train_by(calculator, setting, prepared.samples, first, second, "bezier", training, along)
+    def train(along: EpochHooks) -> Bend:
+        executor = LocalExecutor(prepared, landscape)
+        setting = EvaluationSetting(first, (), landscape.plan)
+        return train_by(executor, setting, prepared.samples, first, second, "bezier", training, along)
 
-    def keep(progress: Progress) -> None:
+    def keep(progress: BendProgress) -> None:
         write_progress(file, progress, made_of)
         if len(progress.losses) == 2:
             raise Killed
 
-    whole = train(Along())
+    whole = train(EpochHooks())
     with pytest.raises(Killed):
-        train(Along(keep=keep))
+        train(EpochHooks(keep=keep))
     assert read_progress(file, {"seed": 3}) is None
     known = read_progress(file, made_of)
     assert len(known.losses) == 2
-    resumed = train(Along(known))
+    resumed = train(EpochHooks(known))
     here = train_bend(
         prepared.problem.model, prepared.samples, prepared.problem.observe, first, second, training=training
     )
@@ -188,15 +188,15 @@ def test_what_cannot_be_trained_is_refused():
     first, second = states()
     model, samples = model_and_samples()
     with pytest.raises(JobError, match="learning_rate: the loss on the curve is not finite"):
-        train_bend(model, samples, cross_entropy, first, second, training=Training(3, 1e30))
+        train_bend(model, samples, cross_entropy, first, second, training=BendTraining(3, 1e30))
     with pytest.raises(JobError, match="observe: the loss has no graph"):
         train_bend(model, samples, lambda m, b: {"loss": cross_entropy(m, b)["loss"].detach()}, first, second)
     normed = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
     for batch_size in (1, 8):  # torch refuses the variance of one
         with pytest.raises(JobError, match=rf"batch_size: must leave no batch of one .*, not {batch_size} of 9"):
             train_bend(
-                normed, Rows(torch.rand(9, 2)), lambda m, b: {"loss": m(b).sum(1)}, state_of(normed), state_of(normed),
-                training=Training(1, batch_size=batch_size),
+                normed, TensorSamples(torch.rand(9, 2)), lambda m, b: {"loss": m(b).sum(1)}, state_of(normed),
+                state_of(normed), training=BendTraining(1, batch_size=batch_size),
             )  # fmt: skip
     with pytest.raises(Interrupted):
         train_bend(model, samples, cross_entropy, first, second, stop=lambda: True)
@@ -215,7 +215,7 @@ def test_what_cannot_be_trained_is_refused():
 )
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(JobError, match=words):
-        Training(**settings)
+        BendTraining(**settings)
 
 
 def test_tied_weights_bend_under_all_their_names():
@@ -227,7 +227,9 @@ def test_tied_weights_bend_under_all_their_names():
         drawn = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in model.state_dict().items()}
         ends.append(drawn | {"2.weight": drawn["0.weight"]})
     problem = Problem.supervised(model, (torch.randn(8, 3, generator=generator), torch.arange(8) % 3))
-    found = train_bend(model, Rows(problem.data), problem.observe, *ends, training=Training(epochs=1, batch_size=4))
+    found = train_bend(
+        model, TensorSamples(problem.data), problem.observe, *ends, training=BendTraining(epochs=1, batch_size=4)
+    )
     middle = found.at(0.5)
     assert torch.equal(middle["2.weight"], middle["0.weight"])
     assert not torch.allclose(found.bend["0.weight"], (ends[0]["0.weight"] + ends[1]["0.weight"]) / 2)
@@ -254,7 +256,7 @@ def test_networks_of_another_precision_are_joined_in_that_of_the_job(tmp_path, d
     (landscape,) = prepared.landscapes
     first = landscape.origin
     second = {name: -tensor for name, tensor in first.items()}
-    calculator, setting = LocalCalculator(prepared, landscape), Setting(first, (), landscape.plan)
-    bend = train_by(calculator, setting, prepared.samples, first, second, "bezier", Training(epochs=1), Along())
+    executor, setting = LocalExecutor(prepared, landscape), EvaluationSetting(first, (), landscape.plan)
+    bend = train_by(executor, setting, prepared.samples, first, second, "bezier", BendTraining(epochs=1), EpochHooks())
     assert {tensor.dtype for tensor in bend.bend.values()} == {torch.float32}
     assert np.isfinite(bend.losses).all()

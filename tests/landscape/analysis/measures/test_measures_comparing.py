@@ -20,7 +20,7 @@ from landscape.analysis.measures.comparison import (
     targets_of,
     welch,
 )
-from landscape.analysis.measures.document import Entry, Row
+from landscape.analysis.measures.document import Entry, MeasureRow
 from landscape.core.errors import JobError, NotFoundError
 from landscape.views.prepare.measures import comparison_lines
 
@@ -43,13 +43,13 @@ def put(
     losses = rises[0, 0].astype(np.float32)
     means = rises.astype(np.float64).mean(2)
     rows = {
-        "loss": Row(float(losses.mean()), 0.1),
-        "rise 0.25": Row(float(means[:, 0].mean()), 0.1, 0.0, 1.0, LINES),
-        "rise 0.5": Row(float(means[:, 1].mean()), 0.1, 0.0, 1.0, LINES),
-        "radius": Row(1.0, None, 0.9, 1.1, LINES),
-        "lambda max": Row(5.0 + float(means.mean()), 0.5),
-        "trace": Row(10.0, None, 9.0, 11.0, 16),
-        "1/sigma^2": Row(None, note="none"),
+        "loss": MeasureRow(float(losses.mean()), 0.1),
+        "rise 0.25": MeasureRow(float(means[:, 0].mean()), 0.1, 0.0, 1.0, LINES),
+        "rise 0.5": MeasureRow(float(means[:, 1].mean()), 0.1, 0.0, 1.0, LINES),
+        "radius": MeasureRow(1.0, None, 0.9, 1.1, LINES),
+        "lambda max": MeasureRow(5.0 + float(means.mean()), 0.5),
+        "trace": MeasureRow(10.0, None, 9.0, 11.0, 16),
+        "1/sigma^2": MeasureRow(None, note="none"),
     }
     radii = (1 + means[:, 0]).tolist()
     entry = Entry(f"epoch {number}", f"digest {run} {number}", rows, number, "epoch", {}, radii, means.tolist())
@@ -176,7 +176,7 @@ def test_weights_are_named_as_commands_name_them(tmp_path, parts):
 def test_radii_are_compared_by_the_geometric_means_that_tables_show(tmp_path, architecture, how):
     runs = []
     for k, (of, radii) in enumerate([("net", [1.0, 4.0, 16.0]), (architecture, [2.0, 8.0, 20.0])]):
-        row = Row(math.prod(radii) ** (1 / 3), None, 0.9, 1.1, 3)
+        row = MeasureRow(math.prod(radii) ** (1 / 3), None, 0.9, 1.1, 3)
         runs.append(str(tmp_path / str(k)))
         document.add(runs[-1], SETTINGS | {"architecture": of}, Entry("a", "d", {"radius": row}, radii=radii), {})
     row = compare(*map(targets_of, runs)).rows["radius"]
@@ -192,7 +192,7 @@ def test_radii_are_compared_by_the_geometric_means_that_tables_show(tmp_path, ar
 
 def test_radii_to_other_rises_are_not_judged(tmp_path):
     def measured(name: str, loss: float, radii: list[float]) -> str:
-        rows = {"loss": Row(loss), "radius": Row(math.prod(radii) ** (1 / 3), None, 0.1, 9.0, 3)}
+        rows = {"loss": MeasureRow(loss), "radius": MeasureRow(math.prod(radii) ** (1 / 3), None, 0.1, 9.0, 3)}
         document.add(str(tmp_path / name), SETTINGS, Entry("a", f"d {name}", rows, radii=radii), {})
         return str(tmp_path / name)
 
@@ -210,9 +210,9 @@ def test_radii_to_other_rises_are_not_judged(tmp_path):
 
 def test_what_one_side_alone_has_is_named_with_the_command_that_gives_it_to_the_other(tmp_path):
     one, other = str(tmp_path / "one run"), str(tmp_path / "other")
-    less = {"loss": Row(1.0, 0.1)}
+    less = {"loss": MeasureRow(1.0, 0.1)}
     document.add(one, SETTINGS, Entry("epoch 3", "a", less, 3, "epoch"), {})
-    document.add(other, SETTINGS, Entry("problem", "b", less | {"keskar 0.001": Row(2.0, 0.1)}), {})
+    document.add(other, SETTINGS, Entry("problem", "b", less | {"keskar 0.001": MeasureRow(2.0, 0.1)}), {})
     found = compare(targets_of(one), targets_of(other)).document()
     assert list(found["rows"]) == ["loss"]
     command = f"landscape measure '{one}' --origins epoch-3 --all"
@@ -256,7 +256,7 @@ def test_two_errors_and_two_sets_of_runs():
 def test_no_difference_is_claimed_from_a_bound(tmp_path, parts):
     runs = list(two_runs(tmp_path, parts, 0.1))
     broken = document.read(runs[1]).entries["epoch 1"]
-    rows = broken.rows | {"radius": Row(None, note="the loss is not finite", below=0.05)}
+    rows = broken.rows | {"radius": MeasureRow(None, note="the loss is not finite", below=0.05)}
     document.add(runs[1], SETTINGS, replace(broken, rows=rows, radii=[None] * LINES), {})
     found = compare(*map(targets_of, runs))
     row = found.rows["radius"]

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from landscape.analysis.measures import document
-from landscape.analysis.measures.document import Entry, Row, row_of
-from landscape.analysis.measures.measure import Asked, has_all
+from landscape.analysis.measures.document import Entry, MeasureRow, row_of
+from landscape.analysis.measures.measure import ExtraMeasures, has_all
 from landscape.core.errors import LandscapeError
 from landscape.model.run_files import OLD_RADIUS
 
 SETTINGS = {"samples": "abc", "rho": {"sam": 0.05}}
-ROW = Row(1.5, 0.25, 1.0, 2.0, 16, "to a rise of 0.1")
+ROW = MeasureRow(1.5, 0.25, 1.0, 2.0, 16, "to a rise of 0.1")
 
 
 def entry(number: int, value: float = 1.5) -> Entry:
-    return Entry(f"epoch {number}", f"digest {number}", {"loss": Row(value, 0.25), "radius": ROW}, number, "epoch")
+    return Entry(
+        f"epoch {number}", f"digest {number}", {"loss": MeasureRow(value, 0.25), "radius": ROW}, number, "epoch"
+    )
 
 
 def losses(value: float) -> dict[str, np.ndarray]:
@@ -78,9 +80,9 @@ def test_what_is_damaged_says_so(tmp_path):
 
 
 def test_a_row_that_is_not_finite_says_why():
-    assert row_of(float("inf")) == Row(None, note="the loss is not finite there")
-    assert Row.parse(ROW.document()) == ROW
-    assert Row.parse({"value": "x", "draws": None}) == Row(None)
+    assert row_of(float("inf")) == MeasureRow(None, note="the loss is not finite there")
+    assert MeasureRow.parse(ROW.document()) == ROW
+    assert MeasureRow.parse({"value": "x", "draws": None}) == MeasureRow(None)
 
 
 def test_a_radius_that_an_earlier_version_took_from_bounds_is_measured_again(tmp_path):
@@ -94,8 +96,8 @@ def test_a_radius_that_an_earlier_version_took_from_bounds_is_measured_again(tmp
         (tmp_path / "measures.json").write_text(json.dumps({"schema": 1, "settings": {}, "origins": {"problem": old}}))
         found = document.read(str(tmp_path)).entries["problem"]
         assert (found.rows["radius"].value, found.radii) == (known, [known])
-        assert has_all(found, "w", Asked()) == (known is not None)
-    noted = replace(entry(1), rows={"radius": Row(None, note=OLD_RADIUS)})  # words decide nothing
-    assert has_all(noted, noted.weights, Asked())
+        assert has_all(found, "w", ExtraMeasures()) == (known is not None)
+    noted = replace(entry(1), rows={"radius": MeasureRow(None, note=OLD_RADIUS)})  # words decide nothing
+    assert has_all(noted, noted.weights, ExtraMeasures())
     document.add(str(tmp_path), {}, entry(1), {})
     assert "radius_is_old" not in (tmp_path / "measures.json").read_text()

@@ -11,7 +11,7 @@ from sharpness_scene import Scene, bowl, observe, scene_of
 from torch import nn
 
 from landscape import Problem
-from landscape.analysis.measures.document import Row
+from landscape.analysis.measures.document import MeasureRow
 from landscape.analysis.measures.lines import (
     COORDINATES,
     DISTANCES,
@@ -38,7 +38,7 @@ THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
 
 
 @pytest.fixture
-def scene(tmp_path) -> Scene:
+def context(tmp_path) -> Scene:
     return scene_of(tmp_path, bowl(CURVATURES, THETA))
 
 
@@ -49,9 +49,9 @@ def curvature_along(direction: State) -> float:
     )
 
 
-def test_on_a_paraboloid_a_line_rises_by_half_its_curvature(scene):
-    draws = draws_of(scene.base.origin, scene.infos)
-    values = scene.base.along(draws, [COORDINATES] * LINES)
+def test_on_a_paraboloid_a_line_rises_by_half_its_curvature(context):
+    draws = draws_of(context.base.origin, context.infos)
+    values = context.base.along(draws, [COORDINATES] * LINES)
     found = rises_of(values, DISTANCES)
     expected = np.array([[0.5 * r**2 * curvature_along(draw()) for r in DISTANCES] for draw in draws])
     np.testing.assert_allclose(found.means, expected, rtol=1e-12)
@@ -64,10 +64,10 @@ def test_on_a_paraboloid_a_line_rises_by_half_its_curvature(scene):
     assert row.stderr < 1e-6
 
 
-def test_the_radius_of_a_paraboloid_is_exact_also_beyond_the_line(scene):
-    draws = draws_of(scene.base.origin, scene.infos)
-    values = scene.base.along(draws, [COORDINATES] * LINES)
-    target, radii = radii_of(scene.base, draws, values)
+def test_the_radius_of_a_paraboloid_is_exact_also_beyond_the_line(context):
+    draws = draws_of(context.base.origin, context.infos)
+    values = context.base.along(draws, [COORDINATES] * LINES)
+    target, radii = radii_of(context.base, draws, values)
     assert target == pytest.approx(float(values[0].mean["loss"][4]))
     expected = [math.sqrt(2 * target / curvature_along(draw())) for draw in draws]
     assert max(expected) > DISTANCES[-1]
@@ -76,11 +76,11 @@ def test_the_radius_of_a_paraboloid_is_exact_also_beyond_the_line(scene):
 
 
 def test_the_radius_at_a_minimum_is_the_root_of_two_tau_over_kappa(tmp_path):
-    scene = scene_of(tmp_path, bowl([2.0, 2.0], [0.0, 0.0]))
+    context = scene_of(tmp_path, bowl([2.0, 2.0], [0.0, 0.0]))
     # A minimum at 0 has no filters to scale to: the directions are given.
     draws = [lambda: {"bowl.weight": torch.tensor([[0.6], [0.8]])}]
-    values = scene.base.along(draws, [COORDINATES])
-    target, radii = radii_of(scene.base, draws, values)
+    values = context.base.along(draws, [COORDINATES])
+    target, radii = radii_of(context.base, draws, values)
     expected = math.sqrt(2 * target / 2.0)
     assert radii == [pytest.approx((expected, expected), rel=1e-6)]
     row = radius_row([*radii, *radii])
@@ -116,9 +116,9 @@ class Walled(nn.Module):
 @pytest.mark.parametrize(("wall", "above", "below"), [(0.01, None, 0.05), (0.6, 0.1, 0.25), (15.0, 2.0, 4.0)])
 def test_bounds_of_a_radius_hold_the_distance_at_which_the_loss_breaks(tmp_path, wall, above, below, beyond):
     problem = Problem(Walled(wall, beyond), torch.zeros(32, 1, dtype=torch.float64), observe)
-    scene = scene_of(tmp_path, problem)
-    draws = draws_of(scene.base.origin, scene.infos)
-    _, radii = radii_of(scene.base, draws, scene.base.along(draws, [COORDINATES] * LINES))
+    context = scene_of(tmp_path, problem)
+    draws = draws_of(context.base.origin, context.infos)
+    _, radii = radii_of(context.base, draws, context.base.along(draws, [COORDINATES] * LINES))
     row = radius_row(radii)
     assert (row.value, row.low, row.high, row.is_bound) == (None, None, None, True)
     assert (row.above, row.below) == (above and pytest.approx(above), pytest.approx(below))
@@ -141,59 +141,59 @@ def test_the_noise_that_the_error_bears_is_a_bound_where_the_search_ends(tmp_pat
 
     model = nn.Linear(1, 1, bias=False).double()
     nn.init.ones_(model.weight)
-    scene = scene_of(tmp_path, Problem(model, torch.zeros(32, 1, dtype=torch.float64), observe))
-    row = error_noise_row(scene.base, scene.infos)
+    context = scene_of(tmp_path, Problem(model, torch.zeros(32, 1, dtype=torch.float64), observe))
+    row = error_noise_row(context.base, context.infos)
     assert (row.above, row.below) == (above and pytest.approx(above), below and pytest.approx(below))
     assert (row.value is None) == row.is_bound == (falls_at != 0.03)
     if row.value is not None:
-        noise = [abs(float(relative(scene.base.origin, scene.infos, 1001 + k)["weight"])) for k in range(16)]
+        noise = [abs(float(relative(context.base.origin, context.infos, 1001 + k)["weight"])) for k in range(16)]
         share = np.mean([each / math.sqrt(row.value) > falls_at for each in noise])
         assert 0 < share <= 0.2
 
 
-def test_the_mean_over_lines_estimates_the_filter_weighted_trace(scene):
-    draws = draws_of(scene.base.origin, scene.infos, 200)
+def test_the_mean_over_lines_estimates_the_filter_weighted_trace(context):
+    draws = draws_of(context.base.origin, context.infos, 200)
     curvatures = [curvature_along(draw()) for draw in draws]
-    rows = scene.base.origin["bowl.weight"].reshape(2, 3)
+    rows = context.base.origin["bowl.weight"].reshape(2, 3)
     traces = torch.tensor(CURVATURES, dtype=torch.float64).reshape(2, 3).sum(1)
     expected = float((rows.square().sum(1) / 3 * traces).sum())
     found = interval_of(curvatures)
     assert abs(found.mean - expected) < 3 * found.stderr
     hessian = torch.diag(torch.tensor(CURVATURES + [0.0] * 6, dtype=torch.float64)).numpy()
-    layout = scene.slope.layout
-    estimated = filter_weighted_trace(lambda rows: rows @ hessian, layout, scene.base.origin, ("bias",))
+    layout = context.slope.layout
+    estimated = filter_weighted_trace(lambda rows: rows @ hessian, layout, context.base.origin, ("bias",))
     assert estimated.mean == pytest.approx(expected)
 
 
-def test_a_layer_that_does_nothing_rises_by_nothing_and_others_go_back_to_their_first_weights(scene):
-    first = {name: tensor.clone() for name, tensor in scene.base.origin.items()}
+def test_a_layer_that_does_nothing_rises_by_nothing_and_others_go_back_to_their_first_weights(context):
+    first = {name: tensor.clone() for name, tensor in context.base.origin.items()}
     first["bowl.weight"] += 1
-    rows = layer_rows(scene.base, scene.infos, first)
+    rows = layer_rows(context.base, context.infos, first)
     assert list(rows) == ["bowl", "idle"]
     assert {row.value for row in rows["idle"].values()} == {0.0}
     a = np.array(CURVATURES)
-    theta = scene.base.origin["bowl.weight"].double().numpy().reshape(-1)
+    theta = context.base.origin["bowl.weight"].double().numpy().reshape(-1)
     expected = 0.5 * (a * ((theta + 1) ** 2 - theta**2)).sum()
     assert rows["bowl"]["re-initialised"].value == pytest.approx(expected, rel=1e-6)
     assert rows["bowl"]["rise 0.5"].value == pytest.approx(
-        np.mean([0.125 * curvature_along(draw()) for draw in draws_of(scene.base.origin, scene.infos, 4)])
+        np.mean([0.125 * curvature_along(draw()) for draw in draws_of(context.base.origin, context.infos, 4)])
     )
 
 
-def test_the_average_case_is_half_the_trace(scene):
-    rows = average_rows(scene.base, scene.infos, 1.0)
+def test_the_average_case_is_half_the_trace(context):
+    rows = average_rows(context.base, context.infos, 1.0)
     noise = rows["average 0.01"]
     assert is_near(noise, 0.5 * 0.01**2 * sum(CURVATURES))
-    theta = scene.base.origin["bowl.weight"].double().numpy().reshape(-1)
+    theta = context.base.origin["bowl.weight"].double().numpy().reshape(-1)
     adaptive = rows["adaptive average 0.1"]
     assert is_near(adaptive, 0.5 * 0.1**2 * float((theta**2 * np.array(CURVATURES)).sum()))
     smooth = rows["low-pass 0.01"]
     assert smooth.value == pytest.approx(1.0 + noise.value)
     # The loss differs between samples by far more than the rise by so little noise does.
-    assert smooth.stderr == pytest.approx(scene.base.along([dict], [(0.0,)])[0].stderr["loss"][0], rel=0.1)
+    assert smooth.stderr == pytest.approx(context.base.along([dict], [(0.0,)])[0].stderr["loss"][0], rel=0.1)
 
 
-def is_near(row: Row, truth: float) -> bool:
+def is_near(row: MeasureRow, truth: float) -> bool:
     """Whether the truth lies within three standard errors over the draws, of which an interval has two on a side."""
     return abs(row.value - truth) < 1.5 * (row.high - row.low) / 2
 

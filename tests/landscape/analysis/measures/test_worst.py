@@ -9,9 +9,9 @@ from sharpness_scene import Scene, bowl, relu_net, scene_of
 from torch import nn
 
 from landscape import Problem
-from landscape.analysis.measures.document import Row
+from landscape.analysis.measures.document import MeasureRow
 from landscape.analysis.measures.lines import draws_of
-from landscape.analysis.measures.measure import Asked, measure
+from landscape.analysis.measures.measure import ExtraMeasures, measure
 from landscape.analysis.measures.worst import (
     ASAM_RHO,
     SAM_RHO,
@@ -30,14 +30,14 @@ CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
 
 
-def theta_of(scene: Scene) -> np.ndarray:
-    return scene.base.origin["bowl.weight"].double().numpy().reshape(-1)
+def theta_of(context: Scene) -> np.ndarray:
+    return context.base.origin["bowl.weight"].double().numpy().reshape(-1)
 
 
 def test_one_step_of_sam_and_asam_has_its_closed_form(tmp_path):
-    scene = scene_of(tmp_path, bowl(CURVATURES, THETA))
-    found = sharpness(scene.base, scene.slope)
-    a, theta = np.array(CURVATURES), theta_of(scene)
+    context = scene_of(tmp_path, bowl(CURVATURES, THETA))
+    found = sharpness(context.base, context.slope)
+    a, theta = np.array(CURVATURES), theta_of(context)
     g = a * theta
     length = np.sqrt((g**2).sum())
     sam = SAM_RHO * length + 0.5 * SAM_RHO**2 * (a * g**2).sum() / length**2
@@ -54,19 +54,19 @@ def test_one_step_of_sam_and_asam_has_its_closed_form(tmp_path):
 
 
 def test_at_the_minimum_the_worst_case_is_half_the_largest_eigenvalue(tmp_path):
-    scene = scene_of(tmp_path, bowl(CURVATURES, [0.0] * 6))
-    size = scene.slope.layout.size
-    _, best, broken = ascend(scene.slope, Region(np.full(size, SAM_RHO)), 20)
+    context = scene_of(tmp_path, bowl(CURVATURES, [0.0] * 6))
+    size = context.slope.layout.size
+    _, best, broken = ascend(context.slope, Region(np.full(size, SAM_RHO)), 20)
     assert broken == 0
-    row = rises_at(scene.base, scene.slope.layout, {"sam 20 steps": best}).rows["sam 20 steps"]
+    row = rises_at(context.base, context.slope.layout, {"sam 20 steps": best}).rows["sam 20 steps"]
     assert row.value == pytest.approx(0.5 * SAM_RHO**2 * max(CURVATURES), rel=1e-3)
-    assert scene.slope.gradients == 21
+    assert context.slope.gradients == 21
 
 
 def test_rescaling_layers_that_keep_the_network_changes_sam_and_not_asam(tmp_path):
     plain, scaled = (
-        sharpness(scene.base, scene.slope).rows
-        for scene in (scene_of(tmp_path / str(scale), relu_net(scale)) for scale in (1.0, 4.0))
+        sharpness(context.base, context.slope).rows
+        for context in (scene_of(tmp_path / str(scale), relu_net(scale)) for scale in (1.0, 4.0))
     )
     for steps in ("1 step", "20 steps"):
         assert scaled[f"asam {steps}"].value == pytest.approx(plain[f"asam {steps}"].value, rel=1e-5)
@@ -84,29 +84,29 @@ def test_where_the_loss_breaks_the_worst_case_is_a_bound(tmp_path, beyond):
         losses = 1.0 + moved + 0 * (model.weight**2).sum() + 0 * batch[:, 0]
         return {"loss": losses if moved <= 0.6 * SAM_RHO else losses * beyond}
 
-    scene = scene_of(tmp_path, Problem(model, torch.zeros(32, 2, dtype=torch.float64), observe))
-    found = sharpness(scene.base, scene.slope)
+    context = scene_of(tmp_path, Problem(model, torch.zeros(32, 2, dtype=torch.float64), observe))
+    found = sharpness(context.base, context.slope)
     row = found.rows["sam 20 steps"]
     assert row.value is None
     assert row.stderr is None
     assert 0.2 * SAM_RHO < row.above <= 0.6 * SAM_RHO + 1e-9
     assert "of the 20 steps" in row.note
-    assert found.rows["sam 1 step"] == Row(None, note="the loss is not finite there")
+    assert found.rows["sam 1 step"] == MeasureRow(None, note="the loss is not finite there")
     assert "sam 20 steps" not in found.samples
 
 
 def test_keskar_s_sharpness_of_a_plane_by_hand(tmp_path):
-    scene = scene_of(tmp_path, bowl([2.0, 6.0], [0.5, -1.0]))
-    row = keskar(scene.base, scene.slope).rows["keskar 0.001"]
+    context = scene_of(tmp_path, bowl([2.0, 6.0], [0.5, -1.0]))
+    row = keskar(context.base, context.slope).rows["keskar 0.001"]
     # The corner (0.5 + 0.0015, −1 − 0.002): both components move away from the minimum.
     rise = 0.5 * 2 * (0.5015**2 - 0.5**2) + 0.5 * 6 * (1.002**2 - 1.0**2)
-    loss, _ = scene.slope(np.zeros(scene.slope.layout.size))
+    loss, _ = context.slope(np.zeros(context.slope.layout.size))
     assert row.value == pytest.approx(100 * rise / (1 + loss), rel=1e-5)
 
 
 def test_curvature_of_a_paraboloid(tmp_path):
-    scene = scene_of(tmp_path, bowl(CURVATURES, THETA))
-    rows = curvature_rows(scene.slope, 1.0).rows
+    context = scene_of(tmp_path, bowl(CURVATURES, THETA))
+    rows = curvature_rows(context.slope, 1.0).rows
     assert rows["lambda max"].value == pytest.approx(8.0)
     assert rows["lambda min"].value == pytest.approx(0.0, abs=1e-9)
     assert rows["trace"].value == pytest.approx(sum(CURVATURES))
@@ -135,10 +135,12 @@ def test_the_smallest_eigenvalue_of_a_flat_bulk_is_computed_on_or_undecided(tmp_
 def test_all_of_it_is_the_same_in_batches_of_any_size_up_to_rounding(tmp_path):
     found = []
     for size in (8, 32):
-        scene = scene_of(tmp_path / str(size), relu_net(), batch_size=size)
-        plan = scene.base.plan
+        context = scene_of(tmp_path / str(size), relu_net(), batch_size=size)
+        plan = context.base.plan
         found.append(
-            measure(scene.base.calculator, scene.prepared, plan, scene.base.origin, "problem", Asked(True, True))
+            measure(
+                context.base.executor, context.prepared, plan, context.base.origin, "problem", ExtraMeasures(True, True)
+            )
         )
     one, other = found
     assert one.rows.keys() == other.rows.keys() >= {"radius", "1/sigma^2", "keskar 0.001", "lambda max"}
@@ -155,16 +157,18 @@ def test_a_loss_without_a_gradient_is_refused(tmp_path):
     def observe(model, batch):
         return {"loss": torch.from_numpy(model(batch).detach().numpy()).square().sum(1)}
 
-    scene = scene_of(tmp_path, Problem(model, torch.randn(32, 2, dtype=torch.float64), observe))
+    context = scene_of(tmp_path, Problem(model, torch.randn(32, 2, dtype=torch.float64), observe))
     with pytest.raises(JobError, match="the loss has no graph of gradients"):
-        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+        measure(
+            context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
+        )
 
 
-def exact_error_of_the_rise(scene, points) -> float:
+def exact_error_of_the_rise(context, points) -> float:
     """Of the mean rise at 0.5 over the 16 lines, from the losses of the points within; the ends are conditions of 2."""
-    origin, rises = scene.base.origin, []
+    origin, rises = context.base.origin, []
     inputs = points.squeeze(1).numpy()
-    for draw in draws_of(origin, describe_parameters(scene.prepared.problem.model)):
+    for draw in draws_of(origin, describe_parameters(context.prepared.problem.model)):
         direction = draw()
 
         def loss(c, direction=direction):
@@ -190,41 +194,52 @@ def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path)
     }
     model = nn.Linear(1, 1).double()
     nn.init.constant_(model.weight, 0.5)  # of a weight near 0 the line is short, and its rises drown in float32 losses
-    scene = scene_of(tmp_path, Problem.terms(model, terms))
-    found = measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+    context = scene_of(tmp_path, Problem.terms(model, terms))
+    found = measure(
+        context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
+    )
     assert {name: values.shape for name, values in found.samples.items()} == {"trace probes": (16,)}
     assert found.rows["sam 1 step"].stderr > 0
     # The curvature along the weight is 2x² of each point within, and 2 of each end.
     exact = float(np.std(2 * points.numpy() ** 2, ddof=1) / len(points) ** 0.5)
     assert found.rows["lambda min"].stderr == pytest.approx(exact, rel=1e-3)
-    assert found.rows["rise 0.5"].stderr == pytest.approx(exact_error_of_the_rise(scene, points), rel=1e-3)
+    assert found.rows["rise 0.5"].stderr == pytest.approx(exact_error_of_the_rise(context, points), rel=1e-3)
     assert found.rows["trace"].value == pytest.approx(float(found.samples["trace probes"].mean()), rel=1e-5)
     assert found.rows["lambda max"].value > 0
 
 
 def test_too_few_samples_are_refused(tmp_path):
-    scene = scene_of(tmp_path, relu_net(), num_samples=15)
+    context = scene_of(tmp_path, relu_net(), num_samples=15)
     with pytest.raises(JobError, match="num_samples: must be at least 16 for errors over samples, not 15"):
-        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+        measure(
+            context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
+        )
 
 
 def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_weights(tmp_path):
     problem = relu_net()
     infinite = Problem(problem.model, problem.data, lambda model, batch: {"loss": model(batch[0])[:, 0] + torch.inf})
-    scene = scene_of(tmp_path, infinite)
+    context = scene_of(tmp_path, infinite)
     with pytest.raises(JobError, match="origin: epoch 3: the loss there must be finite, not inf; take weights from"):
-        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "epoch 3", Asked())
+        measure(
+            context.base.executor, context.prepared, context.base.plan, context.base.origin, "epoch 3", ExtraMeasures()
+        )
 
 
 def test_where_the_gradient_is_not_finite_no_direction_is_taken_for_the_worst(tmp_path):
     problem = relu_net()
     kink = Problem(problem.model, problem.data, lambda model, batch: {"loss": (0 * model(batch[0])[:, 0]).sqrt() + 1})
-    scene = scene_of(tmp_path, kink)
+    context = scene_of(tmp_path, kink)
     measured = measure(
-        scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked(everything=True)
+        context.base.executor,
+        context.prepared,
+        context.base.plan,
+        context.base.origin,
+        "problem",
+        ExtraMeasures(everything=True),
     )
     for name in ("sam 1 step", "sam 20 steps", "asam 1 step", "asam 20 steps", "keskar 0.001"):
-        assert measured.rows[name] == Row(None, note="the gradient of the loss is not finite there")
-    assert measured.rows["lambda max"] == Row(None, note="the Hessian is not finite there")
+        assert measured.rows[name] == MeasureRow(None, note="the gradient of the loss is not finite there")
+    assert measured.rows["lambda max"] == MeasureRow(None, note="the Hessian is not finite there")
     assert measured.rows["loss"].value == 1
     assert "sam 1 step" not in measured.samples

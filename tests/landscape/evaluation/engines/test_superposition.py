@@ -16,7 +16,7 @@ from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.reuse import InputVaries
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Freedom
+from landscape.evaluation.tuning.protocol import TuningScope
 from landscape.evaluation.tuning.tuning import tune
 from landscape.model.parameters import state_of
 from landscape.problem.terms import Problem
@@ -241,7 +241,7 @@ def test_what_cannot_be_superposed_is_refused_with_its_reason(model, observe, re
     samples = torch.randn(20, 6)
     samples[-1, 0] = 1000
     found = tune(
-        evaluator(Problem(model, samples, observe), samples), grid(), Freedom(Engine.parse("eager+superposed"))
+        evaluator(Problem(model, samples, observe), samples), grid(), TuningScope(Engine.parse("eager+superposed"))
     )
     assert found.plan.engine == Engine()
     assert reason in found.trials[0].refused

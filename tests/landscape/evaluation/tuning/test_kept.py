@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.protocol import LARGEST_FILE, MOST_FILES, Choice, KeptChoices, Record
+from landscape.evaluation.tuning.protocol import LARGEST_FILE, MOST_FILES, KeptChoices, TunedChoice, TuningRecord
 
 KEY = "ab" * 32
-CHOICE = Choice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
-RECORD = Record(0.02, {4.0: CHOICE, 1.0: Choice(Engine.parse("eager"), 256, 0.02, "2026-11-20T10:00:00+00:00")})
+CHOICE = TunedChoice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
+RECORD = TuningRecord(
+    0.02, {4.0: CHOICE, 1.0: TunedChoice(Engine.parse("eager"), 256, 0.02, "2026-11-20T10:00:00+00:00")}
+)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -34,9 +36,9 @@ def test_a_choice_holds_for_its_budget_and_one_that_left_nothing_untried_for_eve
     first = RECORD.choices[1.0]
     assert RECORD.choice_for(1.0) is first  # what was chosen stays so, though a better one is known by now
     assert RECORD.choice_for(4.0) is RECORD.choice_for(16.0) is CHOICE
-    cut_short = Record(0.02, {1.0: first})
+    cut_short = TuningRecord(0.02, {1.0: first})
     assert cut_short.choice_for(4.0) is None
-    later = Choice(Engine.parse("vmap:8"), 64, 0.01, "2026-11-22T10:00:00+00:00", True)
+    later = TunedChoice(Engine.parse("vmap:8"), 64, 0.01, "2026-11-22T10:00:00+00:00", True)
     assert RECORD.with_choice(60.0, later).choice_for(16.0) is CHOICE  # the first of them, for ever
     assert RECORD.without(CHOICE).choice_for(4.0) is None
 
@@ -146,7 +148,7 @@ def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
 def test_what_is_kept_stays_and_what_was_dropped_goes(tmp_path):
     kept = KeptChoices(tmp_path)
     kept.write(KEY, RECORD)
-    later = Record(0.5, {4.0: Choice(Engine.parse("eager"), 8, 0.1, "2026-11-22T10:00:00+00:00")})
+    later = TuningRecord(0.5, {4.0: TunedChoice(Engine.parse("eager"), 8, 0.1, "2026-11-22T10:00:00+00:00")})
     assert kept.write(KEY, later) == kept.read(KEY) == RECORD
     replaced = kept.write(KEY, later, dropped=CHOICE)
     assert replaced == kept.read(KEY)
@@ -168,7 +170,7 @@ def test_the_oldest_go_and_nothing_else(tmp_path):
     kept = KeptChoices(tmp_path)
     (tmp_path / "notes.txt").write_text("the user's")
     for k in range(MOST_FILES + 3):
-        kept.write(f"{k:064x}", Record(0.1))
+        kept.write(f"{k:064x}", TuningRecord(0.1))
         os.utime(tmp_path / f"{k:064x}.json", (k, k))
     kept.write(KEY, RECORD)
     assert kept.read(KEY) == RECORD

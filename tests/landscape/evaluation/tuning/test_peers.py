@@ -19,15 +19,15 @@ from landscape import Problem
 from landscape.core.plan import Engine
 from landscape.evaluation.tuning.protocol import (
     Candidate,
-    Freedom,
+    FailedRequest,
     KeptChoices,
     Limits,
     Ready,
-    Refused,
     SetUp,
     Slice,
     Time,
     Timed,
+    TuningScope,
 )
 from landscape.evaluation.tuning.trials import Peers, Trials, idle_cores
 from landscape.evaluation.tuning.tuning import tune
@@ -165,7 +165,7 @@ def test_what_they_print_or_raise_is_not_seen(capfd):
         return problem.observe(model, batch)
 
     with Peers(trials(observe), 1, patience=100.0) as peers:
-        assert peers.ask(SetUp(OTHER, ONE)) == [Ready(), Refused("fails: ValueError: only there")]
+        assert peers.ask(SetUp(OTHER, ONE)) == [Ready(), FailedRequest("fails: ValueError: only there")]
     assert capfd.readouterr() == ("", "")
 
 
@@ -174,7 +174,7 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples)
     state = torch.get_rng_state()
-    found = tune(made, grid(), Freedom(points=MANY), limits=Limits(longest=2.0), peers=1)
+    found = tune(made, grid(), TuningScope(points=MANY), limits=Limits(longest=2.0), peers=1)
     assert found.processes == 2
     assert made.plan == found.plan
     assert torch.equal(torch.get_rng_state(), state)

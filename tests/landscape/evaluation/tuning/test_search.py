@@ -10,31 +10,31 @@ import pytest
 
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.tuning.protocol import (
+    AgreeingCandidate,
     Candidate,
-    Check,
-    Checked,
-    Choice,
+    CheckAgreement,
     Conclude,
+    ExamineModel,
     Facts,
-    Freedom,
+    FailedRequest,
     Keep,
     Limits,
-    Look,
     Measure,
-    Measured,
+    MeasuredCost,
     Ready,
-    Record,
-    Refused,
     SetUp,
     Time,
     Timed,
+    TunedChoice,
+    TuningRecord,
+    TuningScope,
     follow,
 )
 from landscape.evaluation.tuning.search import GAIN, Search, Slices, budget_of, verdict
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)
-MANY = Freedom(points=10**9)
+MANY = TuningScope(points=10**9)
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ class Machine:
     def __call__(self, request):
         self.asked.append(request)
         if isinstance(request, Measure):
-            return [Measured(PLAN, 1.0, FACTS.samples, "key", self.kept)]
-        if isinstance(request, Look):
+            return [MeasuredCost(PLAN, 1.0, FACTS.samples, "key", self.kept)]
+        if isinstance(request, ExamineModel):
             return [self.facts]
         if isinstance(request, SetUp):
             self.now += 0.01
             return [] if request.one.candidate in self.dies else [Ready()] * self.processes
         if isinstance(request, Time):
             return [self.timed(request.one) for _ in range(self.processes)]
-        if isinstance(request, Check):
+        if isinstance(request, CheckAgreement):
             self.checked += request.candidates
             refused = [each for each in request.candidates if each in self.refused]
             accepted = next((each for each in request.candidates if each not in self.refused), None)
-            return [Checked(accepted, 0.5, ("is off by 1 in loss",) * len(refused))]
+            return [AgreeingCandidate(accepted, 0.5, ("is off by 1 in loss",) * len(refused))]
         if isinstance(request, Keep):
-            there = self.kept or Record(request.record.seconds_per_point)
+            there = self.kept or TuningRecord(request.record.seconds_per_point)
             self.kept = there.without(request.dropped).over(request.record)
             return [self.kept]
         assert isinstance(request, Conclude)
@@ -113,13 +113,13 @@ class Machine:
     def timed(self, one):
         speed = (self.loaded if self.processes > 1 else self.alone)(one.candidate)
         if speed is None:
-            return Refused("fails: RuntimeError: no")
+            return FailedRequest("fails: RuntimeError: no")
         seconds = one.count * one.candidate.batch_size / speed * (1 + self.noise * self.chance.random())
         self.now += seconds / self.processes
         return Timed(seconds)
 
-    def search(self, freedom=MANY, **limits):
-        return follow(Search(PLAN, freedom, Limits(**limits), lambda: self.now).steps(), self)
+    def search(self, scope=MANY, **limits):
+        return follow(Search(PLAN, scope, Limits(**limits), lambda: self.now).steps(), self)
 
 
 def flat(candidate):
@@ -196,7 +196,7 @@ def test_every_round_times_both_and_neither_is_always_first():
 
 def test_the_search_ends_with_its_budget():
     machine = Machine(flat, noise=0.3)
-    machine.search(Freedom(points=10), shortest=0.5)
+    machine.search(TuningScope(points=10), shortest=0.5)
     assert machine.now < 0.5 + 2 * 0.1  # the round at hand is ended
     assert not machine.kept.choices[0.5].complete
     long = Machine(flat, noise=0.3)
@@ -276,18 +276,18 @@ def test_a_job_that_is_over_sooner_neither_searches_nor_takes_a_choice():
 
 def test_how_long_a_job_is_follows_from_the_first_time_it_was_measured():
     """At 1.0 s a point this job of 25 points is long enough to search, at 0.5 s it would not be."""
-    record = Record(0.5)
+    record = TuningRecord(0.5)
     short = Machine(by_batch(64), kept=record).search(replace(MANY, points=25))
     assert short.plan == PLAN
-    choice = Choice(Engine.parse("eager"), 64, 0.3, "2026-11-21T10:00:00+00:00")
-    kept = Record(2.0, {1.0: choice})
+    choice = TunedChoice(Engine.parse("eager"), 64, 0.3, "2026-11-21T10:00:00+00:00")
+    kept = TuningRecord(2.0, {1.0: choice})
     assert Machine(flat, kept=kept).search(replace(MANY, points=10)).plan.batch_size == 64
 
 
 def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
-    choice = Choice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    choice = TunedChoice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
     machine = Machine(
-        by_batch(64), kept=Record(1.0, {60.0: choice}), refused=[Candidate(Engine.parse("eager+maxima"), 64)]
+        by_batch(64), kept=TuningRecord(1.0, {60.0: choice}), refused=[Candidate(Engine.parse("eager+maxima"), 64)]
     )
     found = machine.search()
     assert found.plan.batch_size == 64
@@ -296,11 +296,11 @@ def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
     assert machine.kept.choices[60.0].engine == Engine.parse("eager")
 
 
-@pytest.mark.parametrize("size, freedom", [(5000, MANY), (64, replace(MANY, may_choose_batch_size=False))])
-def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(size, freedom):
-    choice = Choice(Engine.parse("eager+maxima"), size, 0.3, "2026-11-21T10:00:00+00:00", True)
-    machine = Machine(flat, kept=Record(1.0, {60.0: choice}))
-    assert machine.search(freedom).plan == PLAN
+@pytest.mark.parametrize("size, scope", [(5000, MANY), (64, replace(MANY, may_choose_batch_size=False))])
+def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(size, scope):
+    choice = TunedChoice(Engine.parse("eager+maxima"), size, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Machine(flat, kept=TuningRecord(1.0, {60.0: choice}))
+    assert machine.search(scope).plan == PLAN
     assert Candidate(Engine.parse("eager+maxima"), size) not in machine.checked
 
 
@@ -318,18 +318,18 @@ class Racing(Machine):
 
 
 def test_of_two_that_search_at_once_both_take_what_was_kept_first():
-    first = Choice(Engine.parse("eager"), 1024, 0.3, "2026-11-21T10:00:00+00:00", True)
-    machine = Racing(by_batch(64), other=Record(1.1, {60.0: first}))
+    first = TunedChoice(Engine.parse("eager"), 1024, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Racing(by_batch(64), other=TuningRecord(1.1, {60.0: first}))
     found = machine.search()
     assert (found.plan.batch_size, found.since, found.seconds_per_point) == (1024, first.since, 0.3)
-    assert machine.kept == Record(1.1, {60.0: first})
-    off = Racing(by_batch(64), other=Record(1.1, {60.0: first}), refused=[Candidate(Engine.parse("eager"), 1024)])
+    assert machine.kept == TuningRecord(1.1, {60.0: first})
+    off = Racing(by_batch(64), other=TuningRecord(1.1, {60.0: first}), refused=[Candidate(Engine.parse("eager"), 1024)])
     assert off.search().plan.batch_size == 64, "what is wrong here is not taken"
 
 
 def test_a_choice_that_was_dropped_gives_way_to_the_new_one():
-    old = Choice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
-    record = Record(1.0, {60.0: old})
+    old = TunedChoice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    record = TuningRecord(1.0, {60.0: old})
     machine = Racing(by_batch(64), other=record, kept=record, refused=[Candidate(Engine.parse("eager+maxima"), 64)])
     machine.search()
     assert machine.kept.choices[60.0].engine == Engine.parse("eager")
@@ -356,7 +356,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
 
     class Slow(Machine):
         def __call__(self, request):
-            if isinstance(request, Check):
+            if isinstance(request, CheckAgreement):
                 self.now += 100.0
             return super().__call__(request)
 
@@ -369,7 +369,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
     machine = Machine(by_batch(64))
-    found = machine.search(Freedom(Engine.parse("eager+maxima"), points=10**9))
+    found = machine.search(TuningScope(Engine.parse("eager+maxima"), points=10**9))
     assert found.plan == replace(PLAN, engine=Engine.parse("eager+maxima"))
     assert machine.kept is None
-    assert not any(isinstance(each, (Look, SetUp, Time)) for each in machine.asked)
+    assert not any(isinstance(each, (ExamineModel, SetUp, Time)) for each in machine.asked)

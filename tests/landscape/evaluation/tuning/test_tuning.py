@@ -14,12 +14,12 @@ from small_models import make_job, plan_on_disk
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.compute.point_extras import freedom_of
+from landscape.compute.point_extras import tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
 from landscape.evaluation.engines import base
-from landscape.evaluation.tuning.protocol import Candidate, Check, Freedom, KeptChoices, Limits
+from landscape.evaluation.tuning.protocol import Candidate, CheckAgreement, KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.trials import Trials
 from landscape.evaluation.tuning.tuning import tune
@@ -47,7 +47,7 @@ def test_every_rewrite_is_tried_and_the_choice_agrees():
     problem, samples = pooled_problem()
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     made = evaluator(problem, samples)
-    found = tune(made, grid(), Freedom(points=MANY), **SHORT)
+    found = tune(made, grid(), TuningScope(points=MANY), **SHORT)
     tried = {str(each.engine) for each in found.trials}
     assert {"eager", "eager+channels_last", "eager+maxima", "eager+folded"} <= tried
     assert all(any(option in engine for engine in tried) for option in ("fused", "superposed"))
@@ -61,7 +61,7 @@ def test_every_rewrite_is_tried_and_the_choice_agrees():
 def test_only_rewrites_that_change_something_are_tried():
     model = nn.Sequential(nn.Linear(18, 8), nn.ReLU(), nn.Linear(8, 3))
     samples = (torch.randn(40, 18), torch.randint(0, 3, (40,)))
-    found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY), **SHORT)
+    found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), TuningScope(points=MANY), **SHORT)
     tried = {str(each.engine) for each in found.trials}
     assert {"eager", "eager+fused"} <= tried
     assert not any(option in engine for engine in tried for option in ("channels_last", "maxima", "folded"))
@@ -71,7 +71,7 @@ def test_only_rewrites_that_change_something_are_tried():
 def test_what_batch_norms_keep_apart_is_folded_and_fused():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
     samples = (torch.randn(40, 1, 6, 6), torch.randint(0, 64, (40,)))
-    found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY), **SHORT)
+    found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), TuningScope(points=MANY), **SHORT)
     fused = [each for each in found.trials if "fused" in each.engine.options]
     assert fused
     assert all("folded" in each.engine.options for each in fused)
@@ -80,7 +80,7 @@ def test_what_batch_norms_keep_apart_is_folded_and_fused():
 
 def test_nothing_is_measured_for_a_job_that_is_over_sooner():
     problem, samples = pooled_problem()
-    found = tune(evaluator(problem, samples), grid(), Freedom(points=81))
+    found = tune(evaluator(problem, samples), grid(), TuningScope(points=81))
     assert (found.plan.engine, found.trials) == (Engine(), ())
     assert Limits().share * found.seconds_per_point * 81 < Limits().shortest
 
@@ -91,11 +91,11 @@ def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     monkeypatch.setattr(base, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
     checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
-        Check(Candidate(Engine(), 8), (off, other))
+        CheckAgreement(Candidate(Engine(), 8), (off, other))
     )
     assert checked.accepted == other
     assert "is off by" in checked.refused[0]
-    forced = tune(evaluator(problem, samples), grid(), Freedom(Engine.parse("eager+maxima")))
+    forced = tune(evaluator(problem, samples), grid(), TuningScope(Engine.parse("eager+maxima")))
     assert forced.plan.engine == Engine()
     assert "is off by" in forced.trials[0].refused
     assert "eager+maxima is not used, as it is off by" in forced.warning
@@ -103,7 +103,7 @@ def test_a_rewrite_that_is_off_is_refused(monkeypatch):
 
 def test_an_engine_that_cannot_run_here_gives_way_with_one_line():
     problem, samples = pooled_problem()
-    found = tune(evaluator(problem, samples), grid(), Freedom(Engine("cudagraph")))
+    found = tune(evaluator(problem, samples), grid(), TuningScope(Engine("cudagraph")))
     assert found.plan.engine == Engine()
     assert found.warning.startswith("engine: cudagraph is not used, as it fails: ")
     assert "\n" not in found.warning
@@ -170,9 +170,9 @@ def test_what_a_lower_precision_costs_is_recorded(tmp_path):
 def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):
     problem, _ = pooled_problem()
     job = make_job(tmp_path, lambda: problem, [{"name": "plane", "size": 3}], num_samples=21)
-    assert freedom_of(prepare(job)) == (Freedom(None, True, 9), None)
+    assert tuning_scope(prepare(job)) == (TuningScope(None, True, 9), None)
     fixed = prepare(job.replace(batch_size=4, engine="compile"))
-    assert freedom_of(fixed) == (Freedom(Engine("compile"), False, 9), None)
+    assert tuning_scope(fixed) == (TuningScope(Engine("compile"), False, 9), None)
 
 
 def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
@@ -188,6 +188,6 @@ def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
         return problem.observe(model, batch)
 
     made = evaluator(Problem(problem.model, samples, observe), samples)
-    found = tune(made, grid(), Freedom(Engine.parse("vmap:32"), points=81))
+    found = tune(made, grid(), TuningScope(Engine.parse("vmap:32"), points=81))
     assert found.plan.engine == Engine.parse("vmap:32")
     assert 0.05 / 32 <= found.seconds_per_point < 0.05 / 6

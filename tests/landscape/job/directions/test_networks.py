@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
 from landscape.compute import path as path_on_axes
-from landscape.compute.executor import AtPoints, LocalCalculator, setting_of
+from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.job.directions.plane import plane_through
 from landscape.model.parameters import combine
@@ -84,7 +84,7 @@ def test_corners_are_the_networks_batch_norm_included(tmp_path, files):
     networks = [axis.attributes["networks"] for axis in landscape.directions]
     corners = np.array([[each["at"] for each in axis] for axis in networks]).T
     images, labels = data()
-    values = LocalCalculator(prepared, landscape).ask(setting_of(landscape), [AtPoints(corners)])[0]
+    values = LocalExecutor(prepared, landscape).ask(setting_of(landscape), [AtPoints(corners)])[0]
     for corner, file, loss in zip(corners, files, values.mean["loss"], strict=True):
         weights, model = load_file(file), network()
         point = combine(landscape.origin, axes, corner)

@@ -25,7 +25,7 @@ from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views import export_files
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_terraces
-from landscape.views.export_files import Browser, Format, Request, Writer, data_format, observable_stem
+from landscape.views.export_files import Browser, ExportRequest, Format, Writer, data_format, observable_stem
 from landscape.views.exporting import FORMAT_TABLE, FORMATS, export, export_name, files_beside
 from landscape.views.prepare.geometry import triangulated
 from landscape.views.prepare.quantisation import StepPatch
@@ -248,7 +248,7 @@ def test_names_tell_files_apart(make: ModuleType) -> None:
 def test_a_format_is_added_by_one_line_of_the_table(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def render_rows(surface: Surface, request: Request) -> Writer:
+    def render_rows(surface: Surface, request: ExportRequest) -> Writer:
         values = surface[request.observable]
         return lambda path: np.savetxt(path, values)
 

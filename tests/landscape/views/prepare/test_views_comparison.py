@@ -12,7 +12,7 @@ from landscape.core.errors import JobError
 from landscape.core.folders import run_labels
 from landscape.surface.surface import Axis, Surface
 from landscape.views.prepare.comparison import (
-    Compared,
+    ComparedLandscape,
     check_mode,
     compared,
     contrasts,
@@ -44,7 +44,7 @@ def plane(size: tuple[int, int], offset: float = 0.0, ends: float = 1.0, name: s
     return Surface(name, axes, observables, np.ones(loss.shape, np.uint8))
 
 
-def pair(first: Surface, other: Surface) -> tuple[Compared, Compared]:
+def pair(first: Surface, other: Surface) -> tuple[ComparedLandscape, ComparedLandscape]:
     one, two = compared([("a", first), ("b", other)])
     return one, two
 

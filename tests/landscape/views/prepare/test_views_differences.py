@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 from landscape.store.results import open_run
-from landscape.views.prepare.differences import DifferencesTable, Row, TableItem, tabulate
+from landscape.views.prepare.differences import DifferenceRow, DifferencesTable, TableItem, tabulate
 
 
-def rows(table: DifferencesTable, title: str) -> dict[str, Row]:
+def rows(table: DifferencesTable, title: str) -> dict[str, DifferenceRow]:
     return {row.name: row for section in table.sections if section.title == title for row in section.rows}
 
 
@@ -24,7 +24,7 @@ def test_jobs_and_trainings_are_compared_by_dotted_keys(make: ModuleType) -> Non
     table = tabulate(items)
     assert table.columns == ("a", "b")
     job = rows(table, "Job")
-    assert job["seed"] == Row("seed", ("0", "1"), (0.0, 1.0))
+    assert job["seed"] == DifferenceRow("seed", ("0", "1"), (0.0, 1.0))
     assert job["landscape.size"].values == ("[9, 9]", "[9, 9]")
     assert not job["landscape.size"].differs
     training = rows(table, "Training")

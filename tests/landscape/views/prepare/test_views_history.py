@@ -12,8 +12,8 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.views.draw.history import draw_history
 from landscape.views.prepare.history import (
-    Interval,
     Mark,
+    PathInterval,
     TrainingRecord,
     prepare_histories,
     prepare_history,
@@ -65,7 +65,7 @@ def test_runs_are_overlaid_by_epoch_and_equal_stretches_are_one(two: list[Traini
     losses = [one for one in history.series if one.name == "loss"]
     assert [one.run for one in losses] == [0, 1]
     np.testing.assert_allclose(losses[1].x, np.arange(1, 81) / 20)
-    assert history.intervals == (Interval("early", 1.0, 3.0, (0, 1)), Interval("late", 4.0, 5.0, (0,)))
+    assert history.intervals == (PathInterval("early", 1.0, 3.0, (0, 1)), PathInterval("late", 4.0, 5.0, (0,)))
 
 
 def test_by_step_the_stretches_of_epochs_are_counted_in_steps(two: list[TrainingRecord]) -> None:

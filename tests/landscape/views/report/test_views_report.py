@@ -23,7 +23,7 @@ from landscape.evaluation.tuning.protocol import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
 from landscape.views.export_files import find_browser
-from landscape.views.prepare.history import Interval, name_rows, prepare_history
+from landscape.views.prepare.history import PathInterval, name_rows, prepare_history
 from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare.uncertainty import topology_rows
@@ -323,7 +323,7 @@ def test_history_counts_in_the_unit_of_the_paths(make: ModuleType) -> None:
     assert [each.name for each in history.series] == ["loss", "accuracy", "learning_rate"]
     np.testing.assert_allclose(history.series[0].x, np.arange(1, 121) / 12)
     np.testing.assert_allclose(history.series[1].y, 0.09 * np.arange(1, 11))
-    assert history.intervals == (Interval("epochs-1-26", 1.0, 26.0),)
+    assert history.intervals == (PathInterval("epochs-1-26", 1.0, 26.0),)
     steps = prepare_history(Run.history, [make.line(path=True)])
     assert steps is not None
     assert steps.unit == "step"
@@ -331,9 +331,9 @@ def test_history_counts_in_the_unit_of_the_paths(make: ModuleType) -> None:
 
 
 def test_names_of_intervals_side_by_side_share_a_row() -> None:
-    apart = [Interval("epochs-1-3", 1, 3), Interval("epochs-7-10", 7, 10)]
+    apart = [PathInterval("epochs-1-3", 1, 3), PathInterval("epochs-7-10", 7, 10)]
     assert name_rows(apart, 0, 10) == [0, 0]
-    assert name_rows([Interval("epochs-1-9", 1, 9), Interval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
+    assert name_rows([PathInterval("epochs-1-9", 1, 9), PathInterval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
 
 
 def test_duration() -> None:

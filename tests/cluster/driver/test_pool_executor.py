@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.executor import RayCalculator
-from cluster.driver.protocol import START, Arrival, Query, WorkerHandle
+from cluster.driver.executor import RayExecutor
+from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
-from landscape.compute.executor import Question, Setting
+from landscape.compute.executor import EvaluationSetting, WorkItem
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 
-SETTING = Setting({}, (), Plan(1, 1, "cpu"))
+SETTING = EvaluationSetting({}, (), Plan(1, 1, "cpu"))
 SILENCE = 500  # questions for arrivals without one, until a test is taken to hang
 
 
@@ -24,7 +24,7 @@ class NoMetrics:
     def queue(self, waiting: int, workers: int) -> None: ...
 
 
-class Named(Question[str]):
+class Named(WorkItem[str]):
     """A question that is answered by its name."""
 
     def __init__(self, name: str) -> None:
@@ -38,7 +38,7 @@ class Named(Question[str]):
         return self.name
 
 
-class ScriptedCrew:
+class ScriptedPool:
     """Workers of which a script says what becomes of each question: a receipt, "dies", or None for not yet."""
 
     def __init__(self, size: int, script: Callable[[str, str], Receipt | str | None]) -> None:
@@ -66,7 +66,7 @@ class ScriptedCrew:
         self.ready[name].device = "cpu"
         return self.ready[name]
 
-    def query(self, name: str, query: Query, inputs: Any, question: Named) -> None:
+    def query(self, name: str, query: WorkerQuery, inputs: Any, question: Named) -> None:
         self._pending.append((name, query, question.name))
 
     def arrivals(self, seconds: float) -> list[Arrival]:
@@ -97,9 +97,9 @@ class ScriptedCrew:
     def close(self) -> None: ...
 
 
-def calculator(size: int, script: Callable[[str, str], Receipt | str | None]) -> tuple[RayCalculator, ScriptedCrew]:
-    crew = ScriptedCrew(size, script)
-    return RayCalculator(crew, lambda: False, Policy(), NoMetrics(), clock=iter(range(10**9)).__next__), crew  # type: ignore[arg-type]
+def executor(size: int, script: Callable[[str, str], Receipt | str | None]) -> tuple[RayExecutor, ScriptedPool]:
+    pool = ScriptedPool(size, script)
+    return RayExecutor(pool, lambda: False, Policy(), NoMetrics(), clock=iter(range(10**9)).__next__), pool  # type: ignore[arg-type]
 
 
 def answered(name: str) -> Receipt:
@@ -113,7 +113,7 @@ def test_a_question_asked_apart_that_raises_is_tried_as_often_as_any_and_refused
         tried.append(worker)
         return Receipt(cause="RuntimeError: no such point") if name == "bad" or len(tried) == 2 else answered(name)
 
-    asking, _ = calculator(2, script)
+    asking, _ = executor(2, script)
     assert asking.ask_apart(SETTING, Named("good"), 2) == ["good", "good"]
     assert len(tried) == 3
     with pytest.raises(JobError, match="bad: RuntimeError: no such point"):
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_of_a_question_which_nobody_waits_for_spoils_no_other
             return None if phase[0] == "refused" else "dies"
         return Receipt(cause="RuntimeError: no") if name == "bad" else answered(name)
 
-    asking, _ = calculator(2, script)
+    asking, _ = executor(2, script)
     with pytest.raises(JobError, match="bad: RuntimeError: no"):
         asking.ask(SETTING, [Named("slow"), Named("bad")])
     phase[0] = "asked again"
@@ -138,9 +138,9 @@ def test_a_worker_that_dies_of_a_question_which_nobody_waits_for_spoils_no_other
 
 
 def test_of_many_settings_the_last_ones_are_kept():
-    asking, crew = calculator(1, lambda worker, name: answered(name))
-    settings = [Setting({}, (), Plan(1, 1, "cpu")) for _ in range(10)]
+    asking, pool = executor(1, lambda worker, name: answered(name))
+    settings = [EvaluationSetting({}, (), Plan(1, 1, "cpu")) for _ in range(10)]
     for setting in [*settings, settings[-1]]:
         asking.ask(setting, [Named("a")])
-    assert len(crew.shared) == 10
-    assert sum(value() is not None for value in crew.shared) < 6
+    assert len(pool.shared) == 10
+    assert sum(value() is not None for value in pool.shared) < 6

@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from cluster.driver.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
+from cluster.driver.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle, WorkerQuery
 from cluster.driver.transfer import (
     PIECE_BYTES,
     SamplePieces,
@@ -25,7 +25,7 @@ from cluster.driver.transfer import (
     pack_state,
     pieces_of,
 )
-from cluster.driver.worker import Look, ProblemSource, Receipt, Worker
+from cluster.driver.worker import DeclaredObservables, ProblemSource, Receipt, Worker
 from cluster.runtime.placement import Placement, explain_placement, places
 from cluster.runtime.session import (
     draining_nodes,
@@ -35,14 +35,14 @@ from cluster.runtime.session import (
     refuse_dead_ray,
     supply,
 )
-from landscape.compute.executor import Question, Shared
+from landscape.compute.executor import Shared, WorkItem
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.reuse import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable, stage
-from landscape.evaluation.tuning.protocol import Request
+from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.problem.collated import Collated, WholeBatches
-from landscape.problem.samples import Rows, Samples
+from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.supervised import ordered_names
 from landscape.problem.terms import PointSets
 
@@ -62,7 +62,7 @@ class InStore:
         return fetch(self.reference)
 
 
-class RayCrew:
+class RayWorkerPool:
     """As many workers as wanted. All are asked for at once; those that cannot be placed yet wait for nodes to join.
 
     Where the job does not say how many, there is one for each place that the cluster has, and more as it grows.
@@ -172,7 +172,7 @@ class RayCrew:
 
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
-    def measure(self, name: str, inputs: Any, request: Request) -> None:
+    def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:
         """Ask a worker to measure what the search for the fastest engine needs."""
         self._ask(name, self.handles[name].actor.tune.remote([inputs], request), MEASURE)
 
@@ -181,7 +181,7 @@ class RayCrew:
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
 
-    def query(self, name: str, query: Query, inputs: Any, question: Question[Any]) -> None:
+    def query(self, name: str, query: WorkerQuery, inputs: Any, question: WorkItem[Any]) -> None:
         """Ask a worker a question."""
         self._ask(name, self.handles[name].actor.answer.remote([inputs], question), query)
 
@@ -236,14 +236,14 @@ def _short(error: BaseException) -> str:
     return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
 
 
-def look_of(prepared: PreparedJob) -> Look | None:
+def look_of(prepared: PreparedJob) -> DeclaredObservables | None:
     """What workers must see `observe` return; None where that was seen already.
 
     It is what the problem names: a convexity map holds more, and what is asked for ranges or eigenvectors holds less.
     """
     if prepared.looked:
         return None
-    return Look(ordered_names(prepared.problem.observables or ()), prepared.job.precision)
+    return DeclaredObservables(ordered_names(prepared.problem.observables or ()), prepared.job.precision)
 
 
 def share_samples(samples: Samples, room: int) -> Any:
@@ -253,7 +253,7 @@ def share_samples(samples: Samples, room: int) -> Any:
         room: bytes that one object may have.
     """
     if isinstance(samples, PointSets) and samples.nbytes > room:
-        return SharedPoints({name: share_samples(Rows(points), room) for name, points in samples.sets.items()})
+        return SharedPoints({name: share_samples(TensorSamples(points), room) for name, points in samples.sets.items()})
     if samples.nbytes <= room:
         # Ray does not resolve references in a list on the way: the worker fetches what it needs.
         return [ray.put(pack_samples(samples, ray.cloudpickle.Pickler))]
