@@ -28,7 +28,7 @@ help:
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make pictures     the pictures of docs/howto/trust.md anew, and whether the checks say what it shows"
-	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in the README; ARGS=02 for one of them"
+	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in docs/studies.md; ARGS=02 for one of them"
 	@echo "  make proto        the messages of gRPC anew, after a change of cluster/serving/landscape.proto"
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"

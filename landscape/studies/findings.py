@@ -1,4 +1,4 @@
-"""What studies found, as tables: in each notebook its own rows, in the README those of all executed notebooks."""
+"""What studies found, as tables: in each notebook its own rows, in docs/studies.md those of all executed notebooks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of a notebook: it shows them as a table, and keeps them for the README."""
+    """The findings of a notebook: it shows them as a table, and keeps them for docs/studies.md."""
 
     found: tuple[Finding, ...]
 
@@ -67,29 +67,25 @@ def findings_of(notebook: Path) -> list[Finding]:
     return [Finding(**entry) for bundle in bundles for entry in bundle.get(MIME, [])]
 
 
-def readme_table(notebooks: Sequence[Path]) -> str:
-    """The table of the README: the findings of all notebooks, each with a link to its own."""
+def findings_table(notebooks: Sequence[Path]) -> str:
+    """The table of docs/studies.md: the findings of all notebooks, each with the number of its own."""
     rows = [
-        (finding.claim, finding.found, finding.seeds, finding.data, finding.shows, _link(path))
+        (finding.claim, finding.found, finding.seeds, finding.data, finding.shows, path.stem.partition("-")[0])
         for path in notebooks
         for finding in findings_of(path)
     ]
     return Table.of((*HEADS, "notebook"), *rows).markdown()
 
 
-def _link(path: Path) -> str:
-    return f"[{path.stem.partition('-')[0]}](notebooks/{path.name})"
-
-
-def write_into(readme: Path, table: str) -> None:
-    """Put a table between the marks of the README.
+def write_into(page: Path, table: str) -> None:
+    """Put a table between the marks of a page.
 
     Raises:
         LandscapeError: the marks are not there.
     """
-    text = readme.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise LandscapeError(f"{quoted(str(readme))} must have the lines {BEGIN} and {END}; put the table between them")
-    readme.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+        raise LandscapeError(f"{quoted(str(page))} must have the lines {BEGIN} and {END}; put the table between them")
+    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")

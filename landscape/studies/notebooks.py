@@ -22,7 +22,7 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from landscape.studies.findings import readme_table, write_into
+from landscape.studies.findings import findings_table, write_into
 
 FORMATS = "ipynb,py:percent"
 PATTERN = "[0-9]*.py"
@@ -103,7 +103,7 @@ def write_executed(source: Path, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Execute the notebooks of a folder, or some of them, and write their findings into the README."""
+    """Execute the notebooks of a folder, or some of them, and write their findings into docs/studies.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="the numbers of notebooks, such as 02; default: all")
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"error: {source.name} failed:\n{error}", file=sys.stderr)
             raise SystemExit(1) from None
     executed = sorted(options.folder.glob("[0-9]*.ipynb"))
-    write_into(options.folder.parent / "README.md", readme_table(executed))
+    write_into(options.folder.parent / "docs/studies.md", findings_table(executed))
 
 
 if __name__ == "__main__":

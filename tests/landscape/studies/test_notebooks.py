@@ -14,7 +14,7 @@ from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
 
 from landscape.studies import notebooks
-from landscape.studies.findings import BEGIN, END, readme_table
+from landscape.studies.findings import BEGIN, END, findings_table
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "notebooks"
@@ -92,6 +92,6 @@ def _without_pictures(output: dict) -> dict:
     return {kind: value for kind, value in output.get("data", {}).items() if not kind.startswith("image/")}
 
 
-def test_the_readme_has_the_findings_of_the_executed_notebooks():
-    table = (ROOT / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
-    assert table.strip() == readme_table(EXECUTED)
+def test_the_page_of_studies_has_the_findings_of_the_executed_notebooks():
+    table = (ROOT / "docs/studies.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert table.strip() == findings_table(EXECUTED)

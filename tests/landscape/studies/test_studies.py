@@ -1,4 +1,4 @@
-"""What the notebooks call: which data are chosen, what numbers say, and how findings reach the README."""
+"""What the notebooks call: which data are chosen, what numbers say, and how findings reach docs/studies.md."""
 
 from __future__ import annotations
 
@@ -128,18 +128,16 @@ def test_findings_are_read_from_notebooks_and_written_between_the_marks(tmp_path
     shown, _ = DisplayFormatter().format(findings.Findings.of(found))
     cells = [{"outputs": [{"data": shown}, {"text": "words"}]}, {}]
     (tmp_path / "04-batch.ipynb").write_text(json.dumps({"cells": cells}))
-    table = findings.readme_table([tmp_path / "04-batch.ipynb"])
-    assert table.splitlines()[2:] == [
-        "| it is flat | 1.0 ± 0.1 against 2.0 ± 0.2 \\| nats | 3 | MNIST | yes | [04](notebooks/04-batch.ipynb) |"
-    ]
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{findings.BEGIN}\nold\n{findings.END}\nafter\n")
+    table = findings.findings_table([tmp_path / "04-batch.ipynb"])
+    assert table.splitlines()[2:] == ["| it is flat | 1.0 ± 0.1 against 2.0 ± 0.2 \\| nats | 3 | MNIST | yes | 04 |"]
+    page = tmp_path / "studies.md"
+    page.write_text(f"before\n{findings.BEGIN}\nold\n{findings.END}\nafter\n")
     for _ in range(2):
-        findings.write_into(readme, table)
-    assert readme.read_text() == f"before\n{findings.BEGIN}\n\n{table}\n\n{findings.END}\nafter\n"
-    readme.write_text("no marks")
+        findings.write_into(page, table)
+    assert page.read_text() == f"before\n{findings.BEGIN}\n\n{table}\n\n{findings.END}\nafter\n"
+    page.write_text("no marks")
     with pytest.raises(LandscapeError, match="must have the lines"):
-        findings.write_into(readme, table)
+        findings.write_into(page, table)
 
 
 def test_a_table_is_html_and_text():
