@@ -69,7 +69,7 @@ GROUPS = {
         "landscape.connectivity.connect",
         "landscape.connectivity.train_bend",
         "landscape.connectivity.match_weights",
-        "landscape.connectivity.Training",
+        "landscape.connectivity.BendTraining",
     ),
     "Train": (
         "landscape.Training",
