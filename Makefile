@@ -147,7 +147,7 @@ pictures: $(READY)
 
 # Trained networks and landscapes are kept in runs/studies: stopped, it goes on. LANDSCAPE_DATA names the folder of MNIST and CIFAR-10.
 notebooks: $(READY) $(BROWSER)
-	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m landscape.studies.notebooks notebooks $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore notebooks/execute.py $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -155,4 +155,4 @@ format: $(READY)
 
 clean:
 	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) build/docs runs/demo
-	find landscape cluster tests docs -name __pycache__ -prune -exec rm -rf {} +
+	find landscape cluster notebooks tests docs -name __pycache__ -prune -exec rm -rf {} +

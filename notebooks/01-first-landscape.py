@@ -19,10 +19,10 @@ from torch import nn
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import MARKS
-from landscape.studies import pictures
-from landscape.studies.data import handwriting
-from landscape.studies.settings import choose, folder_of
-from landscape.studies.shown import Table
+from studies import pictures
+from studies.data import handwriting
+from studies.settings import choose, folder_of
+from studies.shown import Table
 
 images = handwriting(choose(2000, 128))
 print(images)

@@ -13,8 +13,8 @@
 # the path is on the plane at all?
 
 # %%
-from landscape.studies import path_of_training as study
-from landscape.studies import pictures
+from studies import path_of_training as study
+from studies import pictures
 
 images = {study.LENET: study.digits(), study.RESNET: study.photos()}
 print(*images.values(), sep="\n")

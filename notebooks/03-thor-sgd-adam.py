@@ -12,8 +12,8 @@
 # same images in the same order. Where do they go, how fast, and what surrounds the places where they end?
 
 # %%
-from landscape.studies import optimisers as study
-from landscape.studies import pictures
+from studies import optimisers as study
+from studies import pictures
 
 images = study.data()
 print(images)

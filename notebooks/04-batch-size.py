@@ -14,8 +14,8 @@
 # Here they are, each with a number over the seeds beside it.
 
 # %%
-from landscape.studies import batch_size as study
-from landscape.studies import pictures
+from studies import batch_size as study
+from studies import pictures
 
 images = study.data()
 print(images)

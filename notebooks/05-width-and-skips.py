@@ -15,8 +15,8 @@
 # show chaos from 56 layers on.
 
 # %%
-from landscape.studies import pictures
-from landscape.studies import width_and_skips as study
+from studies import pictures
+from studies import width_and_skips as study
 
 images = study.data()
 print(images)

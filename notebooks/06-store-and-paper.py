@@ -12,8 +12,8 @@
 # %%
 import xarray
 
-from landscape.studies import paper, pictures
-from landscape.studies import path_of_training as study
+from studies import paper, pictures
+from studies import path_of_training as study
 
 images = study.digits()
 print(images)

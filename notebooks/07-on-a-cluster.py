@@ -14,11 +14,11 @@
 # %%
 import numpy as np
 
-from cluster import studies
+from studies import local_cluster
 from landscape import read_job, run
-from landscape.studies import on_cluster as study
-from landscape.studies import pictures
-from landscape.studies.settings import SMALL, size
+from studies import on_cluster as study
+from studies import pictures
+from studies.settings import SMALL, size
 
 print(study.data())
 job = study.write_job("killed")
@@ -31,10 +31,10 @@ print(job.read_text())
 # says at any time how far it is, from Python as well:
 
 # %%
-driver = studies.start(job, "--workers", study.WORKERS)
+driver = local_cluster.start(job, "--workers", study.WORKERS)
 watched = study.wait_for_points(job, study.FEW)
 print("points are there while the job runs:", watched >= study.FEW)
-print(studies.status(job))
+print(local_cluster.status(job))
 
 # %% [markdown]
 # ## A worker is killed
@@ -42,7 +42,7 @@ print(studies.status(job))
 # By SIGKILL, so that it can say nothing. The driver notices, gives its task to another, and starts a worker in its place.
 
 # %%
-print("killed a worker:", studies.kill_a_worker(job))
+print("killed a worker:", local_cluster.kill_a_worker(job))
 print("the job goes on:", study.wait_for_points(job, watched + study.MORE) > watched)
 
 # %% [markdown]
@@ -51,7 +51,7 @@ print("the job goes on:", study.wait_for_points(job, watched + study.MORE) > wat
 # The landscape stays as it is: each tile is committed whole, or is not there. What is there can be drawn, the rest is hatched.
 
 # %%
-print("exit code of the driver:", studies.kill_driver(driver))
+print("exit code of the driver:", local_cluster.kill_driver(driver))
 stopped = study.surface(job)
 pictures.planes({"as the killed driver left it": stopped})
 
@@ -76,12 +76,12 @@ pictures.planes({"killed twice": first, "undisturbed": second})
 
 # %%
 if size() != SMALL:
-    with studies.head() as ray:
+    with local_cluster.head() as ray:
         sent = study.write_job("submitted")
         name = ray.command("submit", sent, "--address", ray.address, "--workers", 2, "--detach").strip()
         print("sent as", name)
         study.wait_for_points(sent, study.FEW)
-        print("killed a worker:", studies.kill_a_worker(sent))
+        print("killed a worker:", local_cluster.kill_a_worker(sent))
         study.wait_for_points(sent, 2 * study.FEW)
         print(ray.command("cancel", name).strip())
         print("sent again as", ray.command("submit", sent, "--address", ray.address, "--workers", 2).strip())
@@ -93,5 +93,7 @@ if size() != SMALL:
 
 # %%
 if size() != SMALL:
-    script = studies.command("submit", job, "--target", "slurm", "--nodes", 2, "--workers", 8, "--dry-run", "--no-look")
+    script = local_cluster.command(
+        "submit", job, "--target", "slurm", "--nodes", 2, "--workers", 8, "--dry-run", "--no-look"
+    )
     print(*(line for line in script.splitlines() if line.startswith("#SBATCH")), sep="\n")

@@ -23,8 +23,8 @@ LAYERS = [
     "landscape: job problem views",
     "landscape: evaluation store training",
     "landscape: compute optim page recipes; cluster: runtime",
-    "landscape: analysis bench curvature studies; cluster: driver serving submit",
-    "landscape: connectivity; cluster: studies training",
+    "landscape: analysis bench curvature; cluster: driver serving submit",
+    "landscape: connectivity; cluster: training",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
@@ -37,7 +37,6 @@ BY_NAME = {
 }
 
 LONGEST_FILE = 600  # lines: one idea that a reader wants to see whole, 150 to 600 of them
-NOTEBOOKS = {"jupyter_client", "jupytext", "nbclient", "nbformat"}
 SERVING = {"starlette", "uvicorn", "sse_starlette"}
 HEAVY = {
     "ray",
@@ -56,7 +55,6 @@ HEAVY = {
     "cyclopts",
     "rich",
     "xarray",
-    *NOTEBOOKS,
     *SERVING,
 }
 ALLOWED = {
@@ -80,8 +78,7 @@ ALLOWED = {
     "scipy": {"landscape/analysis/connect/"},
     "xarray": {"landscape/surface/surface.py"},
     "meshio": {"landscape/views/"},
-    "matplotlib": {"landscape/studies/pictures.py", "landscape/views/"},
-    **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
+    "matplotlib": {"landscape/views/"},
     "cyclopts": {"cluster/runtime/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/runtime/"},
     **{package: {"landscape/core/http.py", "landscape/page/", "cluster/serving/"} for package in SERVING},

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.studies.shown import Picture
 from landscape.surface.surface import Surface
 from landscape.views.draw.style import PATH_COLOURS as PATH_COLOURS
 from landscape.views.prepare.words import in_fewer_words
+from studies.shown import Picture
 
 Floats = NDArray[np.float64]
 

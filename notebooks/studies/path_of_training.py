@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from landscape.job.directions.tensors import random_walk_variance
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
-from landscape.studies.data import StudyData, handwriting, photographs
-from landscape.studies.findings import Finding, Findings
-from landscape.studies.networks import Network, Recipe, train
-from landscape.studies.quantities import OverSeeds, in_how_many
-from landscape.studies.settings import choose
-from landscape.studies.shown import Table
 from landscape.surface.surface import Surface
+from studies.data import StudyData, handwriting, photographs
+from studies.findings import Finding, Findings
+from studies.networks import Network, Recipe, train
+from studies.quantities import OverSeeds, in_how_many
+from studies.settings import choose
+from studies.shown import Table
 
 Floats = NDArray[np.float64]
 

@@ -13,13 +13,13 @@ from torch import nn
 
 from landscape.recipes.cnn import CNN
 from landscape.recipes.lenet import SIDE, LeNet5
-from landscape.studies.data import StudyData, handwriting
-from landscape.studies.findings import Finding, Findings
-from landscape.studies.networks import Network, Recipe, train
-from landscape.studies.quantities import OverSeeds, in_how_many
-from landscape.studies.settings import SMALL, choose, size
-from landscape.studies.shown import Table
 from landscape.surface.surface import Surface
+from studies.data import StudyData, handwriting
+from studies.findings import Finding, Findings
+from studies.networks import Network, Recipe, train
+from studies.quantities import OverSeeds, in_how_many
+from studies.settings import SMALL, choose, size
+from studies.shown import Table
 
 STUDY = "batch-size"
 BATCHES = (64, 256)

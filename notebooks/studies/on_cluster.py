@@ -14,9 +14,9 @@ from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.training import seeded
 from landscape.store.results import open_run
-from landscape.studies.data import StudyData, handwriting
-from landscape.studies.settings import choose, folder_of
 from landscape.surface.surface import OK, Surface
+from studies.data import StudyData, handwriting
+from studies.settings import choose, folder_of
 
 STUDY = "on-a-cluster"
 NAME = "plane"
@@ -24,7 +24,7 @@ WORKERS = choose(2, 1)  # each is a process that imports torch
 FEW, MORE = 6, choose(80, 6)  # points after which something is killed
 JOB = """\
 run: {run}
-problem: landscape.studies.on_cluster:problem
+problem: studies.on_cluster:problem
 num_samples: 64
 batch_size: 64
 engine: eager

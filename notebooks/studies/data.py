@@ -14,7 +14,7 @@ from landscape.recipes.cifar10 import read_cifar10, transform
 from landscape.recipes.data import COMMON_VARIABLE, Images, SampleDraws, Transform, as_stored
 from landscape.recipes.digits import read_digits
 from landscape.recipes.mnist import Scaling, network_input, read_mnist
-from landscape.studies.settings import choose
+from studies.settings import choose
 
 SPLIT_SEED = 0
 SCALING: Scaling = "resize"

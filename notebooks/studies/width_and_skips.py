@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from landscape.recipes.resnet import ResNet
-from landscape.studies.data import StudyData, photographs
-from landscape.studies.findings import Finding, Findings
-from landscape.studies.networks import Network, Recipe, train
-from landscape.studies.quantities import OverSeeds, hollow_share, in_how_many, low_share, mean_rise
-from landscape.studies.settings import choose
-from landscape.studies.shown import Table
 from landscape.surface.surface import Surface
+from studies.data import StudyData, photographs
+from studies.findings import Finding, Findings
+from studies.networks import Network, Recipe, train
+from studies.quantities import OverSeeds, hollow_share, in_how_many, low_share, mean_rise
+from studies.settings import choose
+from studies.shown import Table
 
 STUDY = "width-and-skips"
 NEAR, FAR = 0.25, 0.5  # along the lines, in the length of each filter

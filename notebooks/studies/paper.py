@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from landscape.studies.pictures import planes
-from landscape.studies.settings import SMALL, size
-from landscape.studies.shown import Picture
 from landscape.surface.surface import Surface
 from landscape.views.draw.figure import figure
 from landscape.views.export_files import browser, find_browser
+from studies.pictures import planes
+from studies.settings import SMALL, size
+from studies.shown import Picture
 
 SCALE = 2.0  # pixels of the picture to those of the layout, as of a dense screen
 

@@ -13,13 +13,11 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
 
-from landscape.studies import notebooks
-from landscape.studies.findings import BEGIN, END, findings_table
+import execute
+from studies.findings import BEGIN, END, findings_table
 
-ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "notebooks"
-SOURCES = notebooks.sources(FOLDER)
-EXECUTED = sorted(FOLDER.glob("[0-9]*.ipynb"))
+ROOT = Path(__file__).parents[2]
+SOURCES, EXECUTED = execute.sources(), execute.executed()
 MOST_BYTES = 1_000_000
 TRACES = re.compile(r"/(?:tmp|home|root|work|Users)/|(?:https?://)?\b\d+\.\d+\.\d+\.\d+:\d+|\bpid \d+|site-packages")
 
@@ -33,7 +31,7 @@ def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kern
     monkeypatch.setenv("LANDSCAPE_STUDY", "small")
     monkeypatch.delenv("LANDSCAPE_DATA", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with notebooks.kernel(tmp_path) as manager:
+    with execute.kernel(tmp_path) as manager:
         yield manager
 
 
@@ -43,11 +41,11 @@ def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kern
 @pytest.mark.timeout(900)
 def test_small_studies_are_executed(own_kernel):
     for source in SOURCES:
-        notebook = notebooks.read_source(source)
+        notebook = execute.read_source(source)
         # Without the names of the notebook before; what these are made of is not looked through again.
         notebook.cells.insert(0, nbformat.v4.new_code_cell("import gc\ngc.freeze()\n%reset -f"))
         try:
-            notebooks.execute(notebook, own_kernel)
+            execute.execute(notebook, own_kernel)
         except CellExecutionError as error:
             pytest.fail(f"{source.name}: {error}", pytrace=False)
         shown = {
@@ -72,7 +70,7 @@ def test_a_notebook_defines_nothing(source):
 def test_an_executed_notebook_is_in_step_with_its_source(executed):
     cells = [
         [(cell.cell_type, cell.source) for cell in notebook.cells]
-        for notebook in (notebooks.read_source(executed.with_suffix(".py")), nbformat.read(executed, as_version=4))
+        for notebook in (execute.read_source(executed.with_suffix(".py")), nbformat.read(executed, as_version=4))
     ]
     assert cells[0] == cells[1], f"`make notebooks` executes {executed.with_suffix('.py').name} anew"
 

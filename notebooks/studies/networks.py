@@ -18,11 +18,11 @@ from landscape.model.snapshots import read_trajectory
 from landscape.problem.terms import Problem
 from landscape.recipes.training import Arrays, Settings, fit
 from landscape.store.results import Run, open_run
-from landscape.studies.data import StudyData
-from landscape.studies.quantities import mean_rise
-from landscape.studies.settings import choose, folder_of
 from landscape.surface.surface import Surface
 from landscape.training.training import Training
+from studies.data import StudyData
+from studies.quantities import mean_rise
+from studies.settings import choose, folder_of
 
 Floats = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from landscape import Axis, JobError, LandscapeError, NotFoundError, Surface
-from landscape.studies import batch_size, data, findings, path_of_training, settings
-from landscape.studies.quantities import OverSeeds, in_how_many, low_share
-from landscape.studies.shown import Table
 from landscape.surface.record import ProjectedPath
+from studies import batch_size, data, findings, path_of_training, settings
+from studies.quantities import OverSeeds, in_how_many, low_share
+from studies.shown import Table
 
 
 def plane(height, side: int = 5) -> Surface:

@@ -1,6 +1,7 @@
-"""Executes notebooks: percent sources are paired with .ipynb files, which keep what a kernel of this Python shows.
+"""Execute the notebooks of this folder: each percent source is paired with an .ipynb, which keeps what a kernel shows.
 
-python -m landscape.studies.notebooks notebooks/
+python notebooks/execute.py          all of them, from the root of the repository
+python notebooks/execute.py 02 05    two of them
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from landscape.studies.findings import findings_table, write_into
+from studies.findings import findings_table, write_into
 
+FOLDER = Path(__file__).resolve().parent
 FORMATS = "ipynb,py:percent"
-PATTERN = "[0-9]*.py"
 HOMES = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")  # what a kernel writes goes there
 
 
-def sources(folder: Path) -> list[Path]:
-    """The percent sources of a folder, in their order."""
-    return sorted(folder.glob(PATTERN))
+def sources() -> list[Path]:
+    """The percent sources, in their order."""
+    return sorted(FOLDER.glob("[0-9]*.py"))
+
+
+def executed() -> list[Path]:
+    """The notebooks that were executed, in their order."""
+    return sorted(FOLDER.glob("[0-9]*.ipynb"))
 
 
 def read_source(path: Path) -> Any:
@@ -48,8 +54,12 @@ def read_source(path: Path) -> Any:
 
 @contextmanager
 def kernel(folder: Path) -> Iterator[KernelManager]:
-    """A kernel of this Python that works in `folder`; it is not installed, and leaves nothing in the user's home."""
-    with tempfile.TemporaryDirectory() as own, _environment(dict.fromkeys(HOMES, own)):
+    """A kernel of this Python that works in `folder`; it is not installed, and leaves nothing in the user's home.
+
+    It imports `studies` from here, and so do the drivers and the workers that it starts.
+    """
+    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    with tempfile.TemporaryDirectory() as own, _environment({**dict.fromkeys(HOMES, own), "PYTHONPATH": path}):
         # Without folders to look in, the specification is that of this Python's own kernel.
         # Its sockets are files in a folder of this user's, which nobody else on the machine reaches.
         manager = KernelManager(
@@ -103,12 +113,11 @@ def write_executed(source: Path, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Execute the notebooks of a folder, or some of them, and write their findings into docs/studies.md."""
+    """Execute all notebooks or some, and write the findings of all into docs/studies.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="the numbers of notebooks, such as 02; default: all")
     options = parser.parse_args(arguments)
-    chosen = [path for path in sources(options.folder) if not options.names or path.name[:2] in options.names]
+    chosen = [path for path in sources() if not options.names or path.name[:2] in options.names]
     for source in chosen:
         print(f"executing {source.name}", file=sys.stderr)
         try:
@@ -116,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except CellExecutionError as error:
             print(f"error: {source.name} failed:\n{error}", file=sys.stderr)
             raise SystemExit(1) from None
-    executed = sorted(options.folder.glob("[0-9]*.ipynb"))
-    write_into(options.folder.parent / "docs/studies.md", findings_table(executed))
+    write_into(FOLDER.parent / "docs/studies.md", findings_table(executed()))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cluster.runtime.status import run_status, status_text
 from landscape.core.errors import ClusterUnreachableError
-from landscape.studies.on_cluster import surface
+from studies.on_cluster import surface
 
 STARTS_WITHIN = 120.0  # seconds
 

@@ -19,13 +19,13 @@ from landscape.core.folders import open_folder
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.settings import Settings, make_optimizer
 from landscape.recipes.training import seeded
-from landscape.studies.data import StudyData, handwriting
-from landscape.studies.findings import Finding, Findings
-from landscape.studies.networks import Network, Recipe, train
-from landscape.studies.quantities import OverSeeds, in_how_many
-from landscape.studies.settings import choose, folder_of
-from landscape.studies.shown import Table
 from landscape.surface.surface import Surface
+from studies.data import StudyData, handwriting
+from studies.findings import Finding, Findings
+from studies.networks import Network, Recipe, train
+from studies.quantities import OverSeeds, in_how_many
+from studies.settings import choose, folder_of
+from studies.shown import Table
 
 Floats = NDArray[np.float64]
 Options = Mapping[str, Any]

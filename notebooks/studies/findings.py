@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import LandscapeError, quoted
-from landscape.studies.shown import Table
+from studies.shown import Table
 
 MIME = "application/vnd.landscape.findings+json"  # of a table of findings in a notebook's outputs
 BEGIN, END = "<!-- findings: written by `make notebooks` -->", "<!-- end of the findings -->"
