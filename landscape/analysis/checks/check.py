@@ -1,31 +1,28 @@
-"""What a check may look at: what stands on disk, and who answers questions, or why nobody does."""
+"""What the checks look at: a landscape on disk, its network where it can be evaluated, and what several ask for."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial, wraps
 from itertools import product
+from typing import Any, TypeVar
 
 import numpy as np
 
 from landscape.analysis.checks.evaluations import Asker
-from landscape.analysis.checks.evidence import Evidence
-from landscape.analysis.checks.geometry import AlongAxis
-from landscape.analysis.checks.statistics import OnPath
-from landscape.analysis.checks.values import NotJudged
-from landscape.core.errors import JobError
-from landscape.core.grid import Floats, Index
+from landscape.analysis.checks.evidence import Evidence, held_by
+from landscape.analysis.checks.judgement import NotJudged
+from landscape.core.grid import Index
 from landscape.core.quantisation import Quantisation
 from landscape.problem.supervised import guessing_of
 from landscape.surface.record_entries import MARKS, Checks
+from landscape.surface.surface import NOT_COMPUTED
 
-# Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
-# and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
-STEPS = (1e-4, 1e-6, 1e-7)
 SPOTS = 8
-FURTHEST = 6  # snapshots at whose projections statistics are taken anew, beside the ends of a path
+SPOT_SEED = 0
 ROUNDED = (
     "the loss of rounded weights has steps, between which gradients and curvature are zero; those of the network "
     "before rounding are judged by the check of its landscape"
@@ -33,7 +30,9 @@ ROUNDED = (
 ACTIVATIONS = (
     "a plain forward pass does not round the inputs of layers, whose ranges the evaluation takes at the origin"
 )
-SPOT_SEED = 0
+WIDTH = 92
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -44,12 +43,14 @@ class CheckContext:
         asker: None where nothing can be evaluated.
         why_not: then, why.
         deep: whether costly checks are asked for.
+        measured: what several checks ask for, by the function that measures it: see `once`.
     """
 
     evidence: Evidence
     asker: Asker | None
     why_not: str = ""
     deep: bool = False
+    measured: dict[Callable[[CheckContext], Any], Any] = field(default_factory=dict, init=False)
 
     @property
     def asked(self) -> Asker:
@@ -129,88 +130,51 @@ class CheckContext:
         chosen = np.random.default_rng(SPOT_SEED).permutation(len(others))[:SPOTS]
         return [*self.corners, *(others[k] for k in sorted(chosen.tolist()))]
 
-    @cached_property
-    def uses_centres_statistics(self) -> bool:
-        """Whether batch norm has the running statistics of the origin wherever nothing moves them.
 
-        Raises:
-            NotJudged: nobody answers questions.
-        """
-        return bool(self.evidence.record.provenance.batch_norm_layers) and self.asked.own.plan.statistics.fixed
+def once(measure: Callable[[CheckContext], T]) -> Callable[[CheckContext], T]:
+    """A measurement that several checks of a landscape ask for: the first of them has it computed."""
 
-    @cached_property
-    def renewed_corners(self) -> list[float]:
-        """The losses at the corners with the other statistics of batch norm."""
-        points = [self.evidence.point(each) for each in self.corners]
-        if not points:
-            return []
-        return [float(loss) for loss in self.asked.losses(self.asked.other_statistics, points)]
+    @wraps(measure)
+    def known(context: CheckContext) -> T:
+        if known not in context.measured:
+            context.measured[known] = measure(context)
+        result: T = context.measured[known]
+        return result
 
-    @cached_property
-    def renewed_on_paths(self) -> dict[tuple[int, int], OnPath]:
-        """By path and snapshot, the plane below some snapshots with both kinds of statistics of batch norm.
-
-        Of all paths together those whose own losses are furthest from the plane's, and the ends of the path of the
-        first of these; none where the landscape's statistics are those of each point.
-        """
-        surface = self.evidence.surface
-        paths = {k: surface.along(path) for k, path in enumerate(surface.paths)}
-        ranked = sorted(
-            (
-                (gap, -k, -at)
-                for k, each in paths.items()
-                for at, gap in enumerate(each.gaps.tolist())
-                if math.isfinite(each.losses[at])
-            ),
-            reverse=True,
-        )
-        if not self.uses_centres_statistics or not ranked:
-            return {}
-        worst = -ranked[0][1]
-        chosen = [(-k, -at) for _, k, at in ranked[:FURTHEST]]
-        chosen += [(worst, at) for at in (0, len(paths[worst].losses) - 1) if (worst, at) not in chosen]
-        names = [axis.name for axis in surface.axes]
-        points = [[float(surface.paths[k].coordinates[name][at]) for name in names] for k, at in chosen]
-        pairs = self.asked.by_statistics(points)
-        found = {}
-        for place, (k, at) in enumerate(chosen):
-            each, run = paths[k], surface.paths[k].label
-            found[k, at] = OnPath(
-                f"{each.names[at]} of {run}" if run else each.names[at], float(each.losses[at]), float(each.plane[at]),
-                float(pairs.second[place]), float(pairs.stderr[place]), each.height,
-            )  # fmt: skip
-        return found
-
-    @cached_property
-    def along_axes(self) -> tuple[list[AlongAxis], str]:
-        """Slope and curvature along each axis, and how the derivatives were computed."""
-        return self.differentiable.along_axes(STEPS)
-
-    @cached_property
-    def unlike_differences(self) -> str:
-        """Why derivatives do not tell how the loss curves along some axis; '' where they do, or nobody can say."""
-        try:
-            along, _ = self.along_axes
-        except JobError:  # check 8 says why
-            return ""
-        return next((each.unlike_differences for each in along if each.is_finite and each.unlike_differences), "")
-
-    @cached_property
-    def axis_curvatures(self) -> dict[str, float]:
-        """dᵀHd over all samples, by the name of the axis."""
-        names = [axis.name for axis in self.evidence.surface.axes]
-        return dict(zip(names, np.diag(self.hessian_of_axes).tolist(), strict=True))
-
-    @cached_property
-    def hessian_of_axes(self) -> Floats:
-        """dᵢᵀHdⱼ over all samples [axes, axes]."""
-        return self.differentiable.hessian_of_axes()
+    return known
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the checks of a landscape found, as text.
+def refuse_few_points(context: CheckContext) -> None:
+    """Leave open what the values of a few points say of the whole grid.
 
-WIDTH = 92
+    Raises:
+        NotJudged: less than half of the points are computed.
+    """
+    status = context.evidence.surface.status
+    done = int((status != NOT_COMPUTED).sum())
+    if 0 < done < status.size / 2:
+        raise NotJudged(f"{done} of {status.size:,} points are computed; it is judged from half of them on")
+
+
+def refuse_no_values(context: CheckContext) -> None:
+    """Leave open what needs a value.
+
+    Raises:
+        NotJudged: no cell has one that is finite.
+    """
+    if not np.isfinite(context.evidence.values).any():
+        started = (context.evidence.surface.status != NOT_COMPUTED).any()
+        raise NotJudged("no cell that is computed has a finite loss" if started else "no cell has a value yet")
+
+
+def cut_off(context: CheckContext) -> str:
+    """What a range of half the size would cut off, such as 'the path'; '' for nothing."""
+    held = held_by(context.evidence.surface)
+    reach = max(float(np.abs(axis.coordinates).max()) for axis in context.evidence.surface.axes)
+    return held.name if held.reach > reach / 2 else ""
+
+
+# -- the results as text -------------------------------------------------------------------------------------
 
 _wrapped = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 

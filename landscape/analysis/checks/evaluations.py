@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.analysis.checks.geometry import AlongAxis, Differences
 from landscape.compute.eigen_stores import bytes_of_bases
 from landscape.compute.executor import (
     AtPoints,
-    BlockGradient,
     EvaluationContext,
     EvaluationSetting,
     Executor,
@@ -41,7 +38,7 @@ from landscape.evaluation.weights import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection
-from landscape.model.parameters import State, describe_parameters, in_first_version, norm
+from landscape.model.parameters import State, describe_parameters, in_first_version
 from landscape.problem.selection import samples_in
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
@@ -121,7 +118,7 @@ class Asker:
     executor: Executor
     stored: Sequence[State] | None
     evaluations: int = 0
-    _all_have_a_slope: bool = field(default=False, init=False)  # over the first few samples, where that is known
+    all_have_a_slope: bool = field(default=False, init=False)  # over the first few samples, where that is known
 
     # -- settings -------------------------------------------------------------------------------------------
 
@@ -241,57 +238,7 @@ class Asker:
 
     # -- derivatives ----------------------------------------------------------------------------------------
 
-    def along_axes(self, relative_steps: Sequence[float]) -> tuple[list[AlongAxis], str]:
-        """Slope and curvature at the origin along each axis, and how the derivatives were computed.
-
-        Of the first few samples in float64: convolutions in it take twenty times as long on a CPU, and whether losses
-        and derivatives are of one function a few samples tell as well.
-
-        Args:
-            relative_steps: of the differences, each as a share of the norm of the weights; where a step and half of it
-                agree best is what counts.
-
-        Raises:
-            JobError: the model has no derivatives, or does not compute in float64; or an axis moves nothing.
-        """
-        directions, origin = self.landscape.directions, self.landscape.origin
-        names = self._moved_with_derivatives()
-        still = [
-            name for name, each in zip(self.landscape.grid.names, directions, strict=True) if not norm(each.tensors)
-        ]
-        if still:
-            raise JobError(f"the direction of {' and of '.join(still)} is zero, so that nothing moves")
-        length = norm({name: origin[name] for name in names if name in origin}) or 1.0
-        steps = [[share * length / norm(each.tensors) for share in relative_steps] for each in directions]
-        points = [
-            [signed * step if k == axis else 0.0 for k in range(len(directions))]
-            for axis, of_axis in enumerate(steps)
-            for step in of_axis
-            for signed in (1.0, -1.0, 0.5, -0.5)
-        ]
-        *losses, centre = self._losses_of_few([*points, [0.0] * len(directions)])
-        operator = self._hessian(self.few).on((0,))
-        vectors = np.stack([operator.layout.vector(each.tensors) for each in directions])
-        products = np.einsum("kp,kp->k", vectors, operator(vectors))
-        (totals,) = self.executor.ask(self.few, [TotalsOfBlocks([0])])
-        factors = loss_factors(totals, self.prepared.problem.observe)
-        (gradient,) = self.executor.ask(self.few, [BlockGradient(0, factors)])
-        self._all_have_a_slope = all(each.any() for each in operator.layout.tensors(gradient).values())
-        slopes = vectors @ gradient
-        self.evaluations += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * self._share_of_few)
-        how = "derivatives" if operator.method == "autograd" else "differences of gradients"
-        found = []
-        for axis, of_axis in enumerate(steps):
-            differences = []
-            for step in of_axis:
-                around, losses = losses[:4], losses[4:]
-                differences.append(Differences.around(around, centre, step))
-            best = min(differences, key=lambda each: each.doubt)
-            name, product, slope = self.landscape.grid.names[axis], float(products[axis]), float(slopes[axis])
-            found.append(AlongAxis(name, best, product, slope, differences))
-        return found, how
-
-    def _moved_with_derivatives(self) -> list[str]:
+    def moved_with_derivatives(self) -> list[str]:
         """The names of what has derivatives, which is all that the axes move.
 
         Raises:
@@ -302,7 +249,7 @@ class Asker:
             raise JobError("an axis moves what has no derivative, such as a buffer")
         return names
 
-    def _losses_of_few(self, points: Points) -> list[float]:
+    def losses_of_few(self, points: Points) -> list[float]:
         """The losses of the first few samples in float64.
 
         Raises:
@@ -328,7 +275,7 @@ class Asker:
         return samples_in(self.prepared.problem.data)
 
     @property
-    def _share_of_few(self) -> float:
+    def share_of_few(self) -> float:
         few, all_of_them = self.samples_of_few
         return few / all_of_them
 
@@ -338,8 +285,8 @@ class Asker:
         Raises:
             JobError: the model has no derivatives, or an axis moves what has none.
         """
-        self._moved_with_derivatives()
-        operator = self._hessian(self.own)
+        self.moved_with_derivatives()
+        operator = self.hessian(self.own)
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
         self.evaluations += 1 + PRODUCT * len(vectors)
         return np.asarray(np.einsum("kp,lp->kl", vectors, operator(vectors)), np.float64)
@@ -352,7 +299,7 @@ class Asker:
         Raises:
             JobError: the model has no derivatives.
         """
-        if self._all_have_a_slope:
+        if self.all_have_a_slope:
             return set()
         samples, plan = self.prepared.samples, self.own.plan
         blocks = range(len(batching_of(samples.length, plan, plan.batch_size, samples.cuts).blocks))
@@ -368,7 +315,7 @@ class Asker:
         Raises:
             JobError: the model has no derivatives, or the basis would not fit the memory.
         """
-        operator = self._hessian(self.own)
+        operator = self.hessian(self.own)
         needed = bytes_of_bases(operator.size, STEPS)
         if needed > host_limit():
             raise JobError(f"the basis of Lanczos would take {needed / 2**30:.1f} GiB, more than is free")
@@ -376,5 +323,5 @@ class Asker:
         self.evaluations += 1 + PRODUCT * operator.products
         return found.pair(1).value, found.pair(-1).value, found.lower_bound(), operator.products
 
-    def _hessian(self, setting: EvaluationSetting) -> HessianOperator:
+    def hessian(self, setting: EvaluationSetting) -> HessianOperator:
         return HessianOperator(self.executor, setting, self.prepared.problem, self.prepared.samples)

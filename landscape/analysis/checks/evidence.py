@@ -9,9 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from landscape.analysis.checks.geometry import OfGrid
-from landscape.analysis.checks.values import Resolution
-from landscape.analysis.checks.values import number as brief
+from landscape.analysis.checks.judgement import number as brief
 from landscape.compute.recorded import recorded_folder
 from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
@@ -30,9 +28,7 @@ from landscape.model.history import (
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
-from landscape.surface.refinement import spread
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
-from landscape.surface.topology import corner_steps, minimum_pairs, noise_threshold
 
 
 @dataclass(frozen=True)
@@ -258,137 +254,6 @@ class Evidence:
             return self.run if named.own else locate(named.run, folder), int(path.step[-1])
         match = OF_RUN.fullmatch(origin) if isinstance(origin, str) else None
         return (locate(match[1], folder), int(match[2])) if match is not None and match[2].isdecimal() else None
-
-
-# ----------------------------------------------------------------------------------------------------
-# Numbers of the grid that the checks judge: how well it predicts its own points, its centre, and what it holds.
-
-LEAST_POINTS = 5  # per axis: every second point left out leaves three
-MOST_CELLS = 256**2  # of which minima are counted: more take seconds
-PERCENTILE = 95
-
-
-def resolution_of(evidence: Evidence) -> Resolution | None:
-    """How well the grid without every second point predicts that; None where it is too small or flat."""
-    values, coordinates = evidence.values, [axis.coordinates for axis in reversed(evidence.surface.axes)]
-    if min(values.shape) < LEAST_POINTS or not evidence.relief > 0:
-        return None
-    if evidence.surface.levels:
-        return _resolution_of_levels(evidence.surface, _errors_left_out(values, coordinates, 2), evidence.relief)
-    errors = [_left_out(values, coordinates, stride) / evidence.relief for stride in (2, 4)]
-    if not math.isfinite(errors[0]):
-        return None
-    minima = None
-    if values.size <= MOST_CELLS:
-        least = noise_threshold(evidence.surface)
-        grids = (values, values[tuple(slice(None, None, 2) for _ in values.shape)])
-        whole, half = (sum(pair.persistence > least for pair in minimum_pairs(grid)) for grid in grids)
-        minima = (whole, half)
-    return Resolution(errors[0], errors[1], minima, values.shape[::-1])
-
-
-def _left_out(values: Floats, coordinates: list[Floats], stride: int) -> float:
-    """The 95th percentile of |interpolated − there| over the points left out; NaN where there are none."""
-    errors = _errors_left_out(values, coordinates, stride)
-    errors = errors[np.isfinite(errors)]
-    return float(np.percentile(errors, PERCENTILE)) if errors.size else math.nan
-
-
-def _errors_left_out(values: Floats, coordinates: list[Floats], stride: int) -> Floats:
-    """|interpolated − there| of the points left out, over the grid; NaN of all others."""
-    ends = [(size - 1) // stride * stride + 1 for size in values.shape]
-    errors = np.full(values.shape, np.nan)
-    if min(ends) < stride + 1:
-        return errors
-    part = values[tuple(slice(end) for end in ends)]
-    predicted = part[tuple(slice(None, None, stride) for _ in ends)]
-    for axis, end in enumerate(ends):
-        predicted = _interpolated(predicted, coordinates[axis][:end], stride, axis)
-    errors[tuple(slice(end) for end in ends)] = np.abs(predicted - part)
-    errors[tuple(slice(None, None, stride) for _ in ends)] = np.nan
-    return errors
-
-
-def _resolution_of_levels(surface: Surface, base: Floats, relief: float) -> Resolution | None:
-    """How far each level of a refined landscape was from what the ones above foretell, where no finer one is.
-
-    Each point counts by the area that it stands for.
-
-    Args:
-        base: |interpolated − there| of the first level's points.
-    """
-    levels = [surface.at(number) for number in range(1, len(surface.levels) + 1)]
-    merged, errors = np.where(surface.status == OK, surface.loss, np.nan), base
-    found, areas = list[Floats](), list[Floats]()
-    for level in levels:
-        held, predicted = level.status != NOT_COMPUTED, spread(merged)
-        values = np.where(level.status == OK, level.loss, np.nan)
-        found.append(errors[~_beside(held)])
-        merged, errors = np.where(held, values, predicted), np.where(held, np.abs(values - predicted), np.nan)
-        areas.append(np.full(found[-1].shape, 2.0 ** -(held.ndim * len(areas))))
-    found.append(errors.ravel())
-    areas.append(np.full(found[-1].shape, 2.0 ** -(errors.ndim * len(areas))))
-    whole, area = np.concatenate(found), np.concatenate(areas)
-    known = np.isfinite(whole)
-    if not known.any():
-        return None
-    order = np.argsort(whole[known])
-    shares = np.cumsum(area[known][order]) / area[known].sum()
-    error = float(whole[known][order][np.searchsorted(shares, PERCENTILE / 100)])
-    return Resolution(error / relief, math.nan, None, surface.status.shape[::-1], refined=True)
-
-
-def _beside(held: np.ndarray) -> np.ndarray:
-    """Which points of a level have points of the next finer one beside them, or are at their places."""
-    padded = np.pad(held, 1)
-    around = [
-        padded[tuple(slice(1 + step, 1 + step + size) for step, size in zip(steps, held.shape, strict=True))]
-        for steps in [(0,) * held.ndim, *corner_steps(held.ndim)]
-    ]
-    return np.asarray(np.any(around, axis=0)[tuple(slice(None, None, 2) for _ in held.shape)])
-
-
-def _interpolated(values: Floats, coordinates: Floats, stride: int, axis: int) -> Floats:
-    """Values at every `stride`-th coordinate, interpolated linearly at all of them; NaN beside NaN."""
-    last = len(range(0, len(coordinates), stride)) - 1
-    places = np.arange(len(coordinates))
-    left = np.minimum(places // stride, last - 1)
-    start, end = coordinates[left * stride], coordinates[(left + 1) * stride]
-    shape = [-1 if dimension == axis else 1 for dimension in range(values.ndim)]
-    weight = ((coordinates - start) / (end - start)).reshape(shape)
-    low, high = values.take(left, axis), values.take(left + 1, axis)
-    # A weight of 0 must not meet the NaN of a point that it does not need.
-    return np.where(weight == 0, low, np.where(weight == 1, high, (1 - weight) * low + weight * high))
-
-
-def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
-    """The second difference of the grid at the origin along an axis; None where a neighbour is missing.
-
-    Of a refined landscape, by the nearest neighbours that were evaluated.
-
-    Args:
-        curvature: dᵀHd.
-    """
-    if evidence.origin_index is None:
-        return None
-    surface, finest = evidence.surface.merged(), 2 ** len(evidence.surface.levels)
-    dimension = [each.name for each in reversed(surface.axes)].index(axis)
-    known = surface.status == OK
-    if surface.interpolated is not None:
-        known &= surface.interpolated == 0
-    values = np.where(known, surface.loss, np.nan)
-    origin = tuple(finest * place for place in evidence.origin_index)
-    line = values[(*origin[:dimension], slice(None), *origin[dimension + 1 :])]
-    coordinates, place = surface.axis(axis).coordinates, origin[dimension]
-    for stride in (2**level for level in range(len(evidence.surface.levels) + 1)):
-        if not stride <= place < len(line) - stride:
-            return None
-        low, centre, high = line[place - stride], line[place], line[place + stride]
-        step, other = coordinates[place + stride] - coordinates[place], coordinates[place] - coordinates[place - stride]
-        difference = float(high - 2 * centre + low) / float(step) ** 2
-        if math.isfinite(difference) and math.isclose(step, other, rel_tol=1e-6):
-            return OfGrid(axis, difference, curvature, float(step))
-    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,71 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from landscape.core.plan import RECALIBRATE, BatchNorm
+import numpy as np
+
+from landscape.analysis.checks.check import CheckContext, cut_off, refuse_few_points, refuse_no_values
+from landscape.analysis.checks.curvature import along_axes, hessian_of_axes
+from landscape.analysis.checks.evidence import held_by
+from landscape.analysis.checks.judgement import Judgement, NotJudged, number, percent
+from landscape.analysis.checks.paths import renewed_corners, uses_centres_statistics
+from landscape.core.errors import JobError
+from landscape.core.grid import Index
+from landscape.core.plan import RECALIBRATE
 from landscape.model.history import LossStretch
-from landscape.surface.record import CHANCE
-from landscape.surface.record_entries import Check, CheckState
-
-# ----------------------------------------------------------------------------------------------------
-# Numbers as the checks say them, and what is not judged.
-
-
-class NotJudged(Exception):
-    """A check cannot be judged; its text says why."""
-
-
-def check(
-    number: str,
-    name: str,
-    state: CheckState,
-    text: str,
-    remedy: str = "",
-    value: float = math.nan,
-    numbers: Mapping[str, object] | None = None,
-) -> Check:
-    """A check with its numbers as JSON holds them: those that are not finite are None."""
-    kept = {key: _finite(each) for key, each in (numbers or {}).items()}
-    judged = float(value) if math.isfinite(value) else None
-    return Check(number=number, name=name, state=state, text=text, remedy=remedy, value=judged, numbers=kept)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return value
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent where it is readable without one.
-
-    >>> number(0.08714), number(1234567.0), number(99.7, 2), number(2e-7)
-    ('0.0871', '1.23e+06', '100', '2e-07')
-    """
-    text = f"{value:.{digits}g}"
-    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
-
-
-def percent(share: float) -> str:
-    """A share in percent, two digits of it; whole numbers from 10 % on.
-
-    >>> percent(0.0123), percent(0.4), percent(3e-6)
-    ('1.2 %', '40 %', '0.0003 %')
-    """
-    size = abs(100 * share)
-    if size >= 10 or size == 0:
-        return f"{100 * share:.0f} %"
-    places = max(1, -math.floor(math.log10(size)) + (size >= 0.1)) if size < 1 else 1
-    return f"{100 * share:.{places}f} %"
-
-
-# ----------------------------------------------------------------------------------------------------
+from landscape.model.layer_rules import inspect_command
+from landscape.surface.record_entries import CheckState
+from landscape.surface.surface import NOT_FINITE
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
 # Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
@@ -89,53 +41,59 @@ WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relie
 Logged = tuple[float, float]  # a mean of losses and its standard error
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """The relief of the grid and the median standard error of its rise over the origin.
+# -- 5: sampling ---------------------------------------------------------------------------------------------
 
-    Attributes:
+
+def check_sampling(context: CheckContext) -> Judgement:
+    """The relief of the grid beside the noise of sampling."""
+    evidence = context.evidence
+    command = inspect_command(evidence.run, evidence.surface.name, len(evidence.surface.axes))
+    command = "" if evidence.record.is_imported else command
+    refuse_few_points(context)
+    most = None if context.asker is None else context.asker.samples_of_problem
+    return judge_sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0, command, most)
+
+
+def judge_sampling(relief: float, noise: float, samples: int, inspect: str = "", most: int | None = None) -> Judgement:
+    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen; fewer than 30 samples do not tell their noise.
+
+    Args:
+        noise: the median standard error of the rise over the origin.
         inspect: the command that goes through the network at the origin.
         most: how many samples the problem has; None where that is not known.
     """
-
-    relief: float
-    noise: float
-    samples: int
-    inspect: str = ""
-    most: int | None = None
-
-
-def sampling(found: Sampling) -> Check:
-    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen; fewer than 30 samples do not tell their noise."""
-    if found.relief == 0:
+    if relief == 0:
         text, remedy = "the relief is 0: nothing that the axes move changes the loss", "does observe use its model?"
-        remedy += f" is a layer dead? {found.inspect}" if found.inspect else ""
-        return check("5", "sampling", "fails", text, remedy, 0.0)
-    if not math.isfinite(found.noise):
+        remedy += f" is a layer dead? {inspect}" if inspect else ""
+        return Judgement("fails", text, remedy, 0.0)
+    if not math.isfinite(noise):
         raise NotJudged(NO_NOISE)
-    if found.noise == 0:
-        return check("5", "sampling", "holds", "sampling makes no noise: all samples rise alike", value=math.inf)
-    ratio = found.relief / found.noise
-    known = {"relief": found.relief, "noise": found.noise, "lines": LINES * found.noise}
+    if noise == 0:
+        return Judgement("holds", "sampling makes no noise: all samples rise alike", value=math.inf)
+    ratio = relief / noise
+    known = {"relief": relief, "noise": noise, "lines": LINES * noise}
     text = (
-        f"noise of sampling ± {number(2 * found.noise)} (two standard errors) in a relief of {number(found.relief)}; "
-        f"contour lines nearer than {number(LINES * found.noise)} would mean nothing"
+        f"noise of sampling ± {number(2 * noise)} (two standard errors) in a relief of {number(relief)}; "
+        f"contour lines nearer than {number(LINES * noise)} would mean nothing"
     )
-    if ratio >= SURE and 0 < found.samples < FEW:
-        text = f"{text}, as far as {found.samples} samples tell: the noise of so few is not known"
-        return check("5", "sampling", "reservation", text, "take hundreds of samples", ratio, numbers=known)
+    if ratio >= SURE and 0 < samples < FEW:
+        text = f"{text}, as far as {samples} samples tell: the noise of so few is not known"
+        return Judgement("reservation", text, "take hundreds of samples", ratio, numbers=known)
     if ratio >= SURE:
-        return check("5", "sampling", "holds", text, value=ratio, numbers=known)
-    wanted = math.ceil(found.samples * (SURE / ratio) ** 2)
+        return Judgement("holds", text, value=ratio, numbers=known)
+    wanted = math.ceil(samples * (SURE / ratio) ** 2)
     remedy = "nothing rises: widen the range"
-    if found.most is not None and wanted > found.most:
-        remedy = f"num_samples: {found.most}, all that the problem has, makes it smaller; so does a wider range"
-        if found.samples >= found.most:
-            remedy = f"the problem has no more than these {found.most} samples: take more data, or widen the range"
+    if most is not None and wanted > most:
+        remedy = f"num_samples: {most}, all that the problem has, makes it smaller; so does a wider range"
+        if samples >= most:
+            remedy = f"the problem has no more than these {most} samples: take more data, or widen the range"
     elif wanted < 1e9:
         remedy = f"num_samples: {wanted} makes it small enough"
-        remedy += ", if the data has so many" if found.most is None else ""
-    return check("5", "sampling", "reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
+        remedy += ", if the data has so many" if most is None else ""
+    return Judgement("reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
+
+
+# -- 12: the range -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -167,37 +125,88 @@ class Range:
     typical: float = math.nan
 
 
-def range_of_axes(found: Range) -> Check:
+def check_range(context: CheckContext) -> Judgement:
+    """How much of the grid loses as much as guessing, and how far from the origin it does not."""
+    evidence, chance = context.evidence, context.chance
+    refuse_no_values(context)
+    refuse_few_points(context)
+    finite = np.isfinite(evidence.values)
+    found = Range(evidence.relief, evidence.noise, None, math.nan)
+    if chance is not None and not context.origin_loss < chance:
+        found = replace(found, why="the centre itself loses as much as guessing")
+    elif chance is not None:
+        alive = finite & (evidence.values < chance)
+        dead = 1 - float(alive.sum() / finite.sum())
+        held = held_by(evidence.surface)
+        found = replace(
+            found, dead=dead, chance=chance, within=_alive_within(context, alive, finite), held=held.name,
+            reach=held.reach, renewed=_renewed_spots(context, chance) if dead > DEAD else 0.0,
+            typical=float(np.median(evidence.values[finite])),
+        )  # fmt: skip
+    return judge_range(found)
+
+
+def _renewed_spots(context: CheckContext, chance: float) -> float:
+    """Of the corners and some cells that lose as much as guessing the share that does not with statistics taken anew.
+
+    The corners alone would not do: furthest from the origin, they may lose so much with any statistics.
+    """
+    if not uses_centres_statistics(context):
+        return 0.0
+    dead = [each for each in context.spots if context.evidence.values[each] >= chance]
+    others = [context.evidence.point(each) for each in dead if each not in set(context.corners)]
+    try:
+        anew = dict(zip(context.corners, renewed_corners(context), strict=True))
+        known = [anew[each] for each in dead if each in anew]
+        if others:
+            known += context.asked.losses(context.asked.other_statistics, others).tolist()
+        return float((np.array(known) < chance).mean()) if known else 0.0
+    except JobError:  # check 10 says why
+        return 0.0
+
+
+def _alive_within(context: CheckContext, alive: np.ndarray, finite: np.ndarray) -> float:
+    """The largest distance, along an axis, within which most cells lose less than guessing."""
+    grids = np.meshgrid(*(np.abs(axis.coordinates) for axis in reversed(context.evidence.surface.axes)), indexing="ij")
+    distance = np.max(grids, axis=0)
+    radii = [radius for radius in np.unique(distance[finite]) if alive[(distance <= radius) & finite].mean() > 0.5]
+    return float(max(radii, default=0.0))
+
+
+def judge_range(reach: Range) -> Judgement:
     """12: not mostly a dead network (80 % of the cells at chance), and a relief of at least 5 standard errors."""
-    known = {"dead": math.nan if found.dead is None else found.dead, "within": found.within}
-    if found.relief == 0:
+    known = {"dead": math.nan if reach.dead is None else reach.dead, "within": reach.within}
+    if reach.relief == 0:
         raise NotJudged("the relief is 0: the check of sampling says what to do")
-    if found.noise > 0 and found.relief < VISIBLE * found.noise:
-        text = f"the relief, {number(found.relief)}, is {number(found.relief / found.noise, 2)} standard errors high"
-        return check("12", "range", "reservation", text, "zoom out: widen the range", numbers=known)
-    if found.dead is None:
-        if not math.isfinite(found.noise):
-            raise NotJudged(f"{NO_NOISE}, and {found.why}")
-        text = f"the range shows more than noise; {found.why}"
-        return check("12", "range", "holds", text, numbers=known)
-    text = f"{percent(found.dead)} of the cells lose as much as guessing ({number(found.chance)}) or more"
-    if found.dead <= DEAD:
-        return check("12", "range", "holds", text, value=found.dead, numbers=known)
-    return check("12", "range", "reservation", text, _remedy(found), found.dead, numbers=known)
+    if reach.noise > 0 and reach.relief < VISIBLE * reach.noise:
+        text = f"the relief, {number(reach.relief)}, is {number(reach.relief / reach.noise, 2)} standard errors high"
+        return Judgement("reservation", text, "zoom out: widen the range", numbers=known)
+    if reach.dead is None:
+        if not math.isfinite(reach.noise):
+            raise NotJudged(f"{NO_NOISE}, and {reach.why}")
+        text = f"the range shows more than noise; {reach.why}"
+        return Judgement("holds", text, numbers=known)
+    text = f"{percent(reach.dead)} of the cells lose as much as guessing ({number(reach.chance)}) or more"
+    if reach.dead <= DEAD:
+        return Judgement("holds", text, value=reach.dead, numbers=known)
+    return Judgement("reservation", text, _remedy(reach), reach.dead, numbers=known)
 
 
-def _remedy(found: Range) -> str:
+def _remedy(reach: Range) -> str:
     """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
-    cuts = bool(found.held) and found.within < found.reach
-    cut = f"a smaller range would cut {found.held} off"
-    if found.renewed > MOSTLY_RENEWED:
+    cuts = bool(reach.held) and reach.within < reach.reach
+    cut = f"a smaller range would cut {reach.held} off"
+    if reach.renewed > MOSTLY_RENEWED:
         return f"stale statistics make most of them so: {RECALIBRATE}{f'; {cut}' if cuts else ''}"
-    what = "mostly far worse than guessing" if found.typical > WORSE * found.chance else "mostly a dead network"
+    what = "mostly far worse than guessing" if reach.typical > WORSE * reach.chance else "mostly a dead network"
     if cuts:
         return f"{what}, and {cut}: a logarithmic scale (--log) shows what is low, too"
-    if found.within > 0:
-        return f"{what}: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
+    if reach.within > 0:
+        return f"{what}: take range: [-{number(reach.within, 2)}, {number(reach.within, 2)}]"
     return f"{what}: take a smaller range"
+
+
+# -- 13: the lowest cell -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -236,69 +245,117 @@ class Lowest:
     renewed: tuple[float, float] | None = None
 
 
-def lowest(found: Lowest) -> Check:
+def check_lowest(context: CheckContext) -> Judgement:
+    """The lowest cell, and, where it is clearly lower than the centre, what may be the reason."""
+    evidence = context.evidence
+    refuse_no_values(context)
+    index = tuple(map(int, np.unravel_index(np.nanargmin(evidence.values), evidence.values.shape)))
+    noise = math.nan if evidence.rise_errors is None else float(evidence.rise_errors[index])
+    fall = context.origin_loss - float(evidence.values[index])
+    found = Lowest(fall, noise, evidence.place(index), context.origin_loss, evidence.origin_stderr)
+    if noise > 0 and fall > CLEARLY * noise:
+        logged, stretches = evidence.logged, evidence.last_stretches
+        slope, curvature = (math.nan, math.nan) if logged is not None else _towards(context, evidence.point(index))
+        found = replace(
+            found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope, curvature=curvature
+        )  # fmt: skip
+        if logged is not None:
+            unit, number = evidence.until
+            where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
+            found = replace(found, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
+        found = replace(found, rounding=evidence.record.rounding_in_words, renewed=_renewed_lowest(context, index))
+    return judge_lowest(found)
+
+
+def _renewed_lowest(context: CheckContext, index: Index) -> tuple[float, float] | None:
+    """The losses at the centre and at a cell with batch norm's statistics taken anew; None where they are already.
+
+    None, too, where the cell is not lower as evaluated now: the value on disk is then what needs a reason.
+    """
+    try:
+        if not uses_centres_statistics(context):
+            return None
+        zero = [0.0] * len(context.evidence.surface.axes)
+        pairs = context.asked.by_statistics([zero, list(context.evidence.point(index))])
+    except (NotJudged, JobError):  # check 10 says why
+        return None
+    return (float(pairs.second[0]), float(pairs.second[1])) if pairs.first[1] < pairs.first[0] else None
+
+
+def _towards(context: CheckContext, point: Sequence[float]) -> tuple[float, float]:
+    """−g·x of a point x by the derivatives of the first few samples, and xᵀHx of all; NaN where there are none."""
+    try:
+        along, _ = along_axes(context)
+        curvature = float(np.array(point) @ hessian_of_axes(context) @ np.array(point))
+    except (NotJudged, JobError):
+        return math.nan, math.nan
+    return -sum(each.slope * coordinate for each, coordinate in zip(along, point, strict=True)), curvature
+
+
+def judge_lowest(cell: Lowest) -> Judgement:
     """13: information: z = (L₀ − L) / SE of the lowest cell beyond 3."""
-    if math.isnan(found.fall):
+    if math.isnan(cell.fall):
         raise NotJudged("the loss at the centre is not known, or not finite")
-    if not found.noise > 0 and found.fall > 0:
+    if not cell.noise > 0 and cell.fall > 0:
         raise NotJudged(NO_NOISE)
-    z = found.fall / found.noise if found.fall > 0 else 0.0
+    z = cell.fall / cell.noise if cell.fall > 0 else 0.0
     if z <= CLEARLY:
-        return check("13", "lowest", "information", "no cell is clearly lower than the centre", value=z)
+        return Judgement("information", "no cell is clearly lower than the centre", value=z)
     lower = (
-        f"the centre is not the lowest point of this plane: {found.place} is lower by {number(found.fall)} "
+        f"the centre is not the lowest point of this plane: {cell.place} is lower by {number(cell.fall)} "
         f"({number(z, 2)} standard errors)"
     )
-    if found.rounding:
+    if cell.rounding:
         text = (
             f"{lower}; rounding moves the network by steps, and some near the centre are better by chance: whether "
             "it is so before rounding, the check of that landscape tells"
         )
-        return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall})
-    if found.renewed is not None and found.renewed[0] - found.renewed[1] <= CLEARLY * found.noise:
-        centre, there = (number(loss) for loss in found.renewed)
+        return Judgement("information", text, value=z, numbers={"fall": cell.fall})
+    if cell.renewed is not None and cell.renewed[0] - cell.renewed[1] <= CLEARLY * cell.noise:
+        centre, there = (number(loss) for loss in cell.renewed)
         text = f"{lower} by batch norm's statistics alone: taken anew it has {there}, and the centre {centre}"
-        return check("13", "lowest", "information", text, RECALIBRATE, value=z, numbers={"fall": found.fall})
+        return Judgement("information", text, RECALIBRATE, value=z, numbers={"fall": cell.fall})
     text = (
         f"{lower}, as when the samples are others than those of training, or the network is "
-        f"not trained to a minimum{_likelier(found)}"
+        f"not trained to a minimum{_likelier(cell)}"
     )
-    return check("13", "lowest", "information", text, value=z, numbers=_known(found))
+    return Judgement(
+        "information",
+        text,
+        value=z,
+        numbers={"fall": cell.fall, "slope": cell.slope, "curvature": cell.curvature},
+    )
 
 
-def _known(found: Lowest) -> dict[str, object]:
-    return {"fall": found.fall, "slope": found.slope, "curvature": found.curvature}
-
-
-def _likelier(found: Lowest) -> str:
+def _likelier(cell: Lowest) -> str:
     """Which of both causes is the likelier one, as far as the training log or the gradient at the centre tells.
 
     Of a parabola with its lowest point at the cell, −g·x is twice the fall; at a minimum it is zero.
     """
-    if found.ended is not None:
-        ended, error = found.ended
-        noise = math.hypot(*(each for each in (error, found.stderr) if math.isfinite(each)))
-        if found.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
-            words = f"{found.ended_in_words} {number(ended)}, the centre has {number(found.loss)}"
+    if cell.ended is not None:
+        ended, error = cell.ended
+        noise = math.hypot(*(each for each in (error, cell.stderr) if math.isfinite(each)))
+        if cell.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
+            words = f"{cell.ended_in_words} {number(ended)}, the centre has {number(cell.loss)}"
             return f"; rather the former: {words}"
-    if len(found.stretches) > 1:
-        before, last = (number(each.mean) for each in found.stretches[-2:])
-        match still_fell(found.stretches):
+    if len(cell.stretches) > 1:
+        before, last = (number(each.mean) for each in cell.stretches[-2:])
+        match still_fell(cell.stretches):
             case True:
-                return f"; rather the latter: {found.log} still fell {found.where}, from {before} to {last}"
+                return f"; rather the latter: {cell.log} still fell {cell.where}, from {before} to {last}"
             case False:
-                return f"; rather the former: {found.log} no longer fell {found.where} ({before}, then {last})"
-        return f"; whether {found.log} still fell {found.where}, its noise does not tell ({before}, then {last})"
-    if found.slope > found.fall / 2:
+                return f"; rather the former: {cell.log} no longer fell {cell.where} ({before}, then {last})"
+        return f"; whether {cell.log} still fell {cell.where}, its noise does not tell ({before}, then {last})"
+    if cell.slope > cell.fall / 2:
         return (
             "; the gradient at the centre is not zero: rather the latter, where the samples are those of training "
-            f"(the slope alone makes {number(found.slope)})"
+            f"(the slope alone makes {number(cell.slope)})"
         )
-    if abs(found.slope) < found.fall / 10:
-        flat, parabola = "; the gradient at the centre is nearly zero along the way", found.curvature / 2
-        if parabola < -STRAIGHT * found.fall:
+    if abs(cell.slope) < cell.fall / 10:
+        flat, parabola = "; the gradient at the centre is nearly zero along the way", cell.curvature / 2
+        if parabola < -STRAIGHT * cell.fall:
             return f"{flat}, and the loss curves downwards there: the centre is no minimum"
-        if parabola > STRAIGHT * found.fall:
+        if parabola > STRAIGHT * cell.fall:
             return f"{flat}, and the loss curves upwards there: a minimum, with a lower one beside it"
         return flat
     return ""
@@ -321,254 +378,63 @@ def still_fell(stretches: Sequence[LossStretch]) -> bool | None:
     return True if goes_on else None
 
 
-@dataclass(frozen=True)
-class Holes:
-    """How many of the cells have no finite loss, by what is wrong with them.
+# -- 15: holes -----------------------------------------------------------------------------------------------
 
-    Attributes:
+
+def check_holes(context: CheckContext) -> Judgement:
+    """How many cells have no finite loss, and why."""
+    evidence = context.evidence
+    return judge_holes(
+        evidence.values.size,
+        evidence.missing,
+        cut_off(context),
+        _renewed_hole(context),
+        refused=context.asker is None and not evidence.record.is_imported,
+    )
+
+
+def _renewed_hole(context: CheckContext) -> str:
+    """A cell that is not finite but with batch norm's statistics taken anew; '' where there is none.
+
+    Running variances that move along a line between networks are negative beyond its ends.
+    """
+    holes = np.argwhere(context.evidence.surface.status == NOT_FINITE)
+    if context.asker is None or not len(holes) or not uses_centres_statistics(context):
+        return ""
+    hole = tuple(map(int, holes[0]))
+    try:
+        loss = float(context.asked.losses(context.asked.other_statistics, [context.evidence.point(hole)])[0])
+    except JobError:  # check 10 says why
+        return ""
+    return context.evidence.place(hole) if math.isfinite(loss) else ""
+
+
+def judge_holes(
+    cells: int, missing: Mapping[str, int], held: str = "", renewed: str = "", *, refused: bool = False
+) -> Judgement:
+    """15: at most 1 % of the cells without a finite value holds, beyond 10 % it does not.
+
+    Args:
+        missing: how many cells have no finite loss, by what is wrong with them.
         held: what a smaller range would cut off; '' for nothing.
         renewed: one of the cells that are not finite, which is finite with batch norm's statistics taken anew.
         refused: whether the job cannot be made anew, so that no run goes on with it as it is.
     """
-
-    cells: int
-    missing: Mapping[str, int]
-    held: str = ""
-    renewed: str = ""
-    refused: bool = False
-
-
-def holes(found: Holes) -> Check:
-    """15: at most 1 % of the cells without a finite value holds, beyond 10 % it does not."""
-    there = {what: count for what, count in found.missing.items() if count}
-    share = sum(there.values()) / found.cells
+    there = {what: count for what, count in missing.items() if count}
+    share = sum(there.values()) / cells
     if not there:
-        return check("15", "holes", "holds", f"all {found.cells:,} cells have a finite loss", value=0.0)
+        return Judgement("holds", f"all {cells:,} cells have a finite loss", value=0.0)
     parts = ", ".join(f"{count:,} {what}" for what, count in there.items())
     text = f"{percent(share)} of the cells have no finite loss: {parts}"
     infinite = set(there) == {"not finite"}
     remedy = "run the job again: it goes on with what is missing"
-    if found.refused:
+    if refused:
         remedy = "the job cannot go on as it is: do first what is said where the network could not be evaluated"
     if infinite:
         remedy = "take a smaller range"
-        if found.renewed:
-            remedy = f"{found.renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
-        elif found.held:
-            remedy = (
-                f"clamp what the loss takes a logarithm or exponential of; a smaller range would cut {found.held} off"
-            )
+        if renewed:
+            remedy = f"{renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
+        elif held:
+            remedy = f"clamp what the loss takes a logarithm or exponential of; a smaller range would cut {held} off"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
-    return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Checks 1 and 2: whether the centre is the caller's model, and whether its loss is what is expected of it.
-
-SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
-OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation
-LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
-STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
-CLOSE = 0.02  # relative: a log rounds to two digits
-NAN_SOMEWHERE = "is a weight or a sample not finite? does observe take the logarithm or the root of 0, or divide by it?"
-
-
-@dataclass(frozen=True)
-class Centre:
-    """The loss at the origin as the landscape has it, and by the model's own forward pass.
-
-    Attributes:
-        plain: whether it was evaluated eagerly in float32 or float64; else engines and precision round otherwise.
-        low_precision: whether it was evaluated in bfloat16 or tf32.
-        stderr: the standard error of the recorded loss.
-        rounding: how weights are rounded, in words; '' where they are not.
-        accepted: that the user's own model had other losses, and `--accept-origin` went on; '' where it had not.
-    """
-
-    recorded: float
-    own: float
-    samples: int
-    plain: bool
-    low_precision: bool
-    batch_norm: BatchNorm
-    stderr: float
-    rounding: str = ""
-    accepted: str = ""
-
-
-def centre(found: Centre) -> Check:
-    """1: |Δ| / max(1, L₀) ≤ 1e-6 in the same arithmetic, 1e-5 in another engine's, 1e-2 in bfloat16 or tf32."""
-    difference = abs(found.recorded - found.own)
-    relative = difference / max(1.0, abs(found.own))
-    allowed = LOW_PRECISION if found.low_precision else SAME_BATCHES if found.plain else OTHER_ARITHMETIC
-    pair = f"loss {number(found.recorded, 4)}, and {number(found.own, 4)} by its own forward pass"
-    known = {"recorded": found.recorded, "own": found.own, "allowed": allowed}
-    if found.accepted:
-        text, remedy = f"{found.accepted}; that was accepted", "mend the model, and compute it anew under another name"
-        return check("1", "centre", "fails", text, remedy, relative, numbers=known)
-    neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # of which check 2 says more
-    if neither:
-        raise NotJudged(f"neither the landscape's loss there is finite nor that of your model: {pair}")
-    if relative <= allowed:
-        count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
-        rounded = f" with {found.rounding}" if found.rounding else ""
-        text = f"the centre is your model{rounded}: {pair} on the same {count}"
-        return check("1", "centre", "holds", text, value=relative, numbers=known)
-    if found.batch_norm == "recalibrate":
-        # Renewed statistics are meant to give another loss; by how much, check 10 judges.
-        text = f"the centre is your model with the statistics of batch norm taken anew: {pair}"
-        within = difference <= STANDARD_ERRORS * found.stderr
-        return check(
-            "1", "centre", "holds" if within else "reservation", text,
-            "" if within else "batch_norm: eval shows the network as it is used", relative, numbers=known,
-        )  # fmt: skip
-    remedy = "has the callback, its data or this software changed since? compute it anew under another name"
-    if found.batch_norm == "batch":
-        remedy = (
-            "batch norm uses the statistics of each batch, which training does and no user of the model: "
-            "batch_norm: eval shows the network as it is used"
-        )
-    return check("1", "centre", "fails", f"the centre is not your model: {pair}", remedy, relative, numbers=known)
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """The loss at the origin, what is known of it from elsewhere, and the loss of guessing.
-
-    Attributes:
-        expected: None where nobody says.
-        expected_stderr: 0 where it is not known.
-        source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
-        ended: where that log ended, if not there, or that it has no finite loss there; else empty.
-        diverged: whether the log has no finite loss there.
-        chance: the loss of the best constant guess; None where that is not known.
-        untrained: whether the origin is the beginning of a training.
-        rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
-    """
-
-    loss: float
-    stderr: float
-    expected: float | None
-    expected_stderr: float
-    source: str
-    chance: float | None
-    untrained: bool = False
-    rounding: str = ""
-    ended: str = ""
-    diverged: bool = False
-
-
-def expectation(found: Expectation) -> Check:
-    """2: |L₀ − E| ≤ 3·√(SE₀² + SE_E²) or 2 % of E; a loss of 0.95 times that of guessing is no trained network's."""
-    loss, chance, expected = found.loss, found.chance, found.expected
-    known = {"loss": loss, "expected": math.nan if expected is None else expected}
-    known |= {"chance": math.nan if chance is None else chance}
-    if not math.isfinite(loss):
-        text = "the loss at the centre is not finite" + (f"; {found.ended}" if found.ended else "")
-        remedy = "train with a smaller step" if found.diverged else NAN_SOMEWHERE
-        return check("2", "expectation", "fails", text, remedy)
-    if chance is not None and loss >= CHANCE * chance:
-        text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
-        if found.untrained:
-            return check(
-                "2", "expectation", "reservation", text, "the origin is an untrained network", loss, numbers=known
-            )
-        if found.rounding:
-            remedy = f"{found.rounding}: take more bits, unless the network is as bad before"
-            return check("2", "expectation", "reservation", text, remedy, loss, numbers=known)
-        remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
-        return check("2", "expectation", "fails", text, remedy, loss, numbers=known)
-    if expected is None:
-        text = f"the loss at the centre is {number(loss, 4)}" + (f" ({found.ended})" if found.ended else "")
-        remedy = "Problem(expected={'loss': …}) or the log of a training says what it should be"
-        if chance is None:
-            return check(
-                "2", "expectation", "unjudged", f"{text}; nothing says what it should be", remedy, numbers=known
-            )
-        return check(
-            "2", "expectation", "holds", f"{text}, that of guessing {number(chance, 4)}", value=loss, numbers=known
-        )
-    difference = abs(loss - expected)
-    noise = math.hypot(*(each for each in (found.stderr, found.expected_stderr) if math.isfinite(each)), 0.0)
-    text = f"{found.source} {number(expected, 4)}, the centre has {number(loss, 4)}"
-    text += f"; {found.ended}" if found.ended else ""
-    if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
-        return check("2", "expectation", "holds", text, value=difference, numbers=known)
-    if found.rounding:
-        remedy = f"{found.rounding}, of which that knew nothing: landscape compare says by how much the loss differs"
-        return check("2", "expectation", "information", text, remedy, difference, numbers=known)
-    remedy = (
-        "is dropout, augmentation or weight decay in the first number? other samples? batch norm in training mode?"
-        if expected > loss
-        else "other samples or preprocessing? batch norm in training mode?"
-    )
-    return check("2", "expectation", "reservation", text, remedy, difference, numbers=known)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Check 6: whether the grid is fine enough for what it shows, by leaving out every second point of it.
-
-FINE, COARSE = 0.04, 0.2  # of the relief: the grid's own error is then a quarter of it, 1 % and 5 %
-ORDER_OF_LINEAR = 2  # the error of bilinear interpolation goes with h²: halving the step takes three quarters away
-LEAST_ORDER = 1.0  # below it a finer grid is not approached as by a surface that is smooth at this scale
-WORTH_AN_ORDER = 0.01  # of the relief: below it an order is that of rounding and of kinks
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """How well a grid with points left out predicts those.
-
-    Attributes:
-        half: the 95th percentile of |interpolated − there| over the relief, every second point left out.
-        quarter: the same with every fourth kept; NaN where the grid is too small.
-        minima: how many minima stand above the noise, of the whole grid and of every second point; None where the grid
-            is too large to tell.
-        size: points of every axis, the first one first.
-        refined: whether `half` is what the levels of a refined landscape have added, and the others are not known.
-    """
-
-    half: float
-    quarter: float
-    minima: tuple[int, int] | None
-    size: tuple[int, ...]
-    refined: bool = False
-    held: str = ""  # what a smaller range would cut off, such as 'the path'; '' for nothing
-
-
-def resolution(found: Resolution) -> Check:
-    """6: e ≤ 4 % of the relief holds, beyond 20 % it does not; the order log₂(e₄/e₂) ≥ 1; the same minima on both."""
-    own = found.half / 2**ORDER_OF_LINEAR
-    order = math.log2(found.quarter / found.half) if found.half > 0 and found.quarter > 0 else math.nan
-    finer, better = _finer(found.size), own / 2**ORDER_OF_LINEAR
-    known = {"quarter": found.quarter, "order": order, "minima": found.minima and list(found.minima)}
-    text = (
-        f"every second point left out changes the picture by {percent(found.half)} of its relief, so the grid itself "
-        f"is off by about {percent(own)}"
-    )
-    remedy = f"size: {finer} gives {percent(better)}"
-    if found.refined:
-        text = (
-            f"each level of the refinement changed the picture by {percent(found.half)} of its relief where it is the "
-            f"last one, so the picture itself is off by about {percent(own)}"
-        )
-        remedy = "landscape refine makes it finer"
-    if found.half > COARSE:
-        return check("6", "resolution", "fails", text, remedy, found.half, numbers=known)
-    if found.half > WORTH_AN_ORDER and order < LEAST_ORDER:
-        text = (
-            f"{text}; every fourth kept instead changes it by {percent(found.quarter)}: finer structure than the grid"
-        )
-        remedy = f"size: {finer}" + ("" if found.held else ", or a smaller range")
-        return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
-    if found.half > FINE:
-        return check("6", "resolution", "reservation", text, remedy, found.half, numbers=known)
-    if found.minima is not None and found.minima[0] != found.minima[1]:
-        text = f"{text}; the grid shows {found.minima[0]} minima above its noise, every second point {found.minima[1]}"
-        return check("6", "resolution", "reservation", text, f"size: {finer} says which", found.half, numbers=known)
-    return check("6", "resolution", "holds", text, value=found.half, numbers=known)
-
-
-def _finer(size: tuple[int, ...]) -> int | list[int]:
-    """`size` in a job at half the step; one number where all axes have it."""
-    sizes = [2 * points - 1 for points in size]
-    return sizes[0] if len(set(sizes)) == 1 else sizes
+    return Judgement(state, text, "" if state == "holds" else remedy, share, there)

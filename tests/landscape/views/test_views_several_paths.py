@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.analysis.checks import geometry
-from landscape.analysis.checks.values import NotJudged
+from landscape.analysis.checks.judgement import NotJudged
+from landscape.analysis.checks.paths import OnPlane, judge_path, judge_paths
 from landscape.surface.record import Along
 from landscape.surface.record_entries import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
@@ -136,7 +136,7 @@ def test_check_table_and_caption_name_the_same_snapshot(make: ModuleType) -> Non
             error[place] = 10.0
         observables = {**surface.observables, RISE_STDERR: error}
         shown = replace(surface, path=replace(path, loss=loss), observables=observables)
-        found = geometry.path(geometry.OnPlane(shown.along(shown.path), np.full(10, 0.1), np.nan, np.nan))
+        found = judge_path(OnPlane(shown.along(shown.path), np.full(10, 0.1), np.nan, np.nan))
         assert found.numbers["snapshot"] == f"epoch {epoch}"
         rows = dict(landscape_rows(shown))
         assert rows["path, own loss and the plane's where furthest apart"].endswith(f" at epoch {epoch}")
@@ -305,14 +305,14 @@ def test_plots_have_an_entry_per_run(surface: Surface) -> None:
 # -- checks --------------------------------------------------------------------------------------------------
 
 
-def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geometry.OnPlane:
+def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> OnPlane:
     losses = np.array([1.0, 2.0, 3.0])
     along = Along(["epoch 1", "epoch 2", "epoch 3"], losses, losses, 2.0, np.zeros(3))
-    return geometry.OnPlane(along, np.full(3, off), explained, of_walk)
+    return OnPlane(along, np.full(3, off), explained, of_walk)
 
 
 def test_each_path_is_judged_and_the_worst_one_decides() -> None:
-    found = geometry.paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
+    found = judge_paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
     assert found.state == "reservation"
     assert [part.split(":")[0] for part in found.text.split("; ") if ": " in part] == [
         "path of sgd", "path of thor", "path of adam",
@@ -320,9 +320,9 @@ def test_each_path_is_judged_and_the_worst_one_decides() -> None:
     assert found.numbers["thor, off"] == 0.7
     assert found.remedy.endswith("; the path of adam looks as pure drift would: its shape says nothing of the training")
     nothing = replace(on_plane(0.1), off=np.empty(0))
-    assert geometry.paths({"sgd": nothing, "thor": on_plane(0.1)}).state == "holds"
+    assert judge_paths({"sgd": nothing, "thor": on_plane(0.1)}).state == "holds"
     with pytest.raises(NotJudged, match="no snapshot off the origin"):
-        geometry.paths({"sgd": nothing})
+        judge_paths({"sgd": nothing})
 
 
 # -- documents that anything may have written ----------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.analysis.checks.evidence import Evidence, at_centre, resolution_of
-from landscape.analysis.checks.values import Resolution, resolution
+from landscape.analysis.checks.curvature import at_centre
+from landscape.analysis.checks.evidence import Evidence
+from landscape.analysis.checks.resolution import Resolution, judge_resolution, resolution_of
 from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
 
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -49,8 +50,8 @@ def test_refined_everywhere_it_is_that_of_the_finer_grid():
 def test_refined_where_it_is_narrow_the_rest_counts_by_its_area():
     levels = tuple(grid(canyon, size, lambda alpha: abs(alpha - 0.375) <= 0.25, new=True) for size in (33, 65, 129))
     coarse, refined = found(grid(canyon, 17)), found(grid(canyon, 17, levels=levels))
-    assert resolution(coarse).state == "fails"
-    assert resolution(refined).state == "holds"
+    assert judge_resolution(coarse).state == "fails"
+    assert judge_resolution(refined).state == "holds"
     x = np.linspace(-1, 1, 129)
     truth = canyon(*np.meshgrid(x, x))
     relief = Evidence("", None, grid(canyon, 17)).relief  # type: ignore[arg-type]
@@ -59,7 +60,7 @@ def test_refined_where_it_is_narrow_the_rest_counts_by_its_area():
 
 
 def test_what_is_refined_too_little_is_to_be_refined_further():
-    judged = resolution(Resolution(0.1, float("nan"), None, (17, 17), refined=True))
+    judged = judge_resolution(Resolution(0.1, float("nan"), None, (17, 17), refined=True))
     assert judged.state == "reservation"
     assert judged.remedy == "landscape refine makes it finer"
 

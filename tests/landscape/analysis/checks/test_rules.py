@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from landscape.analysis.checks.geometry import (
-    LINES,
-    AlongAxis,
-    Differences,
-    Hidden,
-    OtherLines,
-    curvature,
-    hidden,
-    other_lines,
+from landscape.analysis.checks.curvature import AlongAxis, Differences, judge_derivatives, judge_hidden
+from landscape.analysis.checks.directions import LINES, OtherLines, judge_lines
+from landscape.analysis.checks.judgement import NotJudged
+from landscape.analysis.checks.network import (
+    Spots,
+    judge_centre,
+    judge_expectation,
+    judge_repetition,
+    judge_spots,
 )
-from landscape.analysis.checks.reproducibility import Repetition, Spot, repetition, spot
-from landscape.analysis.checks.statistics import Stale, stale
+from landscape.analysis.checks.paths import Stale, judge_statistics
+from landscape.analysis.checks.resolution import Resolution, judge_resolution
 from landscape.analysis.checks.values import (
-    Centre,
-    Expectation,
-    Holes,
     Lowest,
-    NotJudged,
     Range,
-    Resolution,
-    Sampling,
-    centre,
-    expectation,
-    holes,
-    lowest,
-    range_of_axes,
-    resolution,
-    sampling,
+    judge_holes,
+    judge_lowest,
+    judge_range,
+    judge_sampling,
     still_fell,
 )
 from landscape.model.history import LossStretch
@@ -49,11 +41,11 @@ from landscape.surface.record_entries import Checks
 @pytest.mark.parametrize("batch_norm", ["eval", "recalibrate", "batch"])
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_on_both_sides_does_not_tell_the_centre(loss, batch_norm):
-    found = Centre(loss, loss, 1, plain=True, low_precision=False, batch_norm=batch_norm, stderr=math.nan)
+    judge = partial(judge_centre, samples=1, plain=True, low_precision=False, batch_norm=batch_norm, stderr=math.nan)
     with pytest.raises(NotJudged, match="nor that of your model"):
-        centre(found)
-    for other in (replace(found, own=1.0), replace(found, recorded=1.0)):
-        assert centre(other).state != "holds"
+        judge(loss, loss)
+    assert judge(loss, 1.0).state != "holds"
+    assert judge(1.0, loss).state != "holds"
 
 
 # -- 8 ------------------------------------------------------------------------------------------------------
@@ -62,14 +54,16 @@ def test_a_loss_that_is_not_finite_on_both_sides_does_not_tell_the_centre(loss, 
 @pytest.mark.parametrize("unknown", [{"curvature": math.nan}, {"slope": math.inf}])
 def test_derivatives_that_are_not_finite_are_not_said_to_agree(unknown):
     sound = AlongAxis("alpha", Differences(1.0, 1.0, 0.5, 1e-9), 1.0, 0.5)
-    found = curvature([sound], "derivatives", 32, 512)
+    found = judge_derivatives([sound], "derivatives", 32, 512)
     assert found.state == "holds"
     assert "at the centre, of the first 32 of 512 samples: 1 along alpha, by" in found.text
-    assert "of all 20 samples: 1 along alpha, by" in curvature([sound], "derivatives", 20, 20).text
+    assert "of all 20 samples: 1 along alpha, by" in judge_derivatives([sound], "derivatives", 20, 20).text
     with pytest.raises(NotJudged, match=r"not finite at the centre along beta$"):
-        curvature([sound, replace(sound, axis="beta", **unknown)], "derivatives", 32, 512)
+        judge_derivatives([sound, replace(sound, axis="beta", **unknown)], "derivatives", 32, 512)
     with pytest.raises(NotJudged, match="not finite"):
-        curvature([replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives", 32, 512)
+        judge_derivatives(
+            [replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives", 32, 512
+        )
 
 
 def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_every_step():
@@ -87,10 +81,10 @@ def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_e
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
 
 
-def spotted(differences: list[float], relief: float, *, low: bool = False, loss: float = 1.0) -> Spot:
+def spotted(differences: list[float], relief: float, *, low: bool = False, loss: float = 1.0) -> Spots:
     stored = loss + np.linspace(0, relief, len(differences))
     places = [f"place {k}" for k in range(len(differences))]
-    return Spot(stored, stored + differences, places, relief, float("nan"), low, "plain")
+    return Spots(stored, stored + differences, places, relief, float("nan"), low, "plain")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ def spotted(differences: list[float], relief: float, *, low: bool = False, loss:
     ],
 )
 def test_rounding_that_shows_in_the_relief_is_a_reservation(found, state):
-    judged = spot(found)
+    judged = judge_spots(found)
     assert judged.state == state
     assert ("which rounding makes" in judged.text) == (state == "reservation")
     assert bool(judged.remedy) == (state != "holds")
@@ -115,18 +109,18 @@ def test_rounding_that_shows_in_the_relief_is_a_reservation(found, state):
 
 def test_rounding_of_a_loss_far_above_the_relief_does_not_show():
     stored = np.array([1.0, 2.0, 1e9])  # the relief is that between percentiles
-    found = Spot(stored, stored + np.array([0.0, 0.0, 100.0]), ["a", "b", "c"], 1.0, float("nan"), False, "plain")
-    assert spot(found).state == "holds"
+    found = Spots(stored, stored + np.array([0.0, 0.0, 100.0]), ["a", "b", "c"], 1.0, float("nan"), False, "plain")
+    assert judge_spots(found).state == "holds"
 
 
 def test_the_largest_difference_is_told_also_where_another_is_nearer_to_its_bound():
-    found = Spot(np.array([1.0, 1e6]), np.array([1.0 + 9e-6, 1e6 + 1.0]), ["a", "b"], 1e5, 1e-7, False, "plain")
-    assert "off by at most 0.001 % of the relief" in spot(found).text
+    found = Spots(np.array([1.0, 1e6]), np.array([1.0 + 9e-6, 1e6 + 1.0]), ["a", "b"], 1e5, 1e-7, False, "plain")
+    assert "off by at most 0.001 % of the relief" in judge_spots(found).text
 
 
 def test_where_there_is_no_relief_differences_are_told_by_themselves():
-    assert spot(spotted([0.0, 1e-8], 0.0)).text.endswith("off by at most 1e-08")
-    assert repetition(Repetition([1.0, 1.5], 1, 0.0)).text.endswith("varies by 0.5")
+    assert judge_spots(spotted([0.0, 1e-8], 0.0)).text.endswith("off by at most 1e-08")
+    assert judge_repetition([1.0, 1.5], 1, 0.0).text.endswith("varies by 0.5")
 
 
 # -- 2 ------------------------------------------------------------------------------------------------------
@@ -145,50 +139,52 @@ def test_the_loss_of_guessing_is_known_where_there_are_several_labels_of_each_cl
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, math.nan])
 def test_a_picture_without_relief_shows_nothing(noise):
-    assert sampling(Sampling(0.0, noise, 100)).state == "fails"
+    assert judge_sampling(0.0, noise, 100).state == "fails"
     with pytest.raises(NotJudged, match="the relief is 0"):  # a wider range is no remedy
-        range_of_axes(Range(0.0, noise, None, math.nan))
+        judge_range(Range(0.0, noise, None, math.nan))
 
 
 def test_more_samples_are_named_as_long_as_there_can_be_so_many():
-    assert "num_samples: 1600 makes" in sampling(Sampling(1.0, 0.2, 100)).remedy
-    assert sampling(Sampling(1e-9, 1.0, 100)).remedy == "nothing rises: widen the range"
+    assert "num_samples: 1600 makes" in judge_sampling(1.0, 0.2, 100).remedy
+    assert judge_sampling(1e-9, 1.0, 100).remedy == "nothing rises: widen the range"
 
 
 def test_no_more_samples_are_asked_for_than_the_problem_has():
-    few = Sampling(1.0, 0.2, 100)
-    assert sampling(replace(few, most=2000)).remedy == "num_samples: 1600 makes it small enough"
-    assert sampling(replace(few, most=400)).remedy.startswith("num_samples: 400, all that the problem has")
-    assert "no more than these 100 samples" in sampling(replace(few, most=100)).remedy
+    judge = partial(judge_sampling, 1.0, 0.2, 100)
+    assert judge(most=2000).remedy == "num_samples: 1600 makes it small enough"
+    assert judge(most=400).remedy.startswith("num_samples: 400, all that the problem has")
+    assert "no more than these 100 samples" in judge(most=100).remedy
 
 
 def test_the_way_to_a_lower_cell_tells_a_saddle_from_a_minimum():
     cell = Lowest(0.0015, 0.0002, "beta -0.07", 0.13, 0.02, slope=0.0)
-    assert lowest(replace(cell, curvature=-1.775 * 0.07**2)).text.endswith("downwards there: the centre is no minimum")
-    assert lowest(replace(cell, curvature=0.01)).text.endswith("a minimum, with a lower one beside it")
+    assert judge_lowest(replace(cell, curvature=-1.775 * 0.07**2)).text.endswith(
+        "downwards there: the centre is no minimum"
+    )
+    assert judge_lowest(replace(cell, curvature=0.01)).text.endswith("a minimum, with a lower one beside it")
     for open_still in (math.nan, -1e-9):
-        assert lowest(replace(cell, curvature=open_still)).text.endswith("is nearly zero along the way")
+        assert judge_lowest(replace(cell, curvature=open_still)).text.endswith("is nearly zero along the way")
 
 
 def test_cells_that_are_far_worse_than_guessing_are_no_dead_network():
     found = Range(50.0, 0.1, 0.81, 2.29, within=0.4, typical=30.0)
-    assert range_of_axes(found).remedy == "mostly far worse than guessing: take range: [-0.4, 0.4]"
-    assert range_of_axes(replace(found, typical=2.4)).remedy.startswith("mostly a dead network")
-    assert range_of_axes(replace(found, renewed=0.75)).remedy == (
+    assert judge_range(found).remedy == "mostly far worse than guessing: take range: [-0.4, 0.4]"
+    assert judge_range(replace(found, typical=2.4)).remedy.startswith("mostly a dead network")
+    assert judge_range(replace(found, renewed=0.75)).remedy == (
         "stale statistics make most of them so: batch_norm: recalibrate takes them anew at every point"
     )
 
 
 def test_a_smaller_step_is_for_a_training_that_diverged():
-    found = Expectation(math.nan, math.nan, None, 0.0, "", None)
-    assert "is a weight or a sample not finite?" in expectation(found).remedy
-    assert expectation(replace(found, diverged=True)).remedy == "train with a smaller step"
+    judge = partial(judge_expectation, math.nan, math.nan, None, 0.0, "", None)
+    assert "is a weight or a sample not finite?" in judge().remedy
+    assert judge(diverged=True).remedy == "train with a smaller step"
 
 
 def test_a_job_that_is_refused_is_not_to_be_run_again():
-    missing = Holes(100, {"not computed": 100})
-    assert holes(missing).remedy.startswith("run the job again")
-    assert holes(replace(missing, refused=True)).remedy.startswith("the job cannot go on as it is")
+    judge = partial(judge_holes, 100, {"not computed": 100})
+    assert judge().remedy.startswith("run the job again")
+    assert judge(refused=True).remedy.startswith("the job cannot go on as it is")
 
 
 def test_the_verdict_on_a_convexity_map_is_about_its_loss():
@@ -199,18 +195,18 @@ def test_the_verdict_on_a_convexity_map_is_about_its_loss():
 def test_noise_that_is_not_known_is_no_reason_for_anything():
     unknown = "the standard error of the rise is not known"
     with pytest.raises(NotJudged, match=unknown):
-        sampling(Sampling(1.0, math.nan, 1))
+        judge_sampling(1.0, math.nan, 1)
     with pytest.raises(NotJudged, match=unknown):
-        other_lines(OtherLines(np.ones(LINES), {"alpha": 1.0}, 0.5, math.nan, np.ones(1), np.ones((LINES, 1))))
+        judge_lines(OtherLines(np.ones(LINES), {"alpha": 1.0}, 0.5, math.nan, np.ones(1), np.ones((LINES, 1))))
     with pytest.raises(NotJudged, match=f"{unknown}, and the loss of guessing"):
-        range_of_axes(Range(1.0, math.nan, None, math.nan))
+        judge_range(Range(1.0, math.nan, None, math.nan))
     with pytest.raises(NotJudged, match=unknown):
-        lowest(Lowest(1.0, math.nan, "alpha 0"))
+        judge_lowest(Lowest(1.0, math.nan, "alpha 0"))
 
 
 def test_the_lowest_cell_is_compared_with_a_centre_that_is_known():
     with pytest.raises(NotJudged, match="centre is not known"):
-        lowest(Lowest(math.nan, 0.1, "alpha 0"))
+        judge_lowest(Lowest(math.nan, 0.1, "alpha 0"))
 
 
 def epoch(mean: float) -> LossStretch:
@@ -244,7 +240,7 @@ def epoch(mean: float) -> LossStretch:
     ],
 )
 def test_of_two_causes_of_a_lower_cell_the_likelier_one_is_named_where_it_is_known(known, said):
-    text = lowest(Lowest(0.2, 0.01, "alpha 1", 0.8, 0.02, "your log", **known)).text
+    text = judge_lowest(Lowest(0.2, 0.01, "alpha 1", 0.8, 0.02, "your log", **known)).text
     assert "as when the samples are others than those of training, or the network is not trained to a minimum" in text
     assert said in text
     assert any(word in said for word in ("rather", "beside", "noise")) or text.endswith(said)
@@ -267,25 +263,24 @@ def test_a_loss_still_fell_where_its_last_epochs_say_so(means, error, whole, fel
 
 
 def test_a_centre_that_is_no_end_of_its_training_is_not_said_to_be_one():
-    found = Expectation(0.14, 0.01, 0.14, 0.0, "at epoch 10 your log had", 2.3, ended="the log ended at 0.1 (epoch 12)")
-    assert (
-        expectation(found).text == "at epoch 10 your log had 0.14, the centre has 0.14; the log ended at 0.1 (epoch 12)"
-    )
+    ended = "the log ended at 0.1 (epoch 12)"
+    found = judge_expectation(0.14, 0.01, 0.14, 0.0, "at epoch 10 your log had", 2.3, ended=ended)
+    assert found.text == f"at epoch 10 your log had 0.14, the centre has 0.14; {ended}"
 
 
 def test_dropout_and_decay_are_causes_of_a_log_above_the_centre_alone():
-    above = expectation(Expectation(0.14, 0.01, 0.21, 0.0, "your log ended at", 2.3))
-    below = expectation(Expectation(0.21, 0.01, 0.14, 0.0, "your log ended at", 2.3))
+    above = judge_expectation(0.14, 0.01, 0.21, 0.0, "your log ended at", 2.3)
+    below = judge_expectation(0.21, 0.01, 0.14, 0.0, "your log ended at", 2.3)
     assert (above.state, "dropout" in above.remedy) == ("reservation", True)
     assert (below.state, "dropout" in below.remedy) == ("reservation", False)
 
 
 def test_what_rounding_does_is_no_fault_of_samples_or_training():
     rounded = "weights rounded to 2 bits per channel"
-    assert "rounding moves the network by steps" in lowest(Lowest(0.2, 0.01, "alpha 1", rounding=rounded)).text
-    far = expectation(Expectation(0.9, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded))
+    assert "rounding moves the network by steps" in judge_lowest(Lowest(0.2, 0.01, "alpha 1", rounding=rounded)).text
+    far = judge_expectation(0.9, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded)
     assert (far.state, far.remedy.partition(",")[0]) == ("information", rounded)
-    dead = expectation(Expectation(2.4, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded))
+    dead = judge_expectation(2.4, 0.01, 0.1, 0.0, "your log ended at", 2.3, rounding=rounded)
     assert (dead.state, dead.remedy.partition(":")[0]) == ("reservation", rounded)
 
 
@@ -294,7 +289,7 @@ def test_what_rounding_does_is_no_fault_of_samples_or_training():
 
 @pytest.mark.parametrize(("size", "finer"), [((5,), "9"), ((5, 5), "9"), ((5, 9), "[9, 17]")])
 def test_a_finer_size_is_finer_along_every_axis(size, finer):
-    assert resolution(Resolution(0.1, 0.4, None, size)).remedy.startswith(f"size: {finer} gives")
+    assert judge_resolution(Resolution(0.1, 0.4, None, size)).remedy.startswith(f"size: {finer} gives")
 
 
 # -- 9 ------------------------------------------------------------------------------------------------------
@@ -311,7 +306,7 @@ HIDDEN = {
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_a_plane_hides_is_what_its_axes_do_not_show(name):
     ends, axes, state, text = HIDDEN[name]
-    found = hidden(Hidden(*ends, axes, 40))
+    found = judge_hidden(*ends, axes, 40)
     assert found.state == state
     assert text in found.text
     assert ("a plane shows the average" in found.text) == (max(axes) < ends[0])
@@ -322,12 +317,12 @@ def test_what_a_plane_hides_is_what_its_axes_do_not_show(name):
 
 def test_statistics_are_judged_by_what_is_known_of_them():
     for renewed, error, state in ((1.3, 0.11, "holds"), (1.3, 0.09, "reservation"), (1.01, 1e-6, "holds")):
-        assert stale(Stale((1.0, renewed), {}, error, "eval")).state == state
+        assert judge_statistics(Stale((1.0, renewed), {}, error, "eval")).state == state
     found = Stale((1.0, 1.2), {"corner": (2.0, 1.9)}, 0.1, "eval")
-    assert stale(found).text.endswith("at most 10 % of the rise at a corner is stale statistics")
-    lower = stale(replace(found, corners={"corner": (0.5, 0.4)}))  # it does not rise
+    assert judge_statistics(found).text.endswith("at most 10 % of the rise at a corner is stale statistics")
+    lower = judge_statistics(replace(found, corners={"corner": (0.5, 0.4)}))  # it does not rise
     assert lower.state == "holds"
     assert lower.text.endswith("with those of these samples")
     with pytest.raises(NotJudged, match="standard error of the difference at the centre"):
-        stale(replace(found, stderr=math.nan))
-    assert stale(replace(found, stderr=math.nan, corners={"corner": (2.0, 1.1)})).state == "reservation"
+        judge_statistics(replace(found, stderr=math.nan))
+    assert judge_statistics(replace(found, stderr=math.nan, corners={"corner": (2.0, 1.1)})).state == "reservation"

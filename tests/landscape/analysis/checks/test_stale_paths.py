@@ -14,10 +14,9 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, open_run, run
-from landscape.analysis.checks.geometry import OnPlane, path
-from landscape.analysis.checks.statistics import Between, OnPath, Stale, stale
+from landscape.analysis.checks.paths import Between, OnPath, OnPlane, Stale, judge_path, judge_statistics
 from landscape.analysis.checks.table import check_landscape
-from landscape.analysis.checks.values import Holes, Lowest, Range, holes, lowest, range_of_axes
+from landscape.analysis.checks.values import Lowest, Range, judge_holes, judge_lowest, judge_range
 from landscape.compute.prepare import prepare
 from landscape.surface.record import Along
 from landscape.surface.record_entries import Check
@@ -336,7 +335,7 @@ def test_a_caption_repeats_what_the_check_found_of_batch_norm_or_is_silent(runs)
 
 def on_path(own: float, plane: float, renewed: float, stderr: float = 0.01, height: float = 2.0) -> str:
     place = OnPath("epoch 3", own, plane, renewed, stderr, height)
-    return stale(Stale((1.0, 1.0), {}, 0.1, "eval", [place])).state
+    return judge_statistics(Stale((1.0, 1.0), {}, 0.1, "eval", [place])).state
 
 
 def test_what_statistics_taken_anew_do_not_mend_is_not_stale():
@@ -356,7 +355,7 @@ def test_a_barrier_that_is_there_with_either_statistics_is_no_stale_one():
 
     def judged(plane: float, renewed: float, stderr: float = 0.01) -> Check:
         way = Between("a and b", "half-way between a and b", plane, renewed, stderr, 2.0)
-        return stale(Stale((1.0, 1.0), {}, 0.1, "eval", between=[way]))
+        return judge_statistics(Stale((1.0, 1.0), {}, 0.1, "eval", between=[way]))
 
     mixed = "the straight line between their losses with statistics that are mixed from theirs"
     start = "batch norm: half-way between a and b the loss is"
@@ -373,7 +372,7 @@ def of_path(
 ) -> Check:
     names = [f"epoch {k}" for k in range(len(losses))]
     along = Along(names, np.array(losses), np.array(plane), relief, np.full(len(losses), noise))
-    return path(OnPlane(along, np.full(len(losses) - 1, off), math.nan, math.nan, **fields))
+    return judge_path(OnPlane(along, np.full(len(losses) - 1, off), math.nan, math.nan, **fields))
 
 
 def test_a_path_is_judged_by_its_largest_difference_from_the_plane():
@@ -405,23 +404,23 @@ def test_a_remedy_for_stale_statistics_is_not_a_further_axis():
 
 def test_no_range_is_proposed_that_cuts_off_what_the_picture_shows():
     dead = Range(10.0, 0.1, 0.9, 2.3, within=2.5)
-    assert range_of_axes(dead).remedy.endswith("take range: [-2.5, 2.5]")
+    assert judge_range(dead).remedy.endswith("take range: [-2.5, 2.5]")
     path = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=10.4)
-    assert "cut the path off" in range_of_axes(path).remedy
-    assert "take range" not in range_of_axes(path).remedy
+    assert "cut the path off" in judge_range(path).remedy
+    assert "take range" not in judge_range(path).remedy
     stale = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=10.4, renewed=1.0)
-    assert "batch_norm: recalibrate" in range_of_axes(stale).remedy
+    assert "batch_norm: recalibrate" in judge_range(stale).remedy
     inside = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=2.0)
-    assert range_of_axes(inside).remedy.endswith("take range: [-2.5, 2.5]")
-    assert holes(Holes(100, {"not finite": 20}, "the path")).remedy == (
+    assert judge_range(inside).remedy.endswith("take range: [-2.5, 2.5]")
+    assert judge_holes(100, {"not finite": 20}, "the path").remedy == (
         "clamp what the loss takes a logarithm or exponential of; a smaller range would cut the path off"
     )
 
 
 def test_a_lower_cell_by_stale_statistics_alone_is_no_sign_of_other_samples():
     cell = Lowest(0.05, 0.01, "alpha 0, beta -0.63", 1.61, 0.02, stretches=())
-    assert "the samples are others" in lowest(cell).text
-    stale = lowest(replace(cell, renewed=(1.547, 1.546)))
+    assert "the samples are others" in judge_lowest(cell).text
+    stale = judge_lowest(replace(cell, renewed=(1.547, 1.546)))
     assert "by batch norm's statistics alone: taken anew it has 1.55, and the centre 1.55" in stale.text
     assert "batch_norm: recalibrate" in stale.remedy
-    assert "the samples are others" in lowest(replace(cell, renewed=(1.6, 1.5))).text
+    assert "the samples are others" in judge_lowest(replace(cell, renewed=(1.6, 1.5))).text
