@@ -198,6 +198,15 @@ def test_files_stay_short():
     assert not too_long, "is it one idea? divide it where one ends"
 
 
+def test_no_two_public_classes_have_one_name():
+    homes: dict[str, list[str]] = {}
+    for path in both():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(shown(path))
+    assert not {name: files for name, files in homes.items() if len(files) > 1}, "a name has one meaning"
+
+
 def test_modules_are_imported_by_their_names_in_few_places():
     naming = {shown(path) for path in both() if re.search(r"import_module\(|__import__\(", path.read_text())}
     assert naming == BY_NAME

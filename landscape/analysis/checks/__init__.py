@@ -1,1 +1,1 @@
-"""Whether the picture of a landscape can be trusted: fifteen checks, each measured, judged and put into words in one place."""
+"""Whether the picture of a landscape can be trusted: fifteen checks, each with its measurement, judgement and words."""
