@@ -44,12 +44,15 @@ import contextlib, io, sys, threading
 root, code = sys.argv[1:]
 sys.path[:0] = [root, "."]
 product = (f"{root}/landscape/", f"{root}/cluster/")
-entered = set()
+entered, loading = set(), threading.local()
 
 def enter(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_filename.startswith(product) and code.co_name != "<module>":
-        entered.add((code.co_filename, code.co_qualname))
+    if event in ("call", "return") and code.co_filename.startswith(product):
+        if code.co_name == "<module>":
+            loading.depth = getattr(loading, "depth", 0) + (1 if event == "call" else -1)
+        elif event == "call" and not getattr(loading, "depth", 0):
+            entered.add((code.co_filename, code.co_qualname))
 
 threading.setprofile(enter)
 sys.setprofile(enter)
