@@ -90,9 +90,9 @@ def compare(
     if sides is None:
         _compare_measures(first, second, given, json)
         return
-    from landscape.analysis.quantised import Compare, asked_bits, check_keepable, compare_landscapes
-    from landscape.analysis.quantised import keep as keep_found
-    from landscape.analysis.quantised_report import FORMATS, document, lines_of, write_pictures
+    from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes
+    from landscape.analysis.quantised_report import FORMATS, check_keepable, document, lines_of, write_pictures
+    from landscape.analysis.quantised_report import keep as keep_found
     from landscape.views.exporting import check_formats
 
     if to is not None and out is None:

@@ -1,4 +1,4 @@
-"""Two landscapes compared from the beginning to the end: what is asked for, what it costs, what is found."""
+"""Two landscapes of one plane compared: their difference, the loss at the origin by bits, the steps of rounding."""
 
 from __future__ import annotations
 
@@ -6,39 +6,30 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from landscape import __version__
-from landscape.analysis.quantised_steps import (
-    PATCH_CHANGES,
-    LossPatch,
-    Steps,
-    fine_enough,
-    in_double,
-    length_with_changes,
-    places_on,
-    points_of_line,
-    rows_of_patch,
-)
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, here, setting_of
-from landscape.compute.paired import Floats, Pairs, answers_at, evaluated, of_pair
+from landscape.compute.paired import Pairs, answers_at, evaluated, of_pair
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_job
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
-from landscape.core.lock import driver_alive
+from landscape.core.grid import Floats
+from landscape.core.plan import Engine
 from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.weights import WeightRounding
+from landscape.model.parameters import State
+from landscape.problem.terms import Problem
 from landscape.store.landscape import LandscapeStore
-from landscape.store.results import keep_with_landscape, writing
-from landscape.store.runs import landscape_names, refuse_unwritable
-from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
+from landscape.store.runs import landscape_names
 from landscape.surface.surface import NOT_COMPUTED, Surface, stored_stderr
 from landscape.views.prepare.tables import duration
 
@@ -161,6 +152,128 @@ def _same_points(first: Side, second: Side) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Where the steps of rounded weights can be seen: near the origin, on a line or a patch where few weights change level.
+#
+# Along a direction d, weight j goes to another level whenever t·dⱼ passes a whole step sⱼ of its rounding. On a line
+# of length ℓ there are about ℓ·Σⱼ abs(dⱼ)/sⱼ such changes, so that ℓ = K / Σⱼ abs(dⱼ)/sⱼ shows about K of them. With
+# scales that are taken at each point, all weights of a row also stretch with the largest one between the changes.
+#
+# On a patch each side is such a line of its own axis. A change of level is a straight cut through the patch, across
+# which weight j passes from one level to the next; between the cuts lie the treads.
+
+CHANGES = 24  # of single weights on the line
+FLOAT32_ERROR = 2.0**-24  # of a weight, relative
+RESOLVED = 8  # times that error, so that cuts which are off by it stay between their points
+PATCH_CHANGES = 10  # on each side of the patch: the cuts of both sides cross, and more would leave no tread to be seen
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Both losses along a short line through the origin; the first one is the network before it is rounded."""
+
+    axis: str
+    at: Floats
+    plain: Floats
+    rounded: Floats
+
+
+@dataclass(frozen=True)
+class LossPatch:
+    """Both losses on a small patch of the plane around the origin; the first is the network before it is rounded.
+
+    Attributes:
+        axes: names of the first and the second axis.
+        at: coordinates along each.
+        plain, rounded: [second axis, first axis].
+        origin: both losses at the origin itself.
+        precision: in which they were computed.
+    """
+
+    axes: tuple[str, str]
+    at: tuple[Floats, Floats]
+    plain: Floats
+    rounded: Floats
+    origin: tuple[float, float]
+    precision: str
+
+
+def length_with_changes(
+    problem: Problem, origin: State, direction: State, quantise: Quantisation, changes: int = CHANGES,
+    *, option: str = "steps", which: str = "first",
+) -> float:  # fmt: skip
+    """How long a line along a direction is on which about so many weights change their level.
+
+    Args:
+        option, which: what a refusal calls what is asked for, and the axis.
+
+    Raises:
+        JobError: the direction moves nothing that is rounded.
+    """
+    rounding = WeightRounding.of(problem.model, quantise)
+    per_length = sum(
+        rounding.changes_per_length(name, origin[name], direction[name]) for name in rounding.infos if name in direction
+    )
+    if not per_length:
+        raise JobError(
+            f"{option}: the {which} axis must move weights that are rounded, to show their steps; leave {option} out"
+        )
+    return changes / per_length
+
+
+def places_on(length: float, count: int) -> Floats:
+    """Coordinates as far on either side of the origin, which is one of an odd count."""
+    return np.linspace(-length / 2, length / 2, count)
+
+
+def points_of_line(length: float, count: int, axes: int) -> Floats:
+    """Points [count, axes] along the first axis."""
+    points = np.zeros((count, axes))
+    points[:, 0] = places_on(length, count)
+    return points
+
+
+def rows_of_patch(at: tuple[Floats, Floats], axes: int) -> list[Floats]:
+    """The points of the patch, a row of one coordinate of the second axis each: [count, axes]."""
+    rows = []
+    for second in at[1]:
+        points = np.zeros((len(at[0]), axes))
+        points[:, 0], points[:, 1] = at[0], second
+        rows.append(points)
+    return rows
+
+
+def fine_enough(
+    problem: Problem, setting: EvaluationSetting, quantise: Quantisation, at: Sequence[Floats]
+) -> EvaluationSetting:
+    """The setting itself where its arithmetic tells neighbouring points of a patch apart, else that in float64.
+
+    In float32 every weight is off by up to 2⁻²⁴ of itself, by which a cut moves; a step between two points has to move
+    weights by much more. float64 takes several times as long, of convolutions ten times.
+    """
+    names = list(WeightRounding.of(problem.model, quantise).infos)
+    error = FLOAT32_ERROR * _total(setting.origin, names)
+    moved = (
+        float(places[1] - places[0]) * _total(direction.tensors, names)
+        for places, direction in zip(at, setting.directions, strict=False)
+    )
+    if setting.plan.precision == "float32" and all(step >= RESOLVED * error for step in moved):
+        return setting
+    return in_double(setting)
+
+
+def _total(state: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """Σ abs(w) over tensors, those of them that there are."""
+    return sum(float(state[name].abs().sum(dtype=torch.float64)) for name in names if name in state)
+
+
+def in_double(setting: EvaluationSetting) -> EvaluationSetting:
+    """The setting in float64 and eagerly, in which single changes of level are not lost among rounding errors."""
+    plan = replace(setting.plan, precision="float64", bfloat16_weights=False, engine=Engine())
+    return replace(setting, plan=plan)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The comparison: what is asked for, what it costs, what is found.
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
 HERE = here()
@@ -418,69 +531,3 @@ def asked_bits(text: str) -> tuple[int, ...]:
             raise JobError(f"bits: must be from 1 to {MOST_BITS}, the smaller first, not {part.strip()!r}")
         found.update(range(low, high + 1))
     return tuple(sorted(found))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Keeps what was found of rounding with the quantised landscape, whose report and page show it.
-
-MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened
-
-
-def check_keepable(first: Side, second: Side, steps: int) -> None:
-    """Refuse what could not be kept, before anything is computed.
-
-    Raises:
-        JobError: neither landscape is quantised, or the line has too many points.
-        LandscapeError: a driver writes the run, or the disk takes nothing.
-    """
-    side = _rounded_one(first, second)
-    if steps > MOST_KEPT:
-        raise JobError(f"steps: must be at most {MOST_KEPT} with --keep, not {steps}")
-    refuse_unwritable(side.path)
-    if driver_alive(side.path):
-        with writing(side.path):  # refused now, and not after the work
-            pass
-
-
-def keep(found: QuantisedComparison) -> None:
-    """Put the curve over the bits and the steps into the document of the quantised landscape.
-
-    What was kept before, over the same samples, and was not asked for now stays.
-
-    Raises:
-        LandscapeError: a driver writes the run, or the disk takes nothing.
-    """
-    side = _rounded_one(found.first, found.second)
-    samples = side.store.record.num_samples
-    known = LandscapeStore.open(side.path, side.name).record.compared
-    if known is None or known.samples != samples:
-        known = ComparedRecord(samples=samples)
-    now = replace(known, when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__)
-    if found.bits:
-        unrounded = {name: finite_or_none(value) for name, value in found.plain.items()}
-        now = replace(now, unrounded=unrounded, bits=tuple(map(_of_bits, found.bits)))
-    if (line := found.steps) is not None:
-        steps = StepsRecord(
-            axis=line.axis, at=_plain(line.at), unrounded=_plain(line.plain), rounded=_plain(line.rounded)
-        )
-        now = replace(now, steps=steps)
-    keep_with_landscape(side.path, side.name, compared=now)
-
-
-def _rounded_one(first: Side, second: Side) -> Side:
-    """The quantised landscape, the second one where both are."""
-    for side in (second, first):
-        if side.store.record.quantisation is not None:
-            return side
-    raise JobError("keep: must be of landscapes one of which is quantised, and neither is; leave keep out")
-
-
-def _of_bits(each: AtBits) -> BitsRecord:
-    return BitsRecord(
-        bits=each.bits, values={name: finite_or_none(value) for name, value in each.values.items()},
-        difference=finite_or_none(each.difference), stderr=finite_or_none(each.stderr),
-    )  # fmt: skip
-
-
-def _plain(values: Floats) -> tuple[float | None, ...]:
-    return tuple(map(finite_or_none, values.tolist()))

@@ -15,7 +15,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
 from landscape.core.digests import canonical_json
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted, stage
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
@@ -42,11 +42,6 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run, keep_with_landscape
 from landscape.surface.barriers import Barrier, Barriers, Curve, PathColumns, barriers_of, curve_places, path_columns
 from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
-
-# ----------------------------------------------------------------------------------------------------
-# The line and the curve between two networks, evaluated; and the same as a landscape's document keeps it.
-
-Floats = NDArray[np.float64]
 
 POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
 AT_ONCE = 8  # points that one question asks for
@@ -316,7 +311,6 @@ def connect(
     """
     if points < 3:
         raise JobError(f"points: must be at least 3, not {points}")
-    plan = training or BendTraining()
     if kind not in get_args(Curve):
         raise JobError(f"curve: must be {' or '.join(get_args(Curve))}, not {quoted(kind)}")
     if first == second:
@@ -329,29 +323,35 @@ def connect(
     if match:
         matched = job.folder / f"{name}-matched.safetensors"
         ends[1], products = _matched(prepared, ends[0], ends[1], table, matched)
+    executors = executors or here(stop)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
+    _make_bend(prepared, ends, kind, training or BendTraining(), file, executors, on_epoch)
+    networks = [first, second if matched is None else str(matched.absolute()), str(file.absolute())]
+    plane = {"name": name, "plane": networks, "curve": kind, "quantise": False}
+    plane_job = job.replace(landscapes=[plane if size is None else {**plane, "size": size}])
+    (compute or partial(run, accept_origin=accept_origin))(plane_job)
+    epochs = read_losses(file)
+    ways = _ways(prepare(plane_job), ends, kind, points, epochs, executors)
+    return Connection(name, kind, *ways, file, matched, epochs, products)
+
+
+def _make_bend(
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: BendTraining, file: Path,
+    executors: Executors, on_epoch: Callable[[int, float], None],
+) -> None:  # fmt: skip
+    """Train the bend into its file, unless it is there already.
+
+    Raises:
+        JobError: the file holds another one, or its folder is missing.
+    """
     if not file.parent.is_dir():
         raise JobError(f"bend: the folder of {quoted(str(file))} must exist; make it, or name another file")
     made_of = {
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
-        "samples": prepared.samples.digest(), "precision": prepared.landscapes[0].plan.precision, **asdict(plan),
+        "samples": prepared.samples.digest(), "precision": prepared.landscapes[0].plan.precision, **asdict(training),
     }  # fmt: skip
-    executors = executors or here(stop)
     if not read_made(file, made_of, "bend"):
-        _train(prepared, ends, kind, plan, file, made_of, executors, on_epoch)
-    target = second if matched is None else str(matched.absolute())
-    plane = {
-        "name": name,
-        "plane": [first, target, str(file.absolute())],
-        "curve": kind,
-        "size": size,
-        "quantise": False,
-    }
-    asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
-    (compute or partial(run, accept_origin=accept_origin))(asked)
-    epochs = read_losses(file)
-    ways = _ways(prepare(asked), ends, kind, points, epochs, executors)
-    return Connection(name, kind, *ways, file, matched, epochs, products)
+        _train(prepared, ends, kind, training, file, made_of, executors, on_epoch)
 
 
 def _train(

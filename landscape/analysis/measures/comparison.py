@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.analysis.measures.document import Entry, MeasureRow, Measures, finite, read, read_samples
-from landscape.analysis.measures.lines import Floats
 from landscape.analysis.measures.measure import LOSS, RADIUS
 from landscape.analysis.measures.worst import CURVATURE_NAMES, PROBED
 from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats
 from landscape.core.statistics import ConfidenceInterval, interval_of, t_quantile
 from landscape.job.directions.file import LEAST_RISE
 from landscape.store.results import open_run

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from landscape.analysis.measures.document import MeasureRow, row_of
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.statistics import interval_of
 from landscape.evaluation.reduction import terms_of
@@ -24,7 +25,6 @@ from landscape.job.directions.random import random_direction
 from landscape.model.parameters import ParameterInfo, State
 from landscape.problem.terms import Problem
 
-Floats = NDArray[np.float64]
 Draw = Callable[[], Mapping[str, Tensor]]
 
 # So many axes of one setting at most, and so many bytes of them: a setting costs a process one loading of the model,

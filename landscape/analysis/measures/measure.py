@@ -24,7 +24,6 @@ from landscape.analysis.measures.lines import (
     SIGMA,
     Draw,
     Ends,
-    Floats,
     LineOrigin,
     average_rows,
     draws_of,
@@ -60,6 +59,7 @@ from landscape.compute.recorded import Callback, recorded_fields, recorded_folde
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, quoted, stage
 from landscape.core.folders import locate
+from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
 from landscape.core.plan import Plan
 from landscape.core.validation import ranges

@@ -15,7 +15,6 @@ from torch import Tensor
 from landscape.analysis.measures.document import MeasureRow, row_of
 from landscape.analysis.measures.lines import (
     Draw,
-    Floats,
     LineOrigin,
     draws_of,
     mean_of,
@@ -39,6 +38,7 @@ from landscape.compute.hessian import (
 )
 from landscape.compute.lanczos import Krylov, lanczos, sampled_curvature
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.file import STEPS

@@ -14,9 +14,16 @@ from small_models import conv_problem, make_job
 from torch import nn
 
 from landscape import JobError, NotFoundError, Problem, open_run, run
-from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes, sides_of
+from landscape.analysis.quantised import (
+    Compare,
+    Steps,
+    asked_bits,
+    compare_landscapes,
+    fine_enough,
+    length_with_changes,
+    sides_of,
+)
 from landscape.analysis.quantised_report import document, line_of_steps, lines_of, pictures_of, tables_of
-from landscape.analysis.quantised_steps import Steps, fine_enough, length_with_changes
 from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded import recorded_job
