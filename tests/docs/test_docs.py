@@ -66,7 +66,14 @@ def forget_modules() -> None:
     importlib.invalidate_caches()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def with_marker(page: Path) -> Any:
+    """The README and the tutorial are carried out by every suite, the other pages by `make test-faults`."""
+    name = str(page.relative_to(ROOT))
+    marks = [] if name in ("README.md", "docs/tutorial.md") else [pytest.mark.faults]
+    return pytest.param(page, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("page", [with_marker(page) for page in PAGES])
 def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
     carry_out_page(page, with_frameworks=False)
 

@@ -200,7 +200,8 @@ def test_the_drawing_and_the_rooms_in_the_repository_are_those_of_now():
 
 
 def test_every_variable_that_the_program_reads_is_listed():
-    sources = [path.read_text() for package in ("landscape", "cluster") for path in (ROOT / package).rglob("*.py")]
+    packages = ("landscape", "cluster", "notebooks/studies")
+    sources = [path.read_text() for package in packages for path in (ROOT / package).rglob("*.py")]
     read = {name for text in sources for name in re.findall(r"\bLANDSCAPE_[A-Z0-9_]*[A-Z0-9]\b", text)}
     listed = set(re.findall(r"`(LANDSCAPE_\w+)`", (ROOT / "docs" / "reference" / "environment.md").read_text()))
     assert read == listed

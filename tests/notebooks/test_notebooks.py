@@ -37,7 +37,7 @@ def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kern
 
 # One test for all of them: processes of the suite that took one each would start a kernel each, and importing torch
 # takes longer than most of them.
-@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_small_studies_are_executed(own_kernel):
     for source in SOURCES:

@@ -140,7 +140,7 @@ def test_the_short_line_shows_about_as_many_steps_as_were_asked_for(tmp_path):
     landscapes = [{"name": "float", "directions": [axis], "size": 3}, {**SMALL, "quantise": asked}]
     job = make_job(tmp_path / "run", line_problem, landscapes, num_samples=3)
     run(job)
-    found = compare_landscapes(*sides(str(tmp_path / "run")), Compare(0, (), 801), **given(line_problem))
+    found = compare_landscapes(*sides(str(tmp_path / "run")), Compare(0, (), 301), **given(line_problem))
     assert found.steps is not None
     levels = np.abs(np.diff(found.steps.rounded)) > 1e-9
     # Scales of the origin: the loss changes only where a weight goes to another level. It is a sum of all of them.
