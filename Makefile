@@ -27,7 +27,7 @@ help:
 	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
-	@echo "  make pictures     the pictures of docs/howto/trust.md anew, and whether the checks say what it shows"
+	@echo "  make pictures     the pictures of the README and docs/ anew, and whether the checks say what trust.md shows; ARGS=docs/howto/trust.md"
 	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in docs/studies.md; ARGS=02 for one of them"
 	@echo "  make proto        the messages of gRPC anew, after a change of cluster/serving/landscape.proto"
 	@echo "  make format       let ruff format the sources"
@@ -141,9 +141,10 @@ $(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.t
 bench-page: $(READY) $(BROWSER) compiled
 	$(BIN)/python -W ignore tests/browser/bench_page.py $(ARGS)
 
-# Its checks take a minute. The network is trained anew: on another processor its numbers may differ in the last digits.
-pictures: $(READY)
-	MPLBACKEND=Agg $(BIN)/python -W ignore tests/docs/draw_page.py docs/howto/trust.md
+# Networks are trained anew: on another processor numbers may differ in the last digits. LANDSCAPE_DATA names the folder of
+# CIFAR-10 and the weights of a ResNet-20, without which their pictures are left as they are.
+pictures: $(READY) $(BROWSER)
+	MPLBACKEND=Agg $(BIN)/python -W ignore tests/docs/draw_pictures.py $(ARGS)
 
 # Trained networks and landscapes are kept in runs/studies: stopped, it goes on. LANDSCAPE_DATA names the folder of MNIST and CIFAR-10.
 notebooks: $(READY) $(BROWSER)

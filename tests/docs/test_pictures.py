@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from draw_page import not_printed
+from draw_pictures import not_printed
 
 HOWTO = Path(__file__).parents[2] / "docs/howto"
 TEXT = (HOWTO / "trust.md").read_text()
