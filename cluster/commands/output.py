@@ -71,7 +71,7 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
 
     found = read_job(path, **overrides)
     if names_a_file(found.problem):
-        logs.tell(logs.PACKED)
+        logs.tell(packed=True)
     return found
 
 

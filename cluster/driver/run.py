@@ -15,7 +15,7 @@ from cluster.driver.landscapes import DrivenLandscape, LandscapeState, NewLandsc
 from cluster.driver.schedule import Policy
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.runtime.console import shown_progress
-from cluster.runtime.logs import HERE, graceful_stop, supervised, tell
+from cluster.runtime.logs import graceful_stop, supervised, tell
 from cluster.runtime.mapping import ray_workers
 from cluster.runtime.session import ray_session
 from landscape.compute.auto_range import finder_of
@@ -224,7 +224,7 @@ def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) ->
 def _compute_here(prepared: PreparedJob, options: _Options, open_one: OpenOne) -> None:
     """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
-    tell(HERE)
+    tell(here=True)
     if supervised():  # a command's own process, and not a notebook's
         keep_freed_memory()
     _until_signalled(prepared, options, open_one)

@@ -142,7 +142,7 @@ def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | No
 
 
 def _measured_within(prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]) -> float | None:
-    logs.tell(logs.HERE)
+    logs.tell(here=True)
     evaluator = make_evaluator(prepared, landscape, on_point)
     with in_folder(prepared.folder):
         point = [float(axis[len(axis) // 2]) for axis in landscape.grid.coordinates]

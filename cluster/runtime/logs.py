@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Literal, TextIO, cast
-from urllib.parse import quote
 
 from landscape.core.errors import INTERRUPTED, JobError, one_line, printable, quoted
 from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
@@ -27,19 +26,8 @@ from landscape.core.errors import masked as masked  # where who writes to a term
 # ----------------------------------------------------------------------------------------------------
 # The pipe over which a child reports to its supervisor. In a process without a supervisor nothing is reported.
 
-# The reports, one a line. From ORDERLY on a signal is answered by an orderly end, from ABRUPT on no more.
-ORDERLY, ABRUPT = "orderly", "abrupt"
-HERE = "here"  # user code computes in this process
-PACKED = "packed"  # the job is a packed problem, and no user code runs
-RAY = "ray"  # a private Ray is about to start; if it dies, the job can go on from the store with a new one
-ATTACHED = "attached"  # a cluster is attached to
-NO_RAY = "no-ray"  # there is neither a private Ray nor a cluster any more
-LOST = "lost"  # followed by why the private Ray is gone
-CONTEXT = "context"  # followed by the fields that every event has from now on, as quoted JSON
-END = "end"  # followed by the exit code
-
 _pipe: int | None = None
-ray_lost = False  # LOST has been reported: the supervisor says so to the user, and goes on
+ray_lost = False  # it was reported that the private Ray is gone: the supervisor says so to the user, and goes on
 avoid_here = False  # an earlier process died while it computed this job by itself
 
 
@@ -58,13 +46,13 @@ def supervised() -> bool:
     return _pipe is not None
 
 
-def tell(*words: object) -> None:
-    """Report to the supervisor: one of the words above, and what follows it."""
+def tell(**report: object) -> None:
+    """Report to the supervisor: fields of its `ChildReport`, or `context`, the fields of every event from now on."""
     global ray_lost
-    ray_lost = ray_lost or words[0] == LOST
+    ray_lost = ray_lost or "lost" in report
     if _pipe is not None:
         with contextlib.suppress(OSError):
-            os.write(_pipe, (" ".join(map(str, words)) + "\n").encode())
+            os.write(_pipe, (json.dumps(report, default=str) + "\n").encode())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -234,7 +222,7 @@ def bind(**fields: Any) -> None:
     for each in _json_lines():
         each.context.update(fields)
     if as_json():
-        tell(CONTEXT, quote(json.dumps(fields, default=str)))
+        tell(context=fields)
 
 
 def write_remark_lines(text: str, event: str) -> None:
@@ -372,10 +360,10 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    tell(ORDERLY)
+    tell(orderly=True)
     try:
         yield lambda: bool(received)
     finally:
-        tell(ABRUPT)
+        tell(orderly=False)
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

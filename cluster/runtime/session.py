@@ -13,7 +13,7 @@ import torch
 
 from cluster.runtime.address import check_address, unreachable
 from cluster.runtime.console import without_native_text
-from cluster.runtime.logs import ATTACHED, LOST, NO_RAY, RAY, in_detail, supervised, tell
+from cluster.runtime.logs import in_detail, supervised, tell
 from cluster.runtime.placement import Asking, Placement, Supply, placement
 from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
@@ -45,7 +45,7 @@ def ray_session(job: Asking, address: str | None, workers: int | None, allow_ope
         )
     stage("attaching to Ray" if attached else "starting Ray")
     with signals_kept(), without_native_text(keep=in_detail()):
-        tell(ATTACHED if attached else RAY)
+        tell(attached=attached, ray=not attached, here=False)  # what was measured here is done
         import ray
         from ray._private import worker
 
@@ -59,7 +59,7 @@ def ray_session(job: Asking, address: str | None, workers: int | None, allow_ope
             if not (supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
                 if started_here:
                     ray.shutdown()
-                tell(NO_RAY)
+                tell(ray=False, attached=False)
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def refuse_dead_ray() -> None:
     """
     gone = private_ray_ended()
     if gone:
-        tell(LOST, f"its {gone} has ended")
+        tell(lost=f"its {gone} has ended")
         raise RayDied(
             f"address: the private Ray has died (its {gone} has ended); what is done is kept: give the job again, in a "
             "fresh process"
@@ -135,7 +135,7 @@ def _start(job: Asking, workers: int | None) -> None:
                 **_quiet(),
             )
     except Exception as error:  # Ray raises plain ones where a process of its own dies meanwhile
-        tell(LOST, f"it does not start: {one_line(error)}")
+        tell(lost=f"it does not start: {one_line(error)}")
         raise RayDied(f"address: a private Ray does not start here: {one_line(error)}; --debug shows more") from error
 
 

@@ -1,13 +1,16 @@
 """The process that a user starts: it forks the one that works, passes signals on, and starts anew what Ray took down.
 
 Ray's core ends the process that is attached to it when its raylet or its head dies, and answers a SIGTERM at its
-start by aborting. So the work is done by a child; this process stays small, loads no Ray, and always has the last
-word: what a user sees, the exit code, and that nothing is left running.
+start by aborting. So the work is done by a child. Two small processes stand before it, neither of which loads Ray: the
+one that the user started, and the *keeper*, which starts the child, decides what becomes of its end, and ends all that
+it leaves running. Where the user's process is killed, the keeper still does that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import json
 import logging
 import os
 import select
@@ -15,32 +18,111 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, NoReturn
 
-from cluster.runtime.child import (
-    LEAVE_SECONDS,
-    STOPS,
-    Child,
-    ChildPipes,
-    ChildReport,
-    Pipe,
-    end_descendants,
-    fork_child,
-    is_closed,
-    read_signals,
-    reap,
-    send_signal,
-    signals_in,
-)
-from cluster.runtime.logs import LONGEST_LINE, as_json, write_remark, write_remark_lines
+from cluster.runtime import logs
+from cluster.runtime.console import forgiving, leave_stderr_to
+from cluster.runtime.logs import LONGEST_LINE, as_json, bind, log_to, write_remark, write_remark_lines
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
-from landscape.core.system import adopt_orphans
+from landscape.core.system import adopt_orphans, end_with_parent
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+LEAVE_SECONDS = 5.0  # in which what the child has started may end by itself, after an orderly end
+ABRUPT_SECONDS = 5.0  # from a signal to SIGKILL where nothing is written yet: user code may block
+ORDERLY_SECONDS = 20.0  # the same where a job is stopped in an orderly way; Slurm and Kubernetes grant 30
+ONE_SIGNAL_SECONDS = 0.1  # `timeout` and Slurm send one signal to the process and to its group
+RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
+STEADY_SECONDS = 600.0  # a private Ray that has lasted so long may be started anew as often as at first
+
+
+def can_supervise() -> bool:
+    """Whether this process is the command alone, and may fork: a program with threads, or with torch, must not."""
+    alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+    return hasattr(os, "fork") and alone and not {"torch", "ray"} & set(sys.modules)
+
+
+def supervise(work: Callable[[], int]) -> int:
+    """Do the work in a forked process, and start it again there where that helps; the exit code of the command."""
+    adopt_orphans()  # so that the orphans of the work become children of this process
+    with read_signals() as wakeup:
+        reader, orders = os.pipe()
+        sys.stderr.flush()
+        keeper = os.fork()
+        if keeper == 0:
+            os.close(orders)
+            code = _keep(work, reader)
+            sys.stderr.flush()
+            os._exit(code)
+        os.close(reader)
+        while (status := reap(keeper)) is None:
+            select.select([wakeup], [], [])
+            for number in signals_in(wakeup):
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(orders, bytes([number]))
+    if not os.WIFEXITED(status):
+        end_descendants(0.0)
+        write_remark("the process was killed; what is done is kept: the same command goes on", "error", logging.ERROR)
+        return FAILED
+    return os.WEXITSTATUS(status)
+
+
+def _keep(work: Callable[[], int], orders: int) -> int:
+    """What the keeper does: has the work done, ends all that it leaves running, and returns the exit code."""
+    adopt_orphans()
+    os.set_blocking(orders, False)
+    restarts, here_failed = 0, False
+    with read_signals() as wakeup:
+        while True:
+            outputs = ChildOutputs(Pipe(*os.pipe()), Pipe(*os.pipe())) if as_json() else None
+            child = fork_child(work, here_failed, outputs)
+            relays = relay_output(child, outputs) if outputs else ()
+            ended = watch(child, orders, wakeup)
+            end_descendants(LEAVE_SECONDS if ended.report.code is not None and not ended.stopped else 0.0)
+            finish_relaying(relays, orders)
+            child.close()
+            if ended.seconds > STEADY_SECONDS:
+                restarts = 0
+            decision = judge(ended, restarts)
+            if outputs is None and ended.report.code is None and sys.stderr.isatty():
+                print("\x1b[?25h", end="", file=sys.stderr, flush=True)  # a progress bar hides the cursor
+            if decision.code is not None:
+                if decision.text:
+                    write_remark(decision.text, "error", logging.ERROR, code=decision.code)
+                return decision.code
+            write_remark(decision.text, "start-anew", logging.WARNING)
+            restarts += not decision.here_failed
+            here_failed = here_failed or decision.here_failed
+
 
 # ----------------------------------------------------------------------------------------------------
 # What becomes of a command whose child has ended: an exit code, or a new start.
 
-RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
+
+@dataclass
+class ChildReport:
+    """What a child has reported of itself, by `logs.tell`.
+
+    Attributes:
+        orderly: a signal stops it in an orderly way.
+        here: user code computes in it.
+        packed: it computes a packed problem, and no user code.
+        ray: it has a private Ray; if that dies, the job can go on from the store with a new one.
+        attached: it is attached to a cluster.
+        lost: why its private Ray is gone; None where it is not.
+        code: the exit code with which it ends; None until it says so.
+    """
+
+    orderly: bool = False
+    here: bool = False
+    packed: bool = False
+    ray: bool = False
+    attached: bool = False
+    lost: str | None = None
+    code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +170,8 @@ def judge(ended: Ended, restarts: int) -> Decision:
     if report.lost is not None or (report.ray and ended.signal != signal.SIGKILL):
         why = report.lost or "it took this process along"
         if restarts < RESTARTS:
-            return Decision(
-                None, f"the private Ray has failed ({why}); starting it anew ({restarts + 1} of {RESTARTS})"
-            )
+            again = f"starting it anew ({restarts + 1} of {RESTARTS})"
+            return Decision(None, f"the private Ray has failed ({why}); {again}")
         return Decision(
             UNREACHABLE,
             f"address: the private Ray has failed {RESTARTS + 1} times ({why}); what is done is kept: the same command "
@@ -99,52 +180,152 @@ def judge(ended: Ended, restarts: int) -> Decision:
     if report.attached and not ended.signal:
         return Decision(
             UNREACHABLE,
-            "address: the cluster answers no more; what is done is kept: the same command goes on once it does",
+            "address: lost the cluster; finished tiles are saved. Run the same command once it is back",
         )
     how = f"by {signal.Signals(ended.signal).name}" if ended.signal else "from inside (os._exit?)"
     if report.here:
-        return Decision(
-            None, f"the process that computed here was ended {how}; going on with Ray's workers, which outlive that",
-            here_failed=True,
-        )  # fmt: skip
-    kept = "what is done is kept: the same command goes on"
+        text = f"the process that computed here was ended {how}; going on with Ray's workers, which outlive that"
+        return Decision(None, text, here_failed=True)
     if ended.signal == signal.SIGKILL:
-        return Decision(FAILED, f"the process was ended {how}; is there memory enough?; {kept}")
-    if report.packed:
-        return Decision(
-            FAILED,
-            f"the process was ended {how} while it computed a packed problem, which runs no user code: torch crashed "
-            f"at one of its operations; do not run a file again whose sender you do not know, and report it; {kept}",
+        cause = "; is there memory enough?"
+    elif report.packed:
+        cause = (
+            " while it computed a packed problem, which runs no user code: torch crashed at one of its operations; "
+            "do not run a file again whose sender you do not know, and report it"
         )
-    return Decision(FAILED, f"the process was ended {how}; user code may have crashed it; {kept}")
+    else:
+        cause = "; user code may have crashed it"
+    return Decision(FAILED, f"the process was ended {how}{cause}; what is done is kept: the same command goes on")
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a child logs and prints, written to stderr by the process that supervises it.
+# The child, and the pipes between it and the keeper.
 
 
-def relay_output(child: Child, pipes: ChildPipes) -> tuple[threading.Thread, threading.Thread]:
+class Pipe(NamedTuple):
+    """The two descriptors of a pipe."""
+
+    reader: int
+    writer: int
+
+
+class ChildOutputs(NamedTuple):
+    """Pipes that take what a child logs and prints: the keeper alone writes to stderr, in whole lines."""
+
+    logged: Pipe
+    printed: Pipe
+
+
+@dataclass
+class Child:
+    """The process that works, and the pipe of its reports, which the keeper's main thread and its relays read."""
+
+    pid: int
+    pipe: int
+    report: ChildReport = field(default_factory=ChildReport)
+    open: bool = True  # whether more reports may come
+    _begun: bytes = b""  # a report that has come in part
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def listen(self) -> None:
+        """Take in all that it has reported by now."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            while self.open:
+                data = os.read(self.pipe, 4096)
+                self.open = bool(data)  # else nobody can write to the pipe any more
+                *lines, self._begun = (self._begun + data).split(b"\n")
+                for line in lines:
+                    told = json.loads(line)
+                    bind(**told.pop("context", {}))
+                    vars(self.report).update(told)
+
+    def close(self) -> None:
+        """Close the pipe of its reports."""
+        with self._lock:
+            self.open = False
+            os.close(self.pipe)
+
+
+def fork_child(work: Callable[[], int], here_failed: bool, outputs: ChildOutputs | None) -> Child:
+    """Start the work in a child process.
+
+    Args:
+        here_failed: an earlier child died while user code computed in it.
+        outputs: take what is logged and printed; None where stderr takes both.
+    """
+    pipe, parent = Pipe(*os.pipe()), os.getpid()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until the child has handlers of its own
+    pid = os.fork()
+    if pid == 0:
+        os.close(pipe.reader)
+        _be_child(work, pipe.writer, parent, here_failed, outputs)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    os.close(pipe.writer)
+    os.set_blocking(pipe.reader, False)
+    return Child(pid, pipe.reader)
+
+
+def _be_child(
+    work: Callable[[], int], writer: int, parent: int, here_failed: bool, outputs: ChildOutputs | None
+) -> NoReturn:
+    """What the forked process does: the work, then a last report, the exit code."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in STOPS:
+        signal.signal(number, interrupt_once)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(FAILED)  # it died before it could be watched
+    logs.attach(writer, here_failed)
+    if outputs is not None:
+        for output in outputs:
+            os.close(output.reader)
+        log_to(forgiving(outputs.logged.writer))
+        leave_stderr_to(outputs.printed.writer)
+    try:
+        code = work()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    for number in STOPS:
+        signal.signal(number, note_signal)  # an interruption while Python itself ends would show as a traceback
+    logs.tell(code=code)
+    gc.freeze()  # Python's end would walk all that torch has made, to free what goes with the process anyway
+    raise SystemExit(code)
+
+
+def interrupt_once(number: int, frame: FrameType | None) -> None:
+    """The signal handler of a child: it obeys the first signal alone.
+
+    The keeper counts signals, and may pass on one that the child has received too.
+    """
+    for each in STOPS:
+        signal.signal(each, note_signal)
+    raise KeyboardInterrupt
+
+
+def relay_output(child: Child, outputs: ChildOutputs) -> tuple[threading.Thread, ...]:
     """Write the child's log events to stderr, and what it and its processes print as further events.
 
     Called after the fork, as it starts two threads, which are returned: of the events, and of the prints.
     """
 
-    def write_events() -> None:
-        with open(pipes.logged.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
-            for line in lines:
-                write_remark_lines(line, "log")  # a line that is no event was cut off when its writer ended
-
-    def tell_prints() -> None:
-        with open(pipes.printed.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
-            while line := lines.readline(LONGEST_LINE):
+    def relay(reader: int, event: str, longest: int) -> None:
+        with open(reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+            while line := lines.readline(longest):
                 child.listen()  # first take in the fields that its events have from now on
                 if child.report.code is not None:
                     signal.raise_signal(signal.SIGCHLD)  # this may be its last report, for which the main thread waits
-                write_remark_lines(line, "print")
+                write_remark_lines(line, event)
 
-    for pipe in (pipes.logged, pipes.printed):
-        os.close(pipe.writer)
-    threads = (threading.Thread(target=write_events, daemon=True), threading.Thread(target=tell_prints, daemon=True))
+    threads = (
+        # A line of the log that is no event was cut off when its writer ended.
+        threading.Thread(target=relay, args=(outputs.logged.reader, "log", -1), daemon=True),
+        threading.Thread(target=relay, args=(outputs.printed.reader, "print", LONGEST_LINE), daemon=True),
+    )
+    for output in outputs:
+        os.close(output.writer)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the new threads inherit this: the main thread handles signals
     for thread in threads:
         thread.start()
@@ -152,24 +333,21 @@ def relay_output(child: Child, pipes: ChildPipes) -> tuple[threading.Thread, thr
     return threads
 
 
-def finish_relaying(events: threading.Thread, prints: threading.Thread, orders: int) -> None:
+def finish_relaying(relays: tuple[threading.Thread, ...], orders: int) -> None:
     """Wait until everything that an ended child has left in its pipes is written.
 
     However slowly stderr is read, no event is lost, unless a signal says not to wait. Prints are waited for only for
     a while, as a process that outlives the child may hold their pipe open.
     """
-    while events.is_alive() and not select.select([orders], [], [], 0.0)[0]:
-        events.join(0.1)
-    for thread in (events, prints):
+    for events in relays[:1]:
+        while events.is_alive() and not select.select([orders], [], [], 0.0)[0]:
+            events.join(0.1)
+    for thread in relays:
         thread.join(LEAVE_SECONDS)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Waiting for a child to end, and stopping it where that is ordered.
-
-ABRUPT_SECONDS = 5.0  # from a signal to SIGKILL where nothing is written yet: user code may block
-ORDERLY_SECONDS = 20.0  # the same where a job is stopped in an orderly way; Slurm and Kubernetes grant 30
-ONE_SIGNAL_SECONDS = 0.1  # `timeout` and Slurm send one signal to the process and to its group
 
 
 @dataclass
@@ -216,9 +394,7 @@ def watch(child: Child, orders: int, wakeup: int) -> Ended:
     report, stop, began = child.report, ChildStop(child.pid), time.monotonic()
     while (status := reap(child.pid)) is None:
         left = None if stop.deadline is None else max(0.0, stop.deadline - time.monotonic())
-        ready, _, _ = select.select(
-            [wakeup, orders] if is_closed(child.pipe) else [wakeup, orders, child.pipe], [], [], left
-        )
+        ready, _, _ = select.select([wakeup, orders, *([child.pipe] if child.open else [])], [], [], left)
         child.listen()
         signals_in(wakeup)  # the child has received those too: they come from the terminal, or as orders
         if orders in ready:
@@ -239,84 +415,85 @@ def watch(child: Child, orders: int, wakeup: int) -> Ended:
 
 
 # ----------------------------------------------------------------------------------------------------
-
-STEADY_SECONDS = 600.0  # a private Ray that has lasted so long may be started anew as often as at first
-
-
-def can_supervise() -> bool:
-    """Whether this process is the command alone, and may fork: a program with threads, or with torch, must not."""
-    alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
-    return hasattr(os, "fork") and alone and not {"torch", "ray"} & set(sys.modules)
+# Signals, read as numbers from a descriptor that `select` waits for; and processes, ended and collected.
 
 
-def supervise(work: Callable[[], int]) -> int:
-    """Do the work in a forked process, and start it again there where that helps.
-
-    A third process, the keeper, stands between this one and the child. Where this one is killed, the keeper ends the
-    child and all that the work has started.
-
-    Returns:
-        The exit code of the command.
-    """
-    adopt_orphans()  # so that the orphans of the work become children of this process
-    with read_signals() as wakeup:
-        reader, orders = os.pipe()
-        sys.stderr.flush()
-        keeper = os.fork()
-        if keeper == 0:
-            os.close(orders)
-            code = _keep(work, reader)
-            sys.stderr.flush()
-            os._exit(code)
+@contextlib.contextmanager
+def read_signals() -> Iterator[int]:
+    """Within the block, the numbers of signals, SIGCHLD included, can be read from the yielded descriptor."""
+    reader, wakeup = os.pipe()
+    for descriptor in (reader, wakeup):
+        os.set_blocking(descriptor, False)
+    before = {number: signal.signal(number, note_signal) for number in (*STOPS, signal.SIGCHLD)}
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    own = os.getpid()
+    try:
+        yield reader
+    finally:
+        if os.getpid() == own:  # a process forked within the block has installed handlers of its own
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         os.close(reader)
-        status = _pass_on(keeper, orders, wakeup)
-    if not os.WIFEXITED(status):
-        end_descendants(0.0)
-        write_remark("the process was killed; what is done is kept: the same command goes on", "error", logging.ERROR)
-        return FAILED
-    return os.WEXITSTATUS(status)
+        os.close(wakeup)
 
 
-def _pass_on(keeper: int, orders: int, wakeup: int) -> int:
-    """Pass every signal on to the keeper until it ends; returns its wait status."""
-    while (status := reap(keeper)) is None:
-        select.select([wakeup], [], [])
-        for number in signals_in(wakeup):
-            with contextlib.suppress(BrokenPipeError):
-                os.write(orders, bytes([number]))
-    return status
+def note_signal(number: int, frame: FrameType | None) -> None:
+    """A handler that does nothing: Python has written the number to the wakeup descriptor."""
 
 
-def _keep(work: Callable[[], int], orders: int) -> int:
-    """What the keeper does: has the work done, ends all that it leaves running, and returns the exit code."""
-    adopt_orphans()
-    os.set_blocking(orders, False)
-    restarts, here_failed = 0, False
-    with read_signals() as wakeup:
+def signals_in(descriptor: int) -> bytes:
+    """The numbers of the signals that have come in; empty where there are none, and at the end of the pipe."""
+    try:
+        return os.read(descriptor, 512)
+    except BlockingIOError:
+        return b""
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def reap(pid: int) -> int | None:
+    """Collect every child that has ended, adopted orphans too; the wait status of this one if it is among them."""
+    wait_status = None
+    with contextlib.suppress(ChildProcessError):
         while True:
-            pipes = ChildPipes(Pipe.new(), Pipe.new()) if as_json() else None
-            child = fork_child(work, here_failed, pipes)
-            relays = relay_output(child, pipes) if pipes else None
-            ended = watch(child, orders, wakeup)
-            end_descendants(LEAVE_SECONDS if ended.report.code is not None and not ended.stopped else 0.0)
-            if relays is not None:
-                finish_relaying(*relays, orders)
-            child.close()
-            if ended.seconds > STEADY_SECONDS:
-                restarts = 0
-            decision = judge(ended, restarts)
-            if pipes is None and ended.report.code is None and sys.stderr.isatty():
-                print("\x1b[?25h", end="", file=sys.stderr, flush=True)  # a progress bar hides the cursor
-            if decision.text:
-                _say(decision)
-            if decision.code is not None:
-                return decision.code
-            restarts += not decision.here_failed
-            here_failed = here_failed or decision.here_failed
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                break
+            if ended == pid:
+                wait_status = status
+    return wait_status
 
 
-def _say(decision: Decision) -> None:
-    if decision.code is None:
-        write_remark(decision.text, "start-anew", logging.WARNING)
-    else:
-        write_remark(decision.text, "error", logging.ERROR, code=decision.code)
+def end_descendants(patience: float) -> None:
+    """End what the child has left running.
+
+    Args:
+        patience: seconds in which it may end by itself.
+    """
+    end = time.monotonic() + patience
+    while (left := descendants(os.getpid())) and time.monotonic() < end + LEAVE_SECONDS:
+        if time.monotonic() >= end:
+            for pid in left:
+                send_signal(pid, signal.SIGKILL)
+        time.sleep(0.02)
+        reap(0)
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below this one, where the system shows them under /proc."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name, _, fields = place.read_text().rpartition(")")
+            state, parent = fields.split()[:2]
+            if state not in "ZX":
+                parents[int(name.split()[0])] = int(parent)
+    below, generation = list[int](), {pid}
+    while generation := {child for child, parent in parents.items() if parent in generation}:
+        below += sorted(generation)
+    return below

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 import landscape
 from cluster.commands.entry import main
-from cluster.runtime.child import descendants
+from cluster.runtime.supervision import descendants
 from landscape.store.results import open_run
 from landscape.surface.surface import OK
 

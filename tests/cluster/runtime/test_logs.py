@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import warnings
-from urllib.parse import quote
 
 import pytest
 
@@ -16,10 +15,8 @@ from cluster.driver import workers
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.worker import Receipt
 from cluster.runtime import logs
-from cluster.runtime import logs as supervisor_pipe
-from cluster.runtime.child import Child, ChildPipes, Pipe
 from cluster.runtime.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
-from cluster.runtime.supervision import relay_output
+from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
 from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, JobError
 
@@ -78,11 +75,10 @@ def test_every_event_of_a_task_names_task_worker_node_attempt_and_cause(capsys):
 def test_what_is_printed_after_the_run_is_known_is_an_event_of_that_run(capsys):
     """Though it comes by another pipe, and nobody has read what was told before."""
     configure("json", debug=False)
-    (told_of, tells), pipes = os.pipe(), ChildPipes(Pipe.new(), Pipe.new())
+    (told_of, tells), pipes = os.pipe(), ChildOutputs(Pipe(*os.pipe()), Pipe(*os.pipe()))
     os.set_blocking(told_of, False)
     child = Child(os.getpid(), told_of)
-    fields = quote(json.dumps({"run": "/runs/mine"}))
-    os.write(tells, f"{supervisor_pipe.CONTEXT} {fields}\n".encode())
+    os.write(tells, b'{"context": {"run": "/runs/mine"}}\n')
     os.write(pipes.printed.writer, b"a line\n")
     for thread in relay_output(child, pipes):
         thread.join()

@@ -18,8 +18,20 @@ from faults import assert_undisturbed
 
 import landscape
 from cluster.runtime import logs, supervision
-from cluster.runtime.child import Child, ChildPipes, ChildReport, Pipe, descendants, read_signals
-from cluster.runtime.supervision import RESTARTS, ChildStop, Ended, judge, relay_output, watch
+from cluster.runtime.supervision import (
+    RESTARTS,
+    Child,
+    ChildOutputs,
+    ChildReport,
+    ChildStop,
+    Ended,
+    Pipe,
+    descendants,
+    judge,
+    read_signals,
+    relay_output,
+    watch,
+)
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.job.job import Job
 from landscape.store.results import open_run
@@ -39,54 +51,66 @@ HELD_LATER = """
 LONGEST = 120.0  # until a test is given up that waits for something to happen
 
 
-def told(*words: str) -> ChildReport:
-    found = ChildReport()
-    reader, writer = os.pipe()
-    os.write(writer, "".join(f"{each}\n" for each in words).encode())
-    os.close(writer)
-    found.read(reader)
-    os.close(reader)
-    return found
+def ended(*, by: int = 0, stopped: bool = False, **report: object) -> Ended:
+    return Ended(ChildReport(**report), by, stopped)
 
 
 @pytest.mark.parametrize(
-    ("ended", "restarts", "code", "said"),
+    ("end", "restarts", "code", "said"),
     [
-        (Ended(told("end 4")), 0, 4, ""),
-        (Ended(told("ray", "no-ray", "end 0"), signal.SIGABRT), 0, 0, ""),  # Python's end has no say
-        (Ended(told("ray")), 0, None, "it took this process along); starting it anew (1 of 3)"),
-        (Ended(told("ray"), signal.SIGABRT), 0, None, "starting it anew"),
-        (Ended(told("ray", "lost its raylet has ended", "end 5")), 1, None, "(its raylet has ended); starting it anew"),
-        (Ended(told("ray", "lost gone", "end 5")), RESTARTS, UNREACHABLE, "the private Ray has failed 4 times (gone)"),
-        (Ended(told("ray"), signal.SIGABRT, stopped=True), 0, INTERRUPTED, "interrupted"),
-        (Ended(told("ray", "end 1"), stopped=True), 0, INTERRUPTED, "interrupted"),
-        (Ended(told("orderly", "end 130"), stopped=True), 0, INTERRUPTED, ""),
-        (Ended(told("orderly", "end 0"), stopped=True), 0, 0, ""),
-        (Ended(told("ray"), signal.SIGKILL), 0, FAILED, "ended by SIGKILL; is there memory enough?"),
-        (Ended(told("attached")), 0, UNREACHABLE, "the cluster answers no more"),
-        (Ended(told("here"), signal.SIGSEGV), 0, None, "ended by SIGSEGV; going on with Ray's workers"),
-        (Ended(told()), 0, FAILED, "ended from inside (os._exit?)"),
-        (Ended(told(), signal.SIGSEGV), 0, FAILED, "ended by SIGSEGV; user code may have crashed it"),
-        (Ended(told("packed"), signal.SIGSEGV), 0, FAILED, "a packed problem, which runs no user code: torch crashed"),
-        (Ended(told("packed"), signal.SIGKILL), 0, FAILED, "ended by SIGKILL; is there memory enough?"),
+        (ended(code=4), 0, 4, ""),
+        (ended(by=signal.SIGABRT, code=0), 0, 0, ""),  # Python's end has no say
+        (ended(ray=True), 0, None, "it took this process along); starting it anew (1 of 3)"),
+        (ended(by=signal.SIGABRT, ray=True), 0, None, "starting it anew"),
+        (
+            ended(ray=True, lost="its raylet has ended", code=5),
+            1,
+            None,
+            "(its raylet has ended); starting it anew",
+        ),
+        (
+            ended(ray=True, lost="gone", code=5),
+            RESTARTS,
+            UNREACHABLE,
+            "the private Ray has failed 4 times (gone)",
+        ),
+        (ended(stopped=True, by=signal.SIGABRT, ray=True), 0, INTERRUPTED, "interrupted"),
+        (ended(stopped=True, ray=True, code=1), 0, INTERRUPTED, "interrupted"),
+        (ended(stopped=True, orderly=True, code=130), 0, INTERRUPTED, ""),
+        (ended(stopped=True, orderly=True, code=0), 0, 0, ""),
+        (ended(by=signal.SIGKILL, ray=True), 0, FAILED, "ended by SIGKILL; is there memory enough?"),
+        (ended(attached=True), 0, UNREACHABLE, "lost the cluster; finished tiles are saved"),
+        (ended(by=signal.SIGSEGV, here=True), 0, None, "ended by SIGSEGV; going on with Ray's workers"),
+        (ended(), 0, FAILED, "ended from inside (os._exit?)"),
+        (ended(by=signal.SIGSEGV), 0, FAILED, "ended by SIGSEGV; user code may have crashed it"),
+        (
+            ended(by=signal.SIGSEGV, packed=True),
+            0,
+            FAILED,
+            "a packed problem, which runs no user code: torch crashed",
+        ),
+        (ended(by=signal.SIGKILL, packed=True), 0, FAILED, "ended by SIGKILL; is there memory enough?"),
     ],
 )
-def test_how_a_child_ended_says_what_becomes_of_the_command(ended, restarts, code, said):
-    found = judge(ended, restarts)
+def test_how_a_child_ended_says_what_becomes_of_the_command(end, restarts, code, said):
+    found = judge(end, restarts)
     assert found.code == code
     assert said in found.text
 
 
-def test_words_that_are_told_in_pieces_are_heard_whole():
-    found = ChildReport()
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    for piece in (b"ra", b"y\norder", b"ly\nend 1", b"30\n"):
-        os.write(writer, piece)
-        found.read(reader)
-    assert (found.ray, found.orderly, found.code) == (True, True, 130)
-    os.close(reader)
-    os.close(writer)
+def test_reports_that_come_in_pieces_are_heard_whole():
+    pipe = Pipe(*os.pipe())
+    os.set_blocking(pipe.reader, False)
+    child = Child(0, pipe.reader)
+    for piece in (b'{"ra', b'y": true, "here": false}\n{"orderly"', b': true}\n{"code": 1', b"30}\n"):
+        os.write(pipe.writer, piece)
+        child.listen()
+    assert child.report == ChildReport(ray=True, orderly=True, code=130)
+    assert child.open
+    os.close(pipe.writer)
+    child.listen()
+    assert not child.open
+    child.close()
 
 
 LATE = """
@@ -110,12 +134,14 @@ def test_a_signal_amid_pythons_own_end_is_not_seen(name):
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
-@pytest.mark.parametrize(("words", "ended_by"), [((), signal.SIGTERM), (("orderly", "end 0"), signal.SIGKILL)])
-def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, ended_by):
+@pytest.mark.parametrize(
+    ("report", "ended_by"), [(ChildReport(), signal.SIGTERM), (ChildReport(orderly=True, code=0), signal.SIGKILL)]
+)
+def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(report, ended_by):
     child = subprocess.Popen(["sleep", "600"])
     try:
         stop = ChildStop(child.pid)
-        stop.hear(signal.SIGTERM, told(*words))
+        stop.hear(signal.SIGTERM, report)
         assert (stop.killed, stop.deadline is None) == (ended_by == signal.SIGKILL,) * 2
         assert child.wait(LONGEST) == -ended_by
     finally:
@@ -125,14 +151,14 @@ def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, e
 
 def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatch):
     monkeypatch.setattr(supervision, "LEAVE_SECONDS", 0.0)
-    (told_of, tells), orders, pipes = os.pipe(), Pipe.new(), ChildPipes(Pipe.new(), Pipe.new())
+    (told_of, tells), orders, pipes = os.pipe(), Pipe(*os.pipe()), ChildOutputs(Pipe(*os.pipe()), Pipe(*os.pipe()))
     for each in (told_of, orders.reader):
         os.set_blocking(each, False)
     process = subprocess.Popen(["sleep", "600"])
     child = Child(process.pid, told_of)
     try:
         with read_signals() as wakeup:
-            os.write(tells, b"end 3\n")
+            os.write(tells, b'{"code": 3}\n')
             os.write(pipes.printed.writer, b"a line\n")
             for thread in relay_output(child, pipes):
                 thread.join()
@@ -149,7 +175,7 @@ def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatc
 
 def test_nothing_is_told_where_nobody_listens():
     assert not logs.supervised()
-    logs.tell(logs.RAY)
+    logs.tell(ray=True)
 
 
 # -- real commands -----------------------------------------------------------------------------------------------
