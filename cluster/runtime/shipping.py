@@ -6,7 +6,6 @@ import contextlib
 import io
 import ntpath
 import os
-import re
 import stat
 import tempfile
 import zipfile
@@ -14,93 +13,65 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.runtime.address import IN_A_RAY_JOB
+from cluster.runtime.console import bytes_text
 from cluster.runtime.logs import write_remark
 from cluster.runtime.placement import Shipped
 from landscape.core.errors import JobError, quoted
 from landscape.model.packed_file import names_a_file, onnx_files
 
-# ----------------------------------------------------------------------------------------------------
-# Which files `.gitignore` and `.rayignore` exclude, by git's rules of matching.
+if TYPE_CHECKING:
+    from pathspec import RegexPattern
 
-FILES = (".gitignore", ".rayignore")
+IGNORE_FILES = (".gitignore", ".rayignore")
 
 
 @dataclass(frozen=True)
-class IgnorePattern:
-    """One pattern of an ignore file.
+class IgnoreFile:
+    """An ignore file in the job's folder or below.
 
     Attributes:
-        folder: the ignore file's folder, relative to the job's folder; '' for the job's folder itself.
-        source: the ignore file's name.
+        name: its path in the job's folder.
+        patterns: those of its lines that git takes for patterns.
     """
 
-    folder: str
-    pattern: re.Pattern[str]
-    negated: bool
-    only_folders: bool
-    source: str
+    name: str
+    patterns: tuple[RegexPattern, ...]
 
-    def matches(self, name: str, is_folder: bool) -> bool:
-        """Whether the pattern matches a name, which is relative to the job's folder."""
-        if self.only_folders and not is_folder:
-            return False
-        below = f"{self.folder}/" if self.folder else ""
-        return name.startswith(below) and self.pattern.fullmatch(name[len(below) :]) is not None
-
-
-def read_rules(text: str, folder: str, source: str) -> list[IgnorePattern]:
-    """The patterns of an ignore file, in their order."""
-    return [rule for line in text.splitlines() if (rule := _rule(line, folder, source)) is not None]
+    def says(self, name: str, is_folder: bool) -> bool | None:
+        """Whether it excludes a file or folder; None where no pattern matches. The last one that does decides."""
+        folder = self.name[: self.name.rfind("/") + 1]
+        if not name.startswith(folder):
+            return None
+        inside = name.removeprefix(folder) + "/" * is_folder
+        for pattern in reversed(self.patterns):
+            # A match that ends earlier is one of a folder above, which has been decided on before.
+            if pattern.regex and any(match.end() == len(inside) for match in pattern.regex.finditer(inside)):
+                return pattern.include
+        return None
 
 
-def ignored_by(rules: Iterable[IgnorePattern], name: str, is_folder: bool) -> str:
-    """The ignore file whose pattern excludes `name`, '' where none does; the last pattern that matches decides."""
+def read_ignore_file(text: str, name: str) -> IgnoreFile:
+    """The patterns of an ignore file; git too passes over lines that are none, as '!' alone."""
+    from pathspec import GitIgnoreSpec
+
+    patterns: list[RegexPattern] = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return IgnoreFile(name, tuple(each for each in patterns if each.include is not None))
+
+
+def ignored_by(files: Iterable[IgnoreFile], name: str, is_folder: bool) -> str:
+    """The ignore file that excludes `name`, '' where none does; the innermost one with a pattern for it decides."""
     excluded_by = ""
-    for rule in rules:
-        if rule.matches(name, is_folder):
-            excluded_by = "" if rule.negated else rule.source
+    for file in files:
+        excludes = file.says(name, is_folder)
+        if excludes is not None:
+            excluded_by = file.name if excludes else ""
     return excluded_by
-
-
-def _rule(line: str, folder: str, source: str) -> IgnorePattern | None:
-    text = re.sub(r"(?<!\\)[ \t]+$", "", line)
-    if not text or text.startswith("#"):
-        return None
-    negated = text.startswith("!")
-    text = text[1:] if negated else text
-    only_folders = text.endswith("/")
-    text = text.rstrip("/")
-    if not text:
-        return None
-    anywhere = "" if "/" in text else "(?:.*/)?"
-    try:
-        pattern = re.compile(anywhere + _expression(text.removeprefix("/")), re.DOTALL)
-    except re.error:
-        return None  # git takes a bracket without an end for a pattern that matches nothing
-    return IgnorePattern(folder, pattern, negated, only_folders, source)
-
-
-def _expression(glob: str) -> str:
-    """A git glob as a regular expression: `*` and `?` stay within a name, `**` spans folders."""
-    expression, at = "", 0
-    while at < len(glob):
-        rest = glob[at:]
-        if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
-            expression, at = f"{expression}(?:.*/)?", at + 3
-        elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
-            expression, at = f"{expression}.+", at + 2
-        elif bracket := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest):
-            within = bracket[2].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-            expression, at = f"{expression}(?!/)[{'^' if bracket[1] else ''}{within}]", at + len(bracket[0])
-        elif rest[0] == "\\" and len(rest) > 1:
-            expression, at = expression + re.escape(rest[1]), at + 2
-        else:
-            word = {"*": "[^/]*", "?": "[^/]", "[": "(?!)"}.get(rest[0], re.escape(rest[0]))
-            expression, at = expression + word, at + 1
-    return expression
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -176,21 +147,12 @@ def in_singular(reason: str) -> str:
     )
 
 
-def size_text(count: float) -> str:
-    """A number of bytes for people: 1.5 MB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
 def listing_lines(listing: SentFiles) -> list[str]:
     """A line for every file that is sent, with its size, then one for everything that is not, with the reason."""
     lines = [f"travels: {file.name}, {file.size} bytes" for _, file in sorted(listing.files.items())]
     lines += [f"travels: {name}, an empty folder" for name in sorted(listing.empty)]
     lines += [f"stays: {quoted(name)[1:-1]} ({in_singular(why)})" for name, why in sorted(listing.omitted.items())]
-    return [*lines, f"{len(listing.files)} files travel, {size_text(listing.size)}"]
+    return [*lines, f"{len(listing.files)} files travel, {bytes_text(listing.size)}"]
 
 
 def omitted_line(listing: SentFiles, most: int = 6) -> str:
@@ -246,12 +208,7 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
     root = folder.resolve()
     walk = _Walk(root, _inside(run, folder, root), SentFiles(folder))
     walk.add_folder(root, "", (), frozenset({root}), ignoring=True)
-    for name in include:
-        walk.add_although_ignored(name, "include")
-    for name in required:
-        walk.add_although_ignored(name, "job")
-    _refuse_large(walk.listing)
-    return walk.listing
+    return walk.with_named(include, required)
 
 
 def list_files(folder: Path, run: str, names: Iterable[str]) -> SentFiles:
@@ -265,10 +222,7 @@ def list_files(folder: Path, run: str, names: Iterable[str]) -> SentFiles:
     """
     root = folder.resolve()
     walk = _Walk(root, _inside(run, folder, root), SentFiles(folder))
-    for name in names:
-        walk.add_although_ignored(name, "job")
-    _refuse_large(walk.listing)
-    return walk.listing
+    return walk.with_named((), names)
 
 
 def _inside(run: str, folder: Path, root: Path) -> str:
@@ -291,7 +245,7 @@ class _Walk:
     entries: int = 0  # counted so far
 
     def add_folder(
-        self, place: Path, below: str, rules: tuple[IgnorePattern, ...], above: frozenset[Path], ignoring: bool
+        self, place: Path, below: str, rules: tuple[IgnoreFile, ...], above: frozenset[Path], ignoring: bool
     ) -> None:
         """List the entries of a folder.
 
@@ -305,14 +259,14 @@ class _Walk:
             self.listing.omitted[f"{below}/"] = UNREADABLE
             return
         if ignoring:
-            rules = (*rules, *_rules_in(place, below))
+            rules = (*rules, *_ignore_files_in(place, below))
         if not names and below:
             self.listing.empty.add(f"{below}/")
         for entry in names:
             self.add_entry(place / entry, f"{below}/{entry}" if below else entry, rules, above, ignoring)
 
     def add_entry(
-        self, path: Path, name: str, rules: tuple[IgnorePattern, ...], above: frozenset[Path], ignoring: bool = True
+        self, path: Path, name: str, rules: tuple[IgnoreFile, ...], above: frozenset[Path], ignoring: bool = True
     ) -> None:
         """List one entry of a folder, or note why it is not sent."""
         omitted = self.listing.omitted
@@ -347,9 +301,7 @@ class _Walk:
             mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
             self.listing.files[name] = ListedFile(name, source, status.st_size, mode)
 
-    def _reason(
-        self, source: Path, name: str, is_folder: bool, rules: tuple[IgnorePattern, ...], ignoring: bool
-    ) -> str:
+    def _reason(self, source: Path, name: str, is_folder: bool, rules: tuple[IgnoreFile, ...], ignoring: bool) -> str:
         """Why an entry is not sent, as far as its name and its resolved path tell; '' where it may be."""
         if not source.is_relative_to(self.root):
             return LEAVES
@@ -369,6 +321,19 @@ class _Walk:
         if last in IGNORED_UPLOADS:
             return USUAL
         return ignored_by(rules, name, is_folder)
+
+    def with_named(self, include: Iterable[str], required: Iterable[str]) -> SentFiles:
+        """The listing, with what the user and the job name although it is ignored.
+
+        Raises:
+            JobError: one of these cannot be sent, or all files are more than can be shipped.
+        """
+        for name in include:
+            self.add_although_ignored(name, "include")
+        for name in required:
+            self.add_although_ignored(name, "job")
+        _refuse_large(self.listing)
+        return self.listing
 
     def add_although_ignored(self, name: str, field_name: str) -> None:
         """List a file or folder that the user or the job names.
@@ -391,12 +356,12 @@ class _Walk:
             raise JobError(f"{field_name}: {quoted(name)} cannot be sent ({in_singular(reason)}); {_remedy(reason)}")
 
 
-def _rules_in(place: Path, below: str) -> Iterator[IgnorePattern]:
-    for name in FILES:
+def _ignore_files_in(place: Path, below: str) -> Iterator[IgnoreFile]:
+    for name in IGNORE_FILES:
         if (place / name).is_file():  # reading a pipe would never end
             with contextlib.suppress(OSError):
                 text = (place / name).read_text(errors="replace")
-                yield from read_rules(text, below, f"{below}/{name}" if below else name)
+                yield read_ignore_file(text, f"{below}/{name}" if below else name)
 
 
 def is_secret(name: str) -> bool:
@@ -429,7 +394,7 @@ def _refuse_large(listing: SentFiles) -> None:
     raise JobError(
         f"job: the folder {quoted(str(listing.folder))} is shipped to the cluster and holds more than "
         f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own (largest: "
-        f"{', '.join(f'{quoted(each.name)} {size_text(each.size)}' for each in largest)})"
+        f"{', '.join(f'{quoted(each.name)} {bytes_text(each.size)}' for each in largest)})"
     )
 
 

@@ -21,7 +21,7 @@ from cluster.runtime.shipping import (
     list_folder,
     listing_lines,
     omitted_line,
-    read_rules,
+    read_ignore_file,
 )
 from landscape.core.errors import JobError
 
@@ -189,7 +189,7 @@ def test_ignore_files_mean_what_they_mean_to_git(chosen, tmp_path):
 
 
 def test_rules_are_read_by_line_and_the_last_one_decides():
-    rules = read_rules("*.pt\n!best.pt\n", "sub", "sub/.gitignore")
+    rules = [read_ignore_file("*.pt\n!best.pt\n", "sub/.gitignore")]
     assert ignored_by(rules, "sub/a.pt", False) == "sub/.gitignore"
     assert ignored_by(rules, "sub/best.pt", False) == ""
     assert ignored_by(rules, "a.pt", False) == ""
