@@ -286,8 +286,8 @@ def status(
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
+    from cluster.commands.submit import job_status, job_status_text, names_a_job
     from cluster.runtime.status import is_readable, run_status, status_text
-    from cluster.submit.status import job_status, job_status_text, names_a_job
 
     def show_job() -> int:
         job = job_status(run, address, allow_open)

@@ -1,22 +1,28 @@
-"""`landscape submit`: send a job to a cluster."""
+"""Jobs that are sent to a cluster: `landscape submit`, `cancel` and `logs`, and the state that `status` shows."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import bind
 from cluster.runtime.options import Flag, MaybeWhole
-from cluster.submit.kuberay import KubeRayTarget
-from cluster.submit.options import SubmitOptions, watched
-from cluster.submit.ray_jobs import RayTarget
-from cluster.submit.slurm import SlurmTarget
-from landscape.core.errors import JobError, quoted
+from cluster.submit import ray_jobs
+from cluster.submit.kuberay import KubeRayTarget, kuberay_state
+from cluster.submit.options import SubmitOptions, refuse_settings, watched
+from cluster.submit.ray_jobs import RayTarget, connect_to, info, keep_address, ray_state
+from cluster.submit.slurm import SlurmTarget, slurm_state
+from cluster.submit.submission import job_state, recall
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 
 Target = Literal["ray", "kuberay", "slurm"]
 # The options of what is not given.
@@ -43,7 +49,6 @@ def submit(
     target
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
-    from cluster.submit.options import refuse_settings
     from landscape.job.reading import read_job
 
     targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
@@ -79,9 +84,6 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
-    from cluster.submit import ray_jobs
-    from cluster.submit.ray_jobs import connect_to, keep_address
-
     client = connect_to(identifier, address, allow_open, "cancel")
     ended = ray_jobs.cancel(client, identifier)
     keep_address(identifier, address, allow_open)
@@ -122,9 +124,6 @@ def logs(
         raise JobError(
             f"rank: must be given for the log of a training, as {quoted(identifier)} is a run; give --rank 0"
         )
-    from cluster.submit import ray_jobs
-    from cluster.submit.ray_jobs import connect_to, info, keep_address
-
     client = connect_to(identifier, address, allow_open, "logs")
     info(client, identifier)  # raises where the cluster has no such job
     keep_address(identifier, address, allow_open)
@@ -152,3 +151,80 @@ def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a job that was sent is doing, by its identifier alone, for `landscape status`.
+
+IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes
+
+
+def names_a_job(text: str) -> bool:
+    """Whether an argument is a job's identifier: no folder and no URL, and known, or of the form that submit gives."""
+    if "://" in text or "/" in text or os.path.exists(text):  # false also of what no file system takes
+        return False
+    return IDENTIFIER.fullmatch(text) is not None or recall(text) is not None
+
+
+def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[str, Any]:
+    """What the cluster says of a job, and the status of its run where that can be read from here.
+
+    Raises:
+        ClusterUnreachableError, NotFoundError, LandscapeError: the cluster, or its tool, does not tell, and the run
+            is not here either.
+    """
+    known = recall(identifier)
+    if known is None or known.target == "ray" or address is not None:
+        try:
+            client = connect_to(identifier, address, allow_open, "status")
+            job = ray_state(client, identifier)
+        except (ClusterUnreachableError, NotFoundError) as error:
+            run = _run_status(known.run) if known else None
+            if known is None or run is None:
+                raise
+            # The job's state is lost with its head; the run can still be read from here.
+            state = "UNREACHABLE" if isinstance(error, ClusterUnreachableError) else "UNKNOWN"
+            job = job_state(identifier, "ray", known.address, state, since=None, exit_code=None,
+                       message=str(error), run=known.run)  # fmt: skip
+            return {"job": job, "run": run}
+        keep_address(identifier, address, allow_open)
+    elif known.target == "kuberay":
+        job = kuberay_state(identifier, known)
+    else:
+        job = slurm_state(identifier, known)
+    job["run"] = job["run"] or (known.run if known else "")
+    return {"job": job, "run": _run_status(job["run"])}
+
+
+def _run_status(run: str) -> dict[str, Any] | None:
+    """The status of the run; None where it lies on a disk that is not here, or is not begun."""
+    from cluster.runtime.status import run_status
+
+    if not run or ("://" not in run and not os.path.isdir(run)):
+        return None
+    try:
+        return run_status(run)
+    except (LandscapeError, OSError):
+        return None
+
+
+def job_status_text(found: dict[str, Any], now: float | None = None) -> str:
+    """The state in a line, then what is known beside it, then the run's own status."""
+    from cluster.runtime.status import status_text
+
+    job = found["job"]
+    since = ""
+    if job["since"]:
+        moment = datetime.fromisoformat(job["since"])
+        ago = max(0.0, (time.time() if now is None else now) - moment.timestamp())
+        since = f" since {moment.astimezone():%Y-%m-%d %H:%M:%S} ({seconds_text(ago)})"
+    code = "" if job["exit_code"] is None else f", exit code {job['exit_code']}"
+    place = f" at {job['place']}" if job["place"] else ""
+    lines = [f"job {job['id']} on {job['target']}{place}: {job['state']}{since}{code}"]
+    told = {"command": job["entrypoint"], "it says": job["message"]}
+    lines += [f"  {name}: {text}" for name, text in told.items() if text]
+    if found["run"] is not None:
+        lines.append(status_text(found["run"]))
+    elif job["run"]:
+        lines.append(f"run {job['run']}: not to be read from here, or not begun")
+    return "\n".join(lines)

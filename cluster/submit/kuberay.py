@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Words
 from cluster.runtime.shipping import LEAVES, SentFiles, read_file
 from cluster.submit.options import SubmitOptions, folder_listing, named_files, tell_files
-from cluster.submit.slurm import job_state
 from cluster.submit.submission import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -29,41 +29,75 @@ from cluster.submit.submission import (
     Work,
     command,
     first_line,
+    job_state,
     next_attempt,
+    remember,
     tool_missing,
 )
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 from landscape.model.packed_file import names_a_file, onnx_files
 
-# ----------------------------------------------------------------------------------------------------
-# What a Kubernetes cluster decides, and how it is written on the command line.
+LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
+JOB_FOLDER = "/job"
+RETRIES = 3  # each is a new cluster; what is done is not done again
+KEPT_SECONDS = 600  # a finished cluster stays this long, to be looked at
+HEAD_CPUS, HEAD_MEMORY = 2, "8Gi"
+WORKER_MEMORY = "8Gi"  # unless --memory is given
+USER = 1000  # of the image in deploy/Containerfile
+BASE_LABEL = "landscape/job"
 
 
 @dataclass(frozen=True)
-class KubeRayOptions:
-    """What a Kubernetes cluster decides. One worker is one pod.
+class KubeRayTarget:
+    """A Kubernetes cluster with KubeRay, through kubectl."""
 
-    Attributes:
-        claim: a PersistentVolumeClaim (ReadWriteOnce suffices: only the head writes), mounted at `mount`.
-        secret: a Secret whose keys become the head's environment, such as the credentials of the run's bucket.
-        worker_selector, worker_tolerations: where spot machines are, as their labels and taints say.
-        queue: a Kueue LocalQueue.
-    """
-
-    image: str
-    ray_version: str
+    image: str | None = None
+    """The container image (deploy/Containerfile builds it)."""
     claim: str | None = None
+    """The PersistentVolumeClaim that the run lies on."""
     mount: str = "/runs"
+    """Where the claim is mounted."""
     secret: str | None = None
+    """A Secret for the head's environment, such as a bucket's credentials."""
     namespace: str | None = None
+    """The namespace."""
     queue: str | None = None
-    cpus_per_worker: int = 2
-    memory_per_worker: str = "8Gi"
-    head_cpus: int = 2
-    head_memory: str = "8Gi"
-    head_selector: Mapping[str, str] = field(default_factory=dict)
-    worker_selector: Mapping[str, str] = field(default_factory=dict)
-    worker_tolerations: tuple[Mapping[str, str], ...] = ()
+    """A Kueue LocalQueue."""
+    head_selector: Words = None
+    """key=value of the nodes that the head may use; may be repeated."""
+    worker_selector: Words = None
+    """key=value of the (spot) nodes that workers use; may be repeated."""
+    worker_toleration: Words = None
+    """key[=value][:Effect], a taint of those nodes; may be repeated."""
+
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
+        """Send the job, or with --dry-run print the manifest; the exit code."""
+        if self.image is None:
+            raise JobError(
+                "image: is required here: a container image with this system; deploy/Containerfile builds it"
+            )
+        place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
+        listing = folder_listing(job, file, job.run_path, asked.include or ())
+        files = job_files(job, file, asked.include or (), listing)
+        submission = asked.submission(job, file, place)
+        manifest = render(submission, files, self, version("ray"))
+        carried = listing.only(files, NOT_CARRIED)
+        tell_files(carried, asked.dry_run)
+        asked.look(job, file, place, carried)
+        if asked.dry_run:
+            sys.stdout.write(manifest)
+            return 0
+        if asked.attempt is None:
+            submission = replace(submission, attempt=free_attempt(submission, self.namespace))
+            manifest = render(submission, files, self, version("ray"))
+        write_remark(send(manifest, self.namespace))
+        remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
+        print(submission.id, flush=True)
+        write_remark(
+            f"follow it with: kubectl logs -f job/{submission.id}; "
+            f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
+        )
+        return 0
 
 
 def parse_selector(given: list[str] | None) -> dict[str, str]:
@@ -122,16 +156,10 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-
-LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
-JOB_FOLDER = "/job"
-RETRIES = 3  # each is a new cluster; what is done is not done again
-KEPT_SECONDS = 600  # a finished cluster stays this long, to be looked at
-USER = 1000  # of the image in deploy/Containerfile
-BASE_LABEL = "landscape/job"
+# The manifest.
 
 
-def _config_map(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+def _config_map(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
     """Text stays readable; keys have no slashes, so a volume gives each its path."""
     text: dict[str, str] = {}
     binary: dict[str, str] = {}
@@ -143,7 +171,7 @@ def _config_map(submission: Submission, files: Mapping[str, bytes], options: Kub
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(submission, options),
+        "metadata": _metadata(submission, target),
         **({"data": text} if text else {}),
         **({"binaryData": binary} if binary else {}),
     }
@@ -155,14 +183,14 @@ def _key(name: str, files: Mapping[str, bytes]) -> str:
     return name if plain.isascii() and plain.isalnum() else f"file-{list(files).index(name)}"
 
 
-def render(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> str:
+def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget, ray_version: str) -> str:
     """Two documents, the job's files and the RayJob, for `kubectl apply -f -`.
 
     Raises:
         JobError: options that Kubernetes would refuse.
     """
-    _check(submission, options)
-    documents = [_config_map(submission, files, options), _ray_job(submission, files, options)]
+    _check(submission)
+    documents = [_config_map(submission, files, target), _ray_job(submission, files, target, ray_version)]
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
@@ -180,7 +208,7 @@ def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _block)
 
 
-def _check(submission: Submission, options: KubeRayOptions) -> None:
+def _check(submission: Submission) -> None:
     if len(submission.id) > LONGEST_NAME:
         raise JobError(
             f"name: {quoted(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
@@ -190,12 +218,9 @@ def _check(submission: Submission, options: KubeRayOptions) -> None:
     gpus = submission.gpus_per_worker or 0
     if gpus != int(gpus):
         raise JobError(f"gpus_per_worker: a pod has whole GPUs, not {gpus:g}")
-    for name, value in (("cpus_per_worker", options.cpus_per_worker), ("head_cpus", options.head_cpus)):
-        if value < 1:
-            raise JobError(f"{name}: must be at least 1, not {value}")
 
 
-def _metadata(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
+def _metadata(submission: Submission, target: KubeRayTarget) -> dict[str, Any]:
     labels = {
         "app.kubernetes.io/name": "landscape",
         "app.kubernetes.io/instance": submission.id,
@@ -203,15 +228,17 @@ def _metadata(submission: Submission, options: KubeRayOptions) -> dict[str, Any]
     }
     return {
         "name": submission.id,
-        **({"namespace": options.namespace} if options.namespace else {}),
+        **({"namespace": target.namespace} if target.namespace else {}),
         "labels": labels,
     }
 
 
-def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
-    metadata = _metadata(submission, options)
-    if options.queue:
-        metadata["labels"] = metadata["labels"] | {"kueue.x-k8s.io/queue-name": options.queue}
+def _ray_job(
+    submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget, ray_version: str
+) -> dict[str, Any]:
+    metadata = _metadata(submission, target)
+    if target.queue:
+        metadata["labels"] = metadata["labels"] | {"kueue.x-k8s.io/queue-name": target.queue}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -223,44 +250,46 @@ def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRa
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "rayClusterSpec": {
-                "rayVersion": options.ray_version,
+                "rayVersion": ray_version,
                 "authOptions": {"mode": "token"},
-                "headGroupSpec": _head(submission, files, options),
-                "workerGroupSpecs": [_workers(submission, files, options)],
+                "headGroupSpec": _head(submission, files, target),
+                "workerGroupSpecs": [_workers(submission, files, target)],
             },
         },
     }
 
 
-def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
     """The head holds the driver and the cluster's state: on a machine that is not taken away, and without workers."""
-    volumes, mounts = _volumes(submission, files, options)
+    volumes, mounts = _volumes(submission, files, target)
     container: dict[str, Any] = {
         "name": "ray-head",
-        "image": options.image,
-        "resources": _resources(options.head_cpus, options.head_memory, 0),
+        "image": target.image,
+        "resources": _resources(HEAD_CPUS, HEAD_MEMORY, 0),
         "volumeMounts": mounts,
     }
-    if options.secret:
-        container["envFrom"] = [{"secretRef": {"name": options.secret}}]
-    pod = _pod(container, volumes, options.head_selector, ()) | {"terminationGracePeriodSeconds": STOP_SECONDS + 30}
+    if target.secret:
+        container["envFrom"] = [{"secretRef": {"name": target.secret}}]
+    pod = _pod(container, volumes, parse_selector(target.head_selector), ()) | {
+        "terminationGracePeriodSeconds": STOP_SECONDS + 30
+    }
     return {"rayStartParams": {"num-cpus": "0"}, "template": {"spec": pod}}
 
 
 def _volumes(
-    submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions
+    submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The volumes with the job's files and the run, and where a container mounts them."""
     items = [{"key": _key(name, files), "path": name} for name in files]
     volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
     mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
-    if options.claim:
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}})
-        mounts.append({"name": "runs", "mountPath": options.mount})
+    if target.claim:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": target.claim}})
+        mounts.append({"name": "runs", "mountPath": target.mount})
     return volumes, mounts
 
 
-def _workers(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
     """The workers' pods, which may be taken away at any moment. They need only what the driver sends them.
 
     The ranks of a training import its module themselves, and write the run.
@@ -269,14 +298,14 @@ def _workers(submission: Submission, files: Mapping[str, bytes], options: KubeRa
     volumes: list[dict[str, Any]] = []
     container: dict[str, Any] = {
         "name": "ray-worker",
-        "image": options.image,
-        "resources": _resources(options.cpus_per_worker, options.memory_per_worker, gpus),
+        "image": target.image,
+        "resources": _resources(submission.cpus_per_worker, submission.memory or WORKER_MEMORY, gpus),
     }
     if submission.training is not None:
-        volumes, container["volumeMounts"] = _volumes(submission, files, options)
-        if options.secret:
-            container["envFrom"] = [{"secretRef": {"name": options.secret}}]
-    tolerations = options.worker_tolerations
+        volumes, container["volumeMounts"] = _volumes(submission, files, target)
+        if target.secret:
+            container["envFrom"] = [{"secretRef": {"name": target.secret}}]
+    tolerations = parse_tolerations(target.worker_toleration)
     if gpus:
         tolerations = (*tolerations, {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
     return {
@@ -285,7 +314,7 @@ def _workers(submission: Submission, files: Mapping[str, bytes], options: KubeRa
         "minReplicas": 0,
         "maxReplicas": submission.workers,
         "rayStartParams": {},
-        "template": {"spec": _pod(container, volumes, options.worker_selector, tolerations)},
+        "template": {"spec": _pod(container, volumes, parse_selector(target.worker_selector), tolerations)},
     }
 
 
@@ -433,82 +462,3 @@ def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:
         entrypoint=found.get("spec", {}).get("entrypoint", ""), message=status.get("message"),
         exit_code=None,
     )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape submit --target kuberay`: its options, and the sending.
-
-
-@dataclass(frozen=True)
-class KubeRayTarget:
-    """A Kubernetes cluster with KubeRay, through kubectl."""
-
-    image: str | None = None
-    """The container image (deploy/Containerfile builds it)."""
-    claim: str | None = None
-    """The PersistentVolumeClaim that the run lies on."""
-    mount: str = "/runs"
-    """Where the claim is mounted."""
-    secret: str | None = None
-    """A Secret for the head's environment, such as a bucket's credentials."""
-    namespace: str | None = None
-    """The namespace."""
-    queue: str | None = None
-    """A Kueue LocalQueue."""
-    head_selector: Words = None
-    """key=value of the nodes that the head may use; may be repeated."""
-    worker_selector: Words = None
-    """key=value of the (spot) nodes that workers use; may be repeated."""
-    worker_toleration: Words = None
-    """key[=value][:Effect], a taint of those nodes; may be repeated."""
-
-    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
-        """Send the job, or with --dry-run print the manifest; the exit code."""
-        from cluster.submit.options import folder_listing
-        from cluster.submit.submission import SentJob, remember
-
-        place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
-        options = self._options(asked, job)
-        listing = folder_listing(job, file, job.run_path, asked.include or ())
-        files = job_files(job, file, asked.include or (), listing)
-        submission = asked.submission(job, file, place)
-        manifest = render(submission, files, options)
-        carried = listing.only(files, NOT_CARRIED)
-        tell_files(carried, asked.dry_run)
-        asked.look(job, file, place, carried)
-        if asked.dry_run:
-            sys.stdout.write(manifest)
-            return 0
-        if asked.attempt is None:
-            submission = replace(submission, attempt=free_attempt(submission, self.namespace))
-            manifest = render(submission, files, options)
-        write_remark(send(manifest, self.namespace))
-        remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
-        print(submission.id, flush=True)
-        write_remark(
-            f"follow it with: kubectl logs -f job/{submission.id}; "
-            f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
-        )
-        return 0
-
-    def _options(self, asked: SubmitOptions, job: Work) -> KubeRayOptions:
-        from importlib.metadata import version
-
-        if self.image is None:
-            raise JobError(
-                "image: is required here: a container image with this system; deploy/Containerfile builds it"
-            )
-        return KubeRayOptions(
-            image=self.image,
-            ray_version=version("ray"),
-            claim=self.claim,
-            mount=self.mount,
-            secret=self.secret,
-            namespace=self.namespace,
-            queue=self.queue,
-            cpus_per_worker=asked.cpus(job),
-            memory_per_worker=asked.memory or "8Gi",
-            head_selector=parse_selector(self.head_selector),
-            worker_selector=parse_selector(self.worker_selector),
-            worker_tolerations=parse_tolerations(self.worker_toleration),
-        )

@@ -7,18 +7,22 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cluster.runtime.logs import as_json, write_remark, write_remark_lines
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Words
-from cluster.runtime.shipping import SentFiles, callback_files, is_packed, list_folder, packed_listing
-from cluster.submit.submission import SentTraining, Work, has_files
+from cluster.runtime.shipping import (
+    SentFiles,
+    callback_files,
+    is_packed,
+    list_folder,
+    listing_lines,
+    omitted_line,
+    packed_listing,
+)
+from cluster.submit.submission import SentTraining, Submission, Work, has_files, make_submission
 from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate
 from landscape.job.job import Job
-
-if TYPE_CHECKING:
-    from cluster.submit.submission import Submission
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,6 @@ class SubmitOptions:
             JobError: it would fail on the cluster.
         """
         from cluster.submit.dry_run import compare, look
-        from cluster.submit.submission import SentTraining
 
         if self.no_look or isinstance(job, SentTraining):  # a training's function and options are checked beforehand
             return
@@ -75,11 +78,12 @@ class SubmitOptions:
 
     def submission(self, job: Work, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
-        from cluster.submit.submission import make_submission
-
         number = 1 if self.attempt is None else self.attempt
-        made = make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
-        return replace(made, log_format="json" if as_json() else "text", accept_origin=self.accept_origin)
+        return make_submission(
+            job, file, place, self.name, number, self.workers, self.gpus_per_worker,
+            log_format="json" if as_json() else "text", accept_origin=self.accept_origin,
+            cpus_per_worker=self.cpus(job), memory=self.memory,
+        )  # fmt: skip
 
     def cpus(self, job: Work) -> int:
         """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""
@@ -90,8 +94,6 @@ class SubmitOptions:
 
 def tell_files(listing: SentFiles, everything: bool) -> None:
     """Say which files are sent and which are not: file by file, or in one line what somebody might miss."""
-    from cluster.runtime.shipping import listing_lines, omitted_line
-
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):
         write_remark(line, "files")

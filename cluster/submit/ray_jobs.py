@@ -14,23 +14,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.runtime.logs import LONGEST_LINE, in_environment, take_over, write_remark
 from cluster.runtime.options import Flag
 from cluster.runtime.shipping import SentFiles, archived
-from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
-from cluster.submit.slurm import job_state
+from cluster.submit.options import SubmitOptions, folder_listing, tell_files, watched, write_error
 from cluster.submit.submission import (
     DRIVER_ENVIRONMENT,
     ENDED,
     STOP_SECONDS,
     SentJob,
     Submission,
+    Work,
     command,
     first_line,
+    job_state,
+    next_attempt,
     plain_address,
     recall,
     remember,
@@ -45,9 +47,6 @@ from landscape.core.errors import (
     printable,
     quoted,
 )
-
-if TYPE_CHECKING:
-    from cluster.submit.submission import Work
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause within the error of a library that says why
@@ -358,9 +357,6 @@ class RayTarget:
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
-        from cluster.submit.options import folder_listing
-        from cluster.submit.submission import SentJob, next_attempt, remember
-
         submission = asked.submission(job, file, job.run_path)
         listing = folder_listing(job, file, submission.run, asked.include or ())
         tell_files(listing, asked.dry_run)

@@ -7,49 +7,84 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Whole
 from cluster.runtime.shipping import travelling_folder
-from cluster.submit.options import SubmitOptions
-from cluster.submit.submission import SentJob, Submission, command, first_line, tool_missing
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, quoted
-
-if TYPE_CHECKING:
-    from cluster.submit.submission import Work
+from cluster.submit.options import SubmitOptions, refuse_missing_files
+from cluster.submit.submission import (
+    SentJob,
+    Submission,
+    Work,
+    command,
+    first_line,
+    job_state,
+    remember,
+    tool_missing,
+)
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
-    """What a site decides. `setup` is a line of shell that makes the command `landscape` available."""
+@dataclass(frozen=True)
+class SlurmTarget:
+    """Slurm, through sbatch."""
 
-    nodes: int = 1
-    cpus_per_worker: int = 1
+    nodes: Whole = 1
+    """Over how many nodes the workers are spread."""
     time: str | None = None
+    """The time limit of one allocation; at its end the job is requeued and goes on."""
     partition: str | None = None
+    """The partition."""
     account: str | None = None
-    memory: str | None = None
+    """The account."""
     setup: str | None = None
+    """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
+
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
+        """Send the job, or with --dry-run print the script; the exit code."""
+        refuse_missing_files(job)
+        submission = asked.submission(job, file, job.run_path)
+        script = render(submission, self)
+        if asked.include:
+            raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
+        if asked.dry_run:
+            folder = quoted(str(travelling_folder(job.folder)))
+            write_remark(f"nothing travels: the nodes read {folder} itself, and must see it under this name")
+        asked.look(job, file, submission.run)
+        if asked.dry_run:
+            sys.stdout.write(script)
+            return 0
+        number = send(script)
+        log = Path(f"{submission.base}-{number}.log").absolute()
+        remember(number, SentJob("slurm", submission.run, log=str(log)))
+        print(number, flush=True)
+        write_remark(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
+        return 0
 
 
-def render(submission: Submission, options: SlurmOptions) -> str:
+# ----------------------------------------------------------------------------------------------------
+# The script.
+
+
+def render(submission: Submission, target: SlurmTarget) -> str:
     """The script; `sbatch` reads it from its standard input.
 
     Raises:
         JobError: options that no allocation fits.
     """
-    share = _node_share(submission, options)
-    _refuse_phrases(options)
-    attached = options.nodes > 1
-    parts = [_header(submission, options, share), _start(options, attached)]
+    share = _node_share(submission, target)
+    _refuse_phrases(asdict(target) | {"memory": submission.memory})
+    attached = target.nodes > 1
+    parts = [_header(submission, target, share), _start(target, attached)]
     if attached:
-        parts.append(_cluster(options, share))
+        parts.append(_cluster(target, share))
     return "\n".join([*parts, _driver(submission, attached)])
 
 
@@ -61,48 +96,46 @@ class NodeShare:
     gpus: int
 
 
-def _node_share(submission: Submission, options: SlurmOptions) -> NodeShare:
+def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
     """CPUs and GPUs that a node gives, the workers being spread evenly.
 
     Raises:
         JobError: the numbers do not fit together, or that of the workers is missing.
     """
-    if options.nodes < 1:
-        raise JobError(f"nodes: must be at least 1, not {options.nodes}")
-    if options.cpus_per_worker < 1:
-        raise JobError(f"cpus_per_worker: must be at least 1, not {options.cpus_per_worker}")
+    if target.nodes < 1:
+        raise JobError(f"nodes: must be at least 1, not {target.nodes}")
     if submission.workers is None:
         raise JobError(
             "workers: Slurm must be told how many; say --workers N, or workers: in the job (one per GPU, or per core)"
         )
-    if submission.workers < options.nodes:
-        raise JobError(f"nodes: {options.nodes} for {submission.workers} workers leaves some idle; ask for fewer")
-    workers = math.ceil(submission.workers / options.nodes)
-    return NodeShare(workers * options.cpus_per_worker, math.ceil(workers * (submission.gpus_per_worker or 0)))
+    if submission.workers < target.nodes:
+        raise JobError(f"nodes: {target.nodes} for {submission.workers} workers leaves some idle; ask for fewer")
+    workers = math.ceil(submission.workers / target.nodes)
+    return NodeShare(workers * submission.cpus_per_worker, math.ceil(workers * (submission.gpus_per_worker or 0)))
 
 
-def _refuse_phrases(options: SlurmOptions) -> None:
+def _refuse_phrases(options: Mapping[str, object]) -> None:
     """Refuse a value of several words, which would put directives of its own into the script.
 
     Raises:
         JobError: an option has such a value.
     """
-    for name, value in asdict(options).items():
+    for name, value in options.items():
         if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
 
 
-def _header(submission: Submission, options: SlurmOptions, share: NodeShare) -> str:
+def _header(submission: Submission, target: SlurmTarget, share: NodeShare) -> str:
     wanted: list[tuple[str, str | int | None]] = [
         ("job-name", submission.base),
-        ("nodes", options.nodes),
+        ("nodes", target.nodes),
         ("ntasks-per-node", 1),
         ("cpus-per-task", share.cpus),
         ("gpus-per-node", share.gpus or None),
-        ("mem", options.memory),
-        ("time", options.time),
-        ("partition", options.partition),
-        ("account", options.account),
+        ("mem", submission.memory),
+        ("time", target.time),
+        ("partition", target.partition),
+        ("account", target.account),
         ("output", f"{submission.base}-%j.log"),
         ("open-mode", "append"),
         ("signal", f"B:USR1@{WARNING_SECONDS}"),
@@ -118,8 +151,8 @@ def _header(submission: Submission, options: SlurmOptions, share: NodeShare) -> 
     return "\n".join(["#!/bin/bash", *lines])
 
 
-def _start(options: SlurmOptions, attached: bool) -> str:
-    setup = f"# shellcheck disable=SC1090,SC1091 # the site's own\n{options.setup}\n" if options.setup else ""
+def _start(target: SlurmTarget, attached: bool) -> str:
+    setup = f"# shellcheck disable=SC1090,SC1091 # the site's own\n{target.setup}\n" if target.setup else ""
     own = ' head="" workers=""' if attached else ""
     end = (
         """
@@ -159,9 +192,9 @@ trap 'interrupted=1' TERM
 """
 
 
-def _cluster(options: SlurmOptions, share: NodeShare) -> str:
+def _cluster(target: SlurmTarget, share: NodeShare) -> str:
     size = f"--num-cpus={share.cpus} --num-gpus={share.gpus}"
-    others = options.nodes - 1
+    others = target.nodes - 1
     return f"""# A Ray of this job's own, behind a token of its own, on ports that are free now. It is ended by
 # process id: `ray stop` would end every Ray on the node, also other people's.
 RAY_AUTH_TOKEN="$(python3 -c 'import secrets; print(secrets.token_hex(32))')"
@@ -217,22 +250,6 @@ if [ "$requeue" = 1 ] && [ "$code" -gt 128 ]; then
 fi
 exit "$code"
 """
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a cluster says of a job, in the same form for every target.
-
-
-def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:
-    """The state of a job, with the keys that `--json` prints.
-
-    Args:
-        place: the address, or the namespace.
-        fields: the other keys: since, exit_code, entrypoint, message, run.
-    """
-    texts = {name: flat(str(fields.pop(name, "") or "")) for name in ("entrypoint", "message", "run")}
-    known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
-    return known | fields | texts
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -303,56 +320,3 @@ def _moment(text: str) -> str | None:
         return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
     except ValueError:
         return None
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape submit --target slurm`: its options, and the sending.
-
-
-@dataclass(frozen=True)
-class SlurmTarget:
-    """Slurm, through sbatch."""
-
-    nodes: Whole = 1
-    """Over how many nodes the workers are spread."""
-    time: str | None = None
-    """The time limit of one allocation; at its end the job is requeued and goes on."""
-    partition: str | None = None
-    """The partition."""
-    account: str | None = None
-    """The account."""
-    setup: str | None = None
-    """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
-
-    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
-        """Send the job, or with --dry-run print the script; the exit code."""
-        from cluster.submit.options import refuse_missing_files
-        from cluster.submit.submission import SentJob, remember
-
-        refuse_missing_files(job)
-        submission = asked.submission(job, file, job.run_path)
-        options = SlurmOptions(
-            nodes=self.nodes,
-            cpus_per_worker=asked.cpus(job),
-            time=self.time,
-            partition=self.partition,
-            account=self.account,
-            memory=asked.memory,
-            setup=self.setup,
-        )
-        script = render(submission, options)
-        if asked.include:
-            raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
-        if asked.dry_run:
-            folder = quoted(str(travelling_folder(job.folder)))
-            write_remark(f"nothing travels: the nodes read {folder} itself, and must see it under this name")
-        asked.look(job, file, submission.run)
-        if asked.dry_run:
-            sys.stdout.write(script)
-            return 0
-        number = send(script)
-        log = Path(f"{submission.base}-{number}.log").absolute()
-        remember(number, SentJob("slurm", submission.run, log=str(log)))
-        print(number, flush=True)
-        write_remark(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
-        return 0

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import checked_workers
 from landscape.core.digests import digest
-from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import folder_of_user
 from landscape.core.folders import locate
 
@@ -94,6 +94,7 @@ class Submission:
         attempt: from 1; Ray and Kubernetes take each name once.
         log_format: what the driver's log is there: the one of the command that sends it.
         training: what is trained; None for a job of landscapes.
+        cpus_per_worker, memory: what Kubernetes and Slurm give a worker, and Slurm a node.
         accept_origin: whether a landscape of another model than the user's own is computed, with a warning.
     """
 
@@ -108,6 +109,8 @@ class Submission:
     log_format: str = "text"
     training: SentTraining | None = None
     accept_origin: bool = False
+    cpus_per_worker: int = 1
+    memory: str | None = None
 
     @property
     def base(self) -> str:
@@ -128,8 +131,12 @@ def make_submission(
     attempt: int = 1,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
+    **fields: Any,
 ) -> Submission:
     """Check the options and name the submission; the default name is the run's last part.
+
+    Args:
+        fields: further ones of the submission.
 
     Raises:
         JobError: a name, number or run that no cluster could take.
@@ -139,6 +146,8 @@ def make_submission(
         raise JobError(f"gpus_per_worker: must be 0 or more, not {gpus_per_worker:g}")
     if attempt < 1:
         raise JobError(f"attempt: must be at least 1, not {attempt}")
+    if fields.get("cpus_per_worker", 1) < 1:
+        raise JobError(f"cpus_per_worker: must be at least 1, not {fields['cpus_per_worker']}")
     training = job if isinstance(job, SentTraining) else None
     given = training.content() if training else job.model_dump(mode="json", exclude_unset=True)  # type: ignore[union-attr]
     return Submission(
@@ -151,6 +160,7 @@ def make_submission(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         training=training,
+        **fields,
     )
 
 
@@ -218,6 +228,18 @@ def tool_missing(tool: str, target: str) -> LandscapeError:
         f"{target}: {tool} is not on the PATH of this machine; give the command where it is, "
         f"or write what it would send with --dry-run and send that"
     )
+
+
+def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:
+    """What a cluster says of a job, in the same form for every target, with the keys that `--json` prints.
+
+    Args:
+        place: the address, or the namespace.
+        fields: the other keys: since, exit_code, entrypoint, message, run.
+    """
+    texts = {name: flat(str(fields.pop(name, "") or "")) for name in ("entrypoint", "message", "run")}
+    known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
+    return known | fields | texts
 
 
 # ----------------------------------------------------------------------------------------------------

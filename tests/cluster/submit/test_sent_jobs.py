@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.commands.entry import main
+from cluster.commands.submit import names_a_job
 from cluster.submit import ray_jobs, status
 from cluster.submit.ray_jobs import WholeLines, fit_to_show, outcome
-from cluster.submit.status import names_a_job
 from cluster.submit.submission import MOST_JOBS, SentJob, jobs_file, recall, remember
 from landscape.core.errors import NotFoundError
 

@@ -18,9 +18,9 @@ from cluster.runtime import address as attach
 from cluster.runtime.shipping import ListedFile, SentFiles
 from cluster.submit import kuberay, ray_jobs
 from cluster.submit import slurm as script
-from cluster.submit.kuberay import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
+from cluster.submit.kuberay import KubeRayTarget, parse_selector, parse_tolerations, run_on_cluster
 from cluster.submit.ray_jobs import connect, dashboard_address, outcome
-from cluster.submit.slurm import SlurmOptions
+from cluster.submit.slurm import SlurmTarget
 from cluster.submit.submission import SentTraining, Submission, checked_name, next_attempt, plain_name
 from landscape.core.errors import JobError, LandscapeError
 
@@ -48,25 +48,20 @@ def submission(**changes: object) -> Submission:
     return Submission(**(given | changes))
 
 
-def options(**changes: object) -> KubeRayOptions:
-    return KubeRayOptions(**({"image": "example.org/landscape:1", "ray_version": "2.60.0"} | changes))
+def manifest(given: Submission, files: dict[str, bytes] = FILES, **options: object) -> str:
+    return kuberay.render(given, files, KubeRayTarget(image="example.org/landscape:1", **options), "2.60.0")
 
 
 def kuberay_cpu() -> str:
-    return kuberay.render(submission(workers=3), FILES, options(claim="runs", cpus_per_worker=1))
+    return manifest(submission(workers=3), claim="runs")
 
 
 def kuberay_spot() -> str:
-    wide = submission(run="s3://bucket/runs/resnet20", workers=16, gpus_per_worker=1.0, attempt=4)
-    return kuberay.render(
-        wide,
-        FILES,
-        options(
-            secret="bucket-credentials", namespace="research", queue="gpus",
-            head_selector=parse_selector(["pool=on-demand"]),
-            worker_selector=parse_selector(["cloud.google.com/gke-spot=true"]),
-            worker_tolerations=parse_tolerations(["cloud.google.com/gke-spot=true:NoSchedule", "spot"]),
-        ),
+    wide = submission(run="s3://bucket/runs/resnet20", workers=16, gpus_per_worker=1.0, attempt=4, cpus_per_worker=2)
+    return manifest(
+        wide, secret="bucket-credentials", namespace="research", queue="gpus", head_selector=["pool=on-demand"],
+        worker_selector=["cloud.google.com/gke-spot=true"],
+        worker_toleration=["cloud.google.com/gke-spot=true:NoSchedule", "spot"],
     )  # fmt: skip
 
 
@@ -79,15 +74,15 @@ def training(what: SentTraining = TRAINING, **changes: object) -> Submission:
 
 
 def kuberay_training() -> str:
-    given = training(workers=2, gpus_per_worker=1.0)
-    return kuberay.render(given, {"my_training.py": b"def train(training):\n    pass\n"}, options(claim="runs"))
+    given = training(workers=2, gpus_per_worker=1.0, cpus_per_worker=2)
+    return manifest(given, {"my_training.py": b"def train(training):\n    pass\n"}, claim="runs")
 
 
 RENDERED = {
     "ray-training.json": lambda: json.dumps(ray_jobs.render(training(workers=2), LISTING), indent=2) + "\n",
     "ray-recipe.json": lambda: json.dumps(ray_jobs.render(training(RECIPE), SentFiles(Path())), indent=2) + "\n",
     "kuberay-training.yaml": kuberay_training,
-    "slurm-training.sh": lambda: script.render(training(workers=4, gpus_per_worker=1.0), SlurmOptions(nodes=2)),
+    "slurm-training.sh": lambda: script.render(training(workers=4, gpus_per_worker=1.0), SlurmTarget(nodes=2)),
     "ray.json": lambda: json.dumps(ray_jobs.render(submission(), LISTING), indent=2) + "\n",
     "ray-awkward.json": lambda: (
         json.dumps(
@@ -101,17 +96,14 @@ RENDERED = {
     ),
     "kuberay-cpu.yaml": kuberay_cpu,
     "kuberay-spot.yaml": kuberay_spot,
-    "slurm-one-node.sh": lambda: script.render(submission(workers=2), SlurmOptions()),
+    "slurm-one-node.sh": lambda: script.render(submission(workers=2), SlurmTarget()),
     "slurm-awkward.sh": lambda: script.render(
-        submission(folder=Path("my jobs"), run="/runs/it's here", workers=4),
-        SlurmOptions(cpus_per_worker=2, setup="source 'my venv/bin/activate'"),
+        submission(folder=Path("my jobs"), run="/runs/it's here", workers=4, cpus_per_worker=2),
+        SlurmTarget(setup="source 'my venv/bin/activate'"),
     ),
     "slurm-gpus.sh": lambda: script.render(
-        submission(workers=10, gpus_per_worker=1.0),
-        SlurmOptions(
-            nodes=3, cpus_per_worker=2, time="04:00:00", partition="gpu", account="lab", memory="64G",
-            setup="module load python",
-        ),
+        submission(workers=10, gpus_per_worker=1.0, cpus_per_worker=2, memory="64G"),
+        SlurmTarget(nodes=3, time="04:00:00", partition="gpu", account="lab", setup="module load python"),
     ),
 }  # fmt: skip
 
@@ -184,12 +176,10 @@ def test_the_name_comes_from_the_run_and_fits_everywhere(run, name):
 
 
 def test_the_longest_name_and_a_large_attempt_still_fit_kuberay():
-    _, ray_job = yaml.safe_load_all(
-        kuberay.render(submission(name="a" * 24, workers=1, attempt=999), FILES, options(claim="runs"))
-    )
+    _, ray_job = yaml.safe_load_all(manifest(submission(name="a" * 24, workers=1, attempt=999), claim="runs"))
     assert len(ray_job["metadata"]["name"]) == 47
     with pytest.raises(JobError, match=r"48 characters, KubeRay takes 47"):
-        kuberay.render(submission(name="a" * 24, workers=1, attempt=1000), FILES, options(claim="runs"))
+        manifest(submission(name="a" * 24, workers=1, attempt=1000), claim="runs")
 
 
 ATTEMPTS = [
@@ -239,11 +229,11 @@ REFUSED = [
     (lambda: parse_tolerations(["a=b:Never"]), "NoSchedule"),
     (lambda: run_on_cluster("runs/a", None, "/runs"), "--claim"),
     (lambda: run_on_cluster("/home/a", "runs", "/runs"), "outside the claim's mount"),
-    (lambda: kuberay.render(submission(), FILES, options(claim="runs")), "how many pods"),
-    (lambda: kuberay.render(submission(workers=1, gpus_per_worker=0.5), FILES, options()), "whole GPUs"),
-    (lambda: script.render(submission(), SlurmOptions()), "how many"),
-    (lambda: script.render(submission(workers=2), SlurmOptions(nodes=3)), "idle"),
-    (lambda: script.render(submission(workers=2), SlurmOptions(time="1\n#SBATCH --uid=0")), "time"),
+    (lambda: manifest(submission(), claim="runs"), "how many pods"),
+    (lambda: manifest(submission(workers=1, gpus_per_worker=0.5)), "whole GPUs"),
+    (lambda: script.render(submission(), SlurmTarget()), "how many"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(nodes=3)), "idle"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(time="1\n#SBATCH --uid=0")), "time"),
     (lambda: dashboard_address("10.0.0.1:6379"), "dashboard's URL"),
 ]
 

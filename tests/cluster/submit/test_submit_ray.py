@@ -25,7 +25,7 @@ import yaml
 
 import landscape
 from cluster.runtime.status import run_status, validate_run
-from cluster.submit.kuberay import KubeRayOptions, job_files, render
+from cluster.submit.kuberay import KubeRayTarget, job_files, render
 from cluster.submit.ray_jobs import RAYS_REMARK
 from cluster.submit.submission import make_submission
 from landscape.store.results import open_run
@@ -202,10 +202,10 @@ def mount(config_map: dict[str, Any], volume: dict[str, Any], folder: Path) -> N
 
 
 def test_what_kuberay_would_start_runs_from_the_links_of_a_config_map(ray_cluster, make_job, tmp_path):
-    job, options = make_job(), KubeRayOptions(image="i", ray_version="2.60.0", claim="c")
+    job = make_job()
     submission = make_submission(job, job.folder / "job.yaml", job.run_path, workers=2)
     files = job_files(job, job.folder / "job.yaml")
-    config_map, ray_job = yaml.safe_load_all(render(submission, files, options))
+    config_map, ray_job = yaml.safe_load_all(render(submission, files, KubeRayTarget(image="i", claim="c"), "2.60.0"))
     pod = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     mount(config_map, pod["volumes"][0], tmp_path / "mounted")
     entrypoint = shlex.split(ray_job["spec"]["entrypoint"].replace("/job/", f"{tmp_path}/mounted/"))
