@@ -1,20 +1,31 @@
-"""A look at a job before it is sent: is it sound, and are the files that its callback opens sent with it?"""
+"""A look at a job before it is sent: is it sound, and are the files that its callback opens sent with it?
+
+A process of its own prepares the job: `python -m cluster.submit.dry_run`. Python tells an audit hook there of every
+file that it opens. Files that a library opens by its own C code are missed, except by safetensors, and except those
+that stay mapped into memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cluster.runtime.shipping import SECRET, THE_RUN, SentFiles, travelling_folder
-from landscape.core.errors import JobError, flat, quoted
+from landscape.core.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, quoted
 from landscape.job.job import Job
+from landscape.job.landscape import Landscape
 
 LOOK_SECONDS = 180.0
 STORE_SECONDS = 30  # for an object store to tell what the run holds: one that is not there is asked for minutes
@@ -49,12 +60,9 @@ def look(job: Job, file: Path, run: str) -> Seen:
     with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
         report, words = Path(folder) / "report.json", Path(folder) / "stderr"
         given = {
-            "file": str(file.absolute()),
-            "run": run,
-            "report": str(report),
-            "fresh": folder,
+            "file": str(file.absolute()), "run": run, "report": str(report), "fresh": folder,
             "store_seconds": STORE_SECONDS,
-        }
+        }  # fmt: skip
         code = _prepare_in_child(travelling_folder(job.folder), given, words)
         seen = _read_report(report)
         last = flat(words.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
@@ -81,7 +89,7 @@ def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) ->
     # -P: a module of the job's folder, such as random.py, must not replace one of Python.
     with words.open("wb") as stderr:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-B", "-m", "cluster.submit.dry_run_child"], cwd=folder, stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-B", "-m", "cluster.submit.dry_run"], cwd=folder, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     try:
@@ -164,3 +172,184 @@ def _few(names: Iterable[str]) -> list[str]:
 def _named(names: list[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more files" if len(names) > MOST_NAMED else ""
     return ", ".join(quoted(name) for name in _few(names)) + more
+
+
+# ----------------------------------------------------------------------------------------------------
+# The process that looks: it prepares the job, and reports which files its callback opens.
+
+MOST_OPENED = 100_000
+UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
+SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
+SHARED_MEMORY = "/dev/shm/"  # where data are put for speed: they are the user's
+# Libraries create these again where they are missing.
+USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
+
+
+class Opened:
+    """The files that this process opens to read, as the audit hook is told."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """A copy, since threads of the callback, and whatever looks at the paths, open more files meanwhile."""
+        return tuple(self._paths)
+
+    def hook(self, event: str, given: tuple[Any, ...]) -> None:
+        """The audit hook: notes what is opened to be read."""
+        if event == "open":
+            path, _, flags = given
+            if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
+                return
+        elif event == "sqlite3.connect":
+            path = given[0]
+        else:
+            return
+        self.add(path)
+
+    def add(self, path: Any) -> None:
+        """Note a path. It never raises, as it is called from anywhere."""
+        try:
+            text = os.fsdecode(path)
+            if not _lies_in_system(text) and "\0" not in text and len(self._paths) < MOST_OPENED:
+                self._paths.add(os.path.join(os.getcwd(), text))
+        except (TypeError, ValueError, OSError):
+            return
+
+    def hear_safetensors(self) -> None:
+        """Note the files of safetensors, which opens them by its own code."""
+        import safetensors.torch
+
+        modules: list[Any] = [safetensors, safetensors.torch]
+        original = modules[0].safe_open
+
+        def safe_open(filename: Any, *words: Any, **named: Any) -> Any:
+            self.add(filename)
+            return original(filename, *words, **named)
+
+        for each in modules:
+            each.safe_open = safe_open
+
+    def hear_mapped(self) -> None:
+        """Note the files that are mapped into memory."""
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/maps").read_text().splitlines():
+                self.add(line[73:] if "/" in line[73:] else "/proc/")
+
+
+def foreign(paths: Iterable[str], made_before: int) -> list[str]:
+    """Those of the files that are the user's: not of Python or a package, and not created by the look itself.
+
+    Args:
+        made_before: a change time in nanoseconds; newer files were created by the look.
+    """
+    found = set()
+    for each in paths:
+        path = Path(os.path.realpath(each))
+        if path.suffix == ".pyc" or _belongs_to_system(path):
+            continue
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if path.is_file() and status.st_ctime_ns <= made_before:
+                found.add(str(path))
+    return sorted(found)
+
+
+@cache
+def _system_folders() -> tuple[Path, ...]:
+    import cluster
+    import landscape
+
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+    folders += [str(Path(str(each.__file__)).parent) for each in (cluster, landscape)]
+    with contextlib.suppress(RuntimeError):
+        folders += [str(Path.home() / each) for each in USER_CACHES]
+    named = os.environ.get("LANDSCAPE_CACHE")
+    return tuple(Path(each).resolve() for each in [*folders, *([named] if named else [])])
+
+
+def _lies_in_system(path: str) -> bool:
+    return path.startswith(SYSTEM) and not path.startswith(SHARED_MEMORY)
+
+
+def _belongs_to_system(path: Path) -> bool:
+    return (
+        _lies_in_system(str(path))
+        or "site-packages" in path.parts
+        or "dist-packages" in path.parts
+        or any(path.is_relative_to(each) for each in _system_folders())
+    )
+
+
+def main() -> None:
+    """Prepare the job that stdin names, and write the report."""
+    given = json.load(sys.stdin)
+    report = Path(given["report"])
+    report.touch()
+    begun = report.stat().st_ctime_ns
+    gc.disable()
+    import landscape.compute.prepare  # noqa: F401  before the hook, as it opens much
+
+    gc.freeze()  # what is imported stays: no collection needs to walk it
+    gc.enable()
+    opened = Opened()
+    opened.hear_safetensors()
+    sys.addaudithook(opened.hook)
+
+    def tell(error: str, remarks: list[str]) -> None:
+        signal.alarm(0)
+        opened.hear_mapped()
+        for module in list(sys.modules.values()):
+            opened.add(getattr(module, "__file__", None) or "/proc/")
+        seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
+        with report.open("w", errors="surrogateescape") as file:
+            json.dump(seen, file, ensure_ascii=False)
+
+    prepare_job(given, tell)
+    gc.freeze()  # the end of Python walks nothing that goes with the process anyway
+
+
+def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]) -> None:
+    """Prepare the job, and tell why it cannot be computed ('' where it can) and what could not be tried here.
+
+    Args:
+        given: the job's `file`; its `run`; `fresh`, a folder for a run that is new; `store_seconds`, how long an object
+            store may take, after which the process ends.
+        tell: is called at the end, and with an object store also before it is asked.
+    """
+    from landscape.compute.prepare import prepare
+    from landscape.job.reading import read_job
+
+    remarks: list[str] = []
+    try:
+        job = read_job(given["file"], run=given["run"])
+        in_store = "://" in job.run_path
+        if in_store or not (os.path.isdir(job.run_path) and os.access(job.run_path, os.W_OK)):
+            _prepare_anew(job, given["fresh"])
+        else:
+            prepare(job)
+        if in_store:
+            tell("", [f"{UNKNOWN_RUN}: its store does not answer within {given['store_seconds']} s"])
+            signal.alarm(given["store_seconds"])  # ends the process; the report that is written stands
+            try:
+                prepare(job)  # compares the job with what its run holds
+            except StoreError as error:
+                remarks = [f"{UNKNOWN_RUN}: {error.reason or message_of(error)}"]
+        tell("", remarks)
+    except LandscapeError as refused:
+        tell(str(refused), [])
+    except BaseException as other:
+        tell(f"problem: {one_line(other)}", [])
+
+
+def _prepare_anew(job: Job, fresh: str) -> None:
+    """Prepare those of its landscapes that need no trajectory, as if the run were new."""
+    from landscape.compute.prepare import prepare
+
+    here = tuple(each for each in job.landscapes if not each.needs_trajectory)
+    prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))
+
+
+if __name__ == "__main__":
+    main()

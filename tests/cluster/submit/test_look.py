@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from cluster.submit.dry_run import compare, look
-from cluster.submit.dry_run_child import Opened, foreign, prepare_job
+from cluster.submit.dry_run import Opened, compare, foreign, look, prepare_job
 from cluster.submit.options import folder_listing
 from landscape.core.errors import JobError
 from landscape.job.job import Job
