@@ -1,8 +1,8 @@
-"""`landscape compare`: two landscapes of one plane, or two sets of weights by their measures."""
+"""Questions about what is computed: `landscape compare`, `check`, `inspect` and `measure`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +25,7 @@ from cluster.runtime.options import Flag, MaybeWhole
 from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, quoted
 
 if TYPE_CHECKING:
+    from landscape.analysis.quantised import Side
     from landscape.job.job import Job
     from landscape.surface.record_entries import Checks
 
@@ -32,17 +33,55 @@ MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twic
 LARGEST_PATCH = 301  # points per side, of whose square each is evaluated twice
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """How two landscapes are compared; none of it serves two sets of weights."""
+
+    bits: str | None = None
+    """Bit widths of the curve, such as 1-16, 2,4,8 or none; default: 1-16 where a landscape is quantised."""
+    points: MaybeWhole = None
+    """Points of the grid, at most, at which the paired error is evaluated where `keep_samples` has not stored the
+    losses; default: 25."""
+    steps: MaybeWhole = None
+    """Points of the short line; default: 61, 0 for none."""
+    patch: MaybeWhole = None
+    """Points per side of the patch, 41 say: 2 × 41 × 41 evaluations of all samples; default: 0 for none."""
+    out: Path | None = None
+    """Folder for pictures and tables; default: none are written."""
+    to: str | None = None
+    """Formats, separated by commas: html, png, svg or pdf for pictures, csv for tables of the values; default: html."""
+    keep: Flag = False
+    """Keep the loss per bit width and the steps with the quantised landscape; its report and the page show them."""
+
+    def check(self) -> None:
+        """Refuse numbers that make no comparison.
+
+        Raises:
+            JobError: says which.
+        """
+        for name, value, most in (
+            ("points", self.points, None), ("steps", self.steps, MOST_STEPS), ("patch", self.patch, LARGEST_PATCH),
+        ):  # fmt: skip
+            if value is not None and value < 0:
+                raise JobError(f"{name}: must be at least 0, not {value}")
+            if value is not None and most is not None and value > most:
+                raise JobError(f"{name}: must be at most {most}, not {value}")
+        if self.steps == 1:
+            raise JobError("steps: must be at least 2, between which the loss can jump, or 0 for none, not 1")
+        if self.patch == 1:
+            raise JobError("patch: must be at least 2, or 0 for none, not 1")
+        if self.to is not None and self.out is None:
+            raise JobError("to: goes with --out, the folder of the pictures; name one")
+
+
+USUAL = CompareOptions()
+
+
 def compare(
     first: str,
     second: str,
     *,
-    bits: str | None = None,
-    points: MaybeWhole = None,
-    steps: MaybeWhole = None,
-    patch: MaybeWhole = None,
-    out: Path | None = None,
-    to: str | None = None,
-    keep: Flag = False,
+    how: Annotated[CompareOptions, Parameter(name="*")] = USUAL,
     json: Json = False,
     callback: Callback = AS_RECORDED,
     who: Workers = ANYONE,
@@ -66,81 +105,54 @@ def compare(
         that was measured. Of at least three runs, separated by commas, the spread over runs counts.
     second
         What it is compared with, as many runs or more.
-    bits
-        Bit widths of the curve, such as 1-16, 2,4,8 or none; default: 1-16 where a landscape is quantised.
-    points
-        Points of the grid, at most, at which the paired error is evaluated where `keep_samples` has not stored the
-        losses; default: 25.
-    steps
-        Points of the short line; default: 61, 0 for none.
-    patch
-        Points per side of the patch, 41 say: 2 × 41 × 41 evaluations of all samples; default: 0 for none.
-    out
-        Folder for pictures and tables; default: none are written.
-    to
-        Formats, separated by commas: html, png, svg or pdf for pictures, csv for tables of the values; default: html.
-    keep
-        Keep the loss per bit width and the steps with the quantised landscape; its report and the page show them.
     """
     who.check()
     from landscape.analysis.quantised import sides_of
 
     sides = sides_of(first, second)
-    given = {"bits": bits, "points": points, "steps": steps, "patch": patch, "out": out, "to": to, "keep": keep or None}
     if sides is None:
-        _compare_measures(first, second, given, json)
-        return
+        _compare_measures(first, second, how, json)
+    else:
+        _compare_landscapes(*sides, how, json, callback, who)
+
+
+def _compare_landscapes(
+    first: Side, second: Side, how: CompareOptions, json: bool, callback: CallbackOptions, who: WorkerOptions
+) -> None:
     from landscape.analysis.quantised import Compare, asked_bits, compare_landscapes
-    from landscape.analysis.quantised_report import FORMATS, check_keepable, document, lines_of, write_pictures
-    from landscape.analysis.quantised_report import keep as keep_found
+    from landscape.analysis.quantised_report import FORMATS, check_keepable, document, keep, lines_of, write_pictures
     from landscape.views.exporting import check_formats
 
-    if to is not None and out is None:
-        raise JobError("to: goes with --out, the folder of the pictures; name one")
-    formats = (to or "html").split(",")
+    how.check()
+    formats = (how.to or "html").split(",")
     check_formats(formats, FORMATS)
-    usual = Compare()
-    asked = Compare(
-        _whole("points", points, usual.points), usual.bits if bits is None else asked_bits(bits),
-        _whole("steps", steps, usual.steps, MOST_STEPS), _whole("patch", patch, usual.patch, LARGEST_PATCH),
-    )  # fmt: skip
-    if asked.patch == 1:
-        raise JobError("patch: must be at least 2, or 0 for none, not 1")
-    if keep:
-        check_keepable(*sides, asked.steps)
+    given = {name: value for name in ("points", "steps", "patch") if (value := getattr(how, name)) is not None}
+    asked = Compare(**given | ({} if how.bits is None else {"bits": asked_bits(how.bits)}))
+    if how.keep:
+        check_keepable(first, second, asked.steps)
     with diverted():
         found = compare_landscapes(
-            *sides, asked, problem=callback.problem, folder=callback.folder, executor=who.executor,
+            first, second, asked, problem=callback.problem, folder=callback.folder, executor=who.executor,
             tell=write_remark,
         )  # fmt: skip
-        if keep:
-            keep_found(found)
-        written = [] if out is None else write_pictures(found, out, formats)
+        if how.keep:
+            keep(found)
+        written = [] if how.out is None else write_pictures(found, how.out, formats)
     show(document(found), json, "\n".join(lines_of(found)))
     for path in written:
         write_remark(str(path))
-    if keep:
+    if how.keep:
         kept = ["the losses by bits"] * bool(found.bits) + ["the steps on the line"] * (found.steps is not None)
         patch_left = "; the patch is not, --to csv writes it" if found.patch is not None else ""
         write_remark(f"kept with the landscape: {' and '.join(kept) or 'nothing'}{patch_left}")
 
 
-def _whole(name: str, value: int | None, usual: int, most: int | None = None) -> int:
-    if value is not None and value < 0:
-        raise JobError(f"{name}: must be at least 0, not {value}")
-    if value is not None and most is not None and value > most:
-        raise JobError(f"{name}: must be at most {most}, not {value}")
-    if name == "steps" and value == 1:
-        raise JobError("steps: must be at least 2, between which the loss can jump, or 0 for none, not 1")
-    return usual if value is None else value
-
-
-def _compare_measures(first: str, second: str, given: Mapping[str, object], json: bool) -> None:
+def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) -> None:
     from landscape.analysis.measures.comparison import compare as compare_targets
     from landscape.analysis.measures.comparison import targets_of
     from landscape.views.prepare.measures import comparison_lines
 
-    odd = next((name for name, value in given.items() if value is not None), None)
+    odd = next((each.name for each in fields(how) if getattr(how, each.name) != each.default), None)
     if odd is not None:
         raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out")
     with diverted():

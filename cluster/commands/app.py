@@ -6,10 +6,9 @@ its help. Each command imports what it needs when it is called: `landscape --hel
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from cyclopts import App
@@ -21,6 +20,7 @@ from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
 from cluster.commands.export import export
 from cluster.commands.extend import extend, refine
+from cluster.commands.help import Paragraphs
 from cluster.commands.output import exit_code_of
 from cluster.commands.run import pack, plan, run
 from cluster.commands.runs import import_, import_surface, init, list_, rename, rm, status, validate
@@ -29,61 +29,6 @@ from cluster.commands.submit import cancel, logs, submit
 from cluster.commands.train import train
 from cluster.runtime.logs import chosen, common_options, configure, supervised, tell_unraisable
 from landscape import __version__
-
-# ----------------------------------------------------------------------------------------------------
-# How the help of commands is laid out: a paragraph fills its lines, wherever the source breaks its own.
-
-# A line that goes on from the one before: neither empty lines nor indented or listed ones do.
-BREAK = re.compile(r"(?<=\S)[ \t]*\n(?=\S)(?![*-] )")
-
-
-def reflowed(plain: str) -> str:
-    r"""The text with each paragraph in one line.
-
-    >>> reflowed("The plane, the line and the\ncurve.\n\nEach epoch.\n- one\n- two\n")
-    'The plane, the line and the curve.\n\nEach epoch.\n- one\n- two\n'
-    """
-    return BREAK.sub(" ", plain)
-
-
-class Paragraphs:
-    """The formatter of cyclopts, which keeps line breaks, told texts that have none within a paragraph."""
-
-    def __call__(self, console: Any, options: Any, panel: Any) -> None:
-        """Print a panel of commands or parameters."""
-        from cyclopts.help import DefaultFormatter
-
-        for described in (panel, *panel.entries):
-            _reflow(described.description)
-        DefaultFormatter()(console, options, panel)
-
-    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
-        """Print how the command is called."""
-        from cyclopts.help import DefaultFormatter
-
-        DefaultFormatter().render_usage(console, options, usage)
-
-    def render_description(self, console: Any, options: Any, description: Any) -> None:
-        """Print what the command does."""
-        from cyclopts.help import DefaultFormatter
-
-        _reflow(description)
-        DefaultFormatter().render_description(console, options, description)
-
-
-def _reflow(described: Any) -> None:
-    for text in _texts(described):
-        text.plain = reflowed(text.plain)
-
-
-def _texts(described: Any) -> Iterator[Any]:
-    """The texts in what cyclopts prints, which are of rich."""
-    for each in (described, getattr(described, "primary_renderable", None), *getattr(described, "renderables", ())):
-        if isinstance(getattr(each, "plain", None), str):
-            yield each
-
-
-# ----------------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "init": init,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, JobRunner, Json, Workers, read_bound_job, show
 from cluster.runtime.console import diverted
@@ -13,7 +15,53 @@ from landscape.core.errors import JobError, message_of, quoted
 
 if TYPE_CHECKING:
     from landscape.analysis.connect.connect import Connection, Values1D
-    from landscape.surface.barriers import Barrier, Curve
+    from landscape.surface.barriers import Barrier
+
+
+@dataclass(frozen=True)
+class CurveOptions:
+    """Which curve it is, and how it is trained."""
+
+    curve: str = "bezier"
+    """{curves}, each with one bend."""
+    match: Flag = False
+    """First permute the units of the second network so that they match those of the first (Git Re-Basin)."""
+    table: Path | None = None
+    """For --match of a network that cannot be read off: a YAML file with the permutation of each axis of each
+    tensor."""
+    epochs: MaybeWhole = None
+    """Passes over the samples; default: 30."""
+    learning_rate: MaybeNumber = None
+    """Constant to half of the training, then falling to 1 % of itself; default: 0.02."""
+    momentum: MaybeNumber = None
+    """Of stochastic gradient descent; default: 0.9."""
+    weight_decay: MaybeNumber = None
+    """Of the weights on the curve; default: 0."""
+    batch_size: MaybeWhole = None
+    """Samples per step of the training; default: 32."""
+    seed: MaybeWhole = None
+    """Of the training; default: 0."""
+    bend: Path | None = None
+    """The file of the bend's weights; default: NAME-bend.safetensors beside the job file."""
+    points: MaybeWhole = None
+    """On the line and on the curve; default: 61."""
+
+    def of_connect(self) -> dict[str, Any]:
+        """The options as `landscape.connect` takes them.
+
+        Raises:
+            JobError: one of them is wrong.
+        """
+        from landscape.analysis.connect.curve import BendTraining
+
+        settings = {each.name: getattr(self, each.name) for each in fields(BendTraining)}
+        training = BendTraining(**{name: value for name, value in settings.items() if value is not None})
+        table = None if self.table is None else _read_table(self.table)
+        given = {"kind": self.curve, "match": self.match, "table": table, "training": training, "bend": self.bend}
+        return given if self.points is None else given | {"points": self.points}
+
+
+USUAL = CurveOptions()
 
 
 def connect(
@@ -22,18 +70,8 @@ def connect(
     second: str,
     *,
     name: str = "curve",
-    curve: str = "bezier",
-    match: Flag = False,
-    table: Path | None = None,
-    epochs: MaybeWhole = None,
-    learning_rate: MaybeNumber = None,
-    momentum: MaybeNumber = None,
-    weight_decay: MaybeNumber = None,
-    batch_size: MaybeWhole = None,
-    seed: MaybeWhole = None,
-    bend: Path | None = None,
+    how: Annotated[CurveOptions, Parameter(name="*")] = USUAL,
     size: MaybeWhole = None,
-    points: MaybeWhole = None,
     run: str | None = None,
     accept_origin: Flag = False,
     json: Json = False,
@@ -55,57 +93,24 @@ def connect(
         The network at its end.
     name
         The landscape that is computed.
-    curve
-        bezier or polyline, each with one bend.
-    match
-        First permute the units of the second network so that they match those of the first (Git Re-Basin).
-    table
-        For --match of a network that cannot be read off: a YAML file with the permutation of each axis
-        of each tensor.
-    epochs
-        Passes over the samples; default: 30.
-    learning_rate
-        Constant to half of the training, then falling to 1 % of itself; default: 0.02.
-    momentum
-        Of stochastic gradient descent; default: 0.9.
-    weight_decay
-        Of the weights on the curve; default: 0.
-    batch_size
-        Samples per step of the training; default: 32.
-    seed
-        Of the training; default: 0.
-    bend
-        The file of the bend's weights; default: NAME-bend.safetensors beside the job file.
     size
         Points per axis of the plane; default: 21.
-    points
-        On the line and on the curve; default: 61.
     run
         The run folder or URL, instead of the job's.
     accept_origin
         Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass.
     """
     who.check()
-    if table is not None and not match:
+    if how.table is not None and not how.match:
         raise JobError("table: goes with --match only; give both, or neither")
     given = read_bound_job(job, run=run)
-    from landscape.analysis.connect.connect import POINTS
     from landscape.analysis.connect.connect import connect as connect_networks
-    from landscape.analysis.connect.curve import BendTraining
 
-    settings: dict[str, Any] = {
-        "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,
-        "batch_size": batch_size, "seed": seed,
-    }  # fmt: skip
-    training = BendTraining(**{key: value for key, value in settings.items() if value is not None})
+    options = how.of_connect()
     runner = JobRunner(who, accept_origin=accept_origin)
+    ends = (int(each) if each.isdecimal() else each for each in (first, second))  # a snapshot's number, or a name
     with diverted():
-        found = connect_networks(
-            given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
-            match=match, table=None if table is None else _read_table(table),
-            bend=bend, size=size, points=POINTS if points is None else points,
-            compute=runner, executors=who.executor,
-        )  # fmt: skip
+        found = connect_networks(given, *ends, name=name, size=size, compute=runner, executors=who.executor, **options)
     show(_plain(found), json, text_of_connection(found))
     return runner.code
 
@@ -129,11 +134,6 @@ def _read_table(file: Path) -> dict[str, list[str | None]]:
             "axis, or null"
         )
     return dict(given)
-
-
-def _reference(name: str) -> int | str:
-    """A snapshot's number, or a name as it is."""
-    return int(name) if name.isdecimal() else name
 
 
 def _plain(found: Connection) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -15,9 +15,11 @@ from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
-from landscape.store.landscape import LandscapeStore
-from landscape.store.results import Run, open_run
-from landscape.surface.surface import Surface, check_observable
+
+if TYPE_CHECKING:
+    from landscape.store.landscape import LandscapeStore
+    from landscape.store.results import Run
+    from landscape.surface.surface import Surface
 
 # ----------------------------------------------------------------------------------------------------
 # The options of `landscape export` that say how a figure looks; each text is its help.
@@ -44,12 +46,11 @@ class FigureOptions:
     extrema: Flag = False
     """Mark the minima above the noise of sampling, and the saddles at which they merge."""
     colours: Annotated[str | None, Parameter(name=["--colours", "--colors"])] = None
-    """viridis, cividis, magma, inferno, plasma, thermal or greys; turbo, jet and rdbu mislead. Default: viridis, and
-    rdbu around 0 for values on both sides of it."""
+    """{colours}. Default: viridis, and rdbu around 0 for values on both sides of it."""
     theme: str | None = None
     """light or dark."""
     preset: str | None = None
-    """For print: column (3.25 in wide) or page (6.75 in), words of 7 to 9 pt, no title, no caption."""
+    """For print: {presets}, by its width; words of 7 to 9 pt, no title, no caption."""
     width: str | None = None
     """The width of the figure: 3.25in, 8cm, 80mm, 240pt or 312px; words keep their size."""
     font: str | None = None
@@ -112,13 +113,13 @@ def export(
     more
         Further landscapes of the run; or further runs.
     to
-        Formats, separated by commas: html, png, svg, pdf, csv, npz, vtk, stl; report for the page of the whole run. csv
-        writes the trajectory to a table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status
-        is 0 not computed, 1 ok, 2 not finite, 3 quarantined (given up after several tries).
+        Formats, separated by commas: {formats}; report for the page of the whole run. csv writes the trajectory to a
+        table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status is 0 not computed, 1 ok, 2
+        not finite, 3 quarantined (given up after several tries).
     out
         Folder to write to; default: RUN/export, for a URL NAME-export here, for several runs comparison-export here.
     kind
-        contour, topographic, surface, curve, volume, slices or barcode; default: what suits the landscape.
+        {kinds}; default: what suits the landscape.
     observable
         What to draw: loss, accuracy, …
     """
@@ -163,6 +164,7 @@ def export_run(
         NotFoundError: no such run or landscape.
         JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
     """
+    from landscape.store.results import open_run
     from landscape.views.data_files import write_rows
     from landscape.views.export_files import browser
     from landscape.views.exporting import FORMAT_TABLE, export, export_name, files_beside
@@ -206,6 +208,8 @@ def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
 
     A word is a run only where the first run has no landscape of that name; beside a run, all words are runs.
     """
+    from landscape.store.results import open_run
+
     if not any(open_folder(word).exists() and word not in open_run(run) for word in more):
         return [], list(more)
     return list(more), []
@@ -224,6 +228,7 @@ def export_runs(
         JobError: another format is asked for, an unknown one, or an option of figures.
         LandscapeError: a landscape cannot be read; the page is written without it.
     """
+    from landscape.store.results import open_run
     from landscape.views.exporting import FORMAT_TABLE
     from landscape.views.report import write_report
 
@@ -278,6 +283,8 @@ def _stores(run: str, names: Iterable[str], *, skip: bool) -> list[LandscapeStor
     Raises:
         LandscapeError: one of them cannot be read.
     """
+    from landscape.store.landscape import LandscapeStore
+
     stores = []
     for name in names:
         try:
@@ -296,6 +303,8 @@ def _check_observables(stores: Iterable[LandscapeStore], observable: str) -> Non
     Raises:
         JobError: a landscape has no such observable.
     """
+    from landscape.surface.surface import check_observable
+
     for store in stores:
         check_observable(store.name, observable, (*store.arrays.value_names, *store.record.surfaces))
 

@@ -19,7 +19,6 @@ from cluster.runtime import logs
 from cluster.runtime.console import ProgressDisplay, diverted, drop_output, put
 from cluster.runtime.logs import as_json, bind, masked, supervised, write_remark
 from cluster.runtime.options import Flag, MaybeWhole, checked_workers
-from cluster.runtime.status import run_status, status_text
 from landscape.core.errors import (
     BAD_USAGE,
     DONE,
@@ -34,11 +33,11 @@ from landscape.core.errors import (
     printable,
     quoted,
 )
-from landscape.job.job import Job
 
 if TYPE_CHECKING:
     from landscape.compute.executor import Executor
     from landscape.compute.prepared import PreparedJob, PreparedLandscape
+    from landscape.job.job import Job
     from landscape.store.results import Run
 
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]
@@ -95,6 +94,9 @@ def compute(
         shown: whether the lines are printed.
         accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
     """
+    # Each command imports what it needs: none of this is needed for its help.
+    from cluster.runtime.status import run_status, status_text
+
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver.run import run_serially

@@ -43,9 +43,9 @@ def run(
     batch_size
         Samples per forward pass.
     precision
-        float32, tf32, bfloat16 or float64.
+        {precisions}.
     batch_norm
-        eval, batch or recalibrate: what normalisation layers do.
+        {batch_norms}: what normalisation layers do.
     device
         auto, cpu or cuda.
     threads
@@ -88,7 +88,7 @@ def pack(
     num_samples
         Samples that every value is the mean of; these travel.
     precision
-        float32, tf32, bfloat16 or float64.
+        {precisions}.
     """
     from landscape.compute.pack import pack as write
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from cluster.commands.help import with_tables
 from cluster.commands.output import Json, show
 from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import write_remark
@@ -181,7 +182,8 @@ def init(folder: Path = Path()) -> None:
         raise JobError(f"folder: {quoted(str(folder))} already holds {' and '.join(there)}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_text(files("cluster.commands").joinpath("templates", name).read_text())
+        template = files("cluster.commands").joinpath("templates", name).read_text()
+        (folder / name).write_text(with_tables(template, " | ".join))
         print(folder / name)
     write_remark(f"next: landscape plan {folder / 'job.yaml'}")
 

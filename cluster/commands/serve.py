@@ -1,4 +1,4 @@
-"""`landscape serve`: any point of any landscape on demand."""
+"""What is served over HTTP: `landscape serve`, any point on demand, and `landscape view`, the page over runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from cluster.commands.output import AS_RECORDED, Callback, Json
-from cluster.runtime.console import put
+from cluster.runtime.console import put, stdout_as_it_is
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, Whole, Words
 from landscape.core.errors import DONE, JobError
@@ -24,19 +25,56 @@ if TYPE_CHECKING:
 TOKEN = "LANDSCAPE_TOKEN"
 
 
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where it is served, and by how much."""
+
+    host: str = "127.0.0.1"
+    """The address to listen at; 0.0.0.0 for all of this machine."""
+    port: Whole = 8800
+    """The port for REST; 0 for any free one."""
+    grpc_port: Whole = 8801
+    """The port for gRPC; 0 for none."""
+    token: str | None = None
+    """What requests must bring; '' for none, on the loopback address alone. Default: LANDSCAPE_TOKEN, else a random
+    one."""
+    replicas: str | None = None
+    """MIN or MIN,MAX processes that compute; default: one, and with more to do as many as there are GPUs, or cores."""
+    keep: Flag = False
+    """Keep the values that were served in RUN/served."""
+    max_points: Whole = 100_000
+    """The most points of one request."""
+    queue: Whole = 1000
+    """The most requests that are computed for at once; others are answered by 429."""
+    cache: Whole = 256
+    """MiB of values that are kept in memory."""
+    address: str | None = None
+    """host:port or auto, to attach to a Ray cluster whose nodes see the same files; default: RAY_ADDRESS, else a
+    private local Ray."""
+    allow_open: Flag = False
+    """Also attach to a cluster that is not on this machine and asks for no token."""
+
+    def check(self) -> None:
+        """Refuse numbers that nothing can be served with.
+
+        Raises:
+            JobError: says which.
+        """
+        for name, number in (("max-points", self.max_points), ("queue", self.queue)):
+            if number < 1:
+                raise JobError(f"{name}: must be from 1 on, not {number}")
+        if not 0 <= self.grpc_port <= 65_535:
+            raise JobError(f"grpc-port: must be from 0 to 65535, not {self.grpc_port}; 0 is no gRPC")
+        if self.cache < 0:
+            raise JobError(f"cache: must be from 0 on, not {self.cache}")
+
+
+USUAL = ServeOptions()
+
+
 def serve(
     *places: str,
-    host: str = "127.0.0.1",
-    port: Whole = 8800,
-    grpc_port: Whole = 8801,
-    token: str | None = None,
-    replicas: str | None = None,
-    keep: Flag = False,
-    max_points: Whole = 100_000,
-    queue: Whole = 1000,
-    cache: Whole = 256,
-    address: str | None = None,
-    allow_open: Flag = False,
+    how: Annotated[ServeOptions, Parameter(name="*")] = USUAL,
     json: Json = False,
     callback: Callback = AS_RECORDED,
 ) -> None:
@@ -49,47 +87,16 @@ def serve(
     places
         Runs, job files or packed jobs, each with NAME= before it where it gets a name; default: that of its folder.
         A name that stands several times has versions 1, 2, …
-    host
-        The address to listen at; 0.0.0.0 for all of this machine.
-    port
-        The port for REST; 0 for any free one.
-    grpc_port
-        The port for gRPC; 0 for none.
-    token
-        What requests must bring; '' for none, on the loopback address alone. Default: LANDSCAPE_TOKEN, else a random
-        one.
-    replicas
-        MIN or MIN,MAX processes that compute; default: one, and with more to do as many as there are GPUs, or cores.
-    keep
-        Keep the values that were served in RUN/served.
-    max_points
-        The most points of one request.
-    queue
-        The most requests that are computed for at once; others are answered by 429.
-    cache
-        MiB of values that are kept in memory.
-    address
-        host:port or auto, to attach to a Ray cluster whose nodes see the same files; default: RAY_ADDRESS, else a
-        private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
     if not places:
         raise JobError("places: must name a run or a job; landscape serve RUN")
-    for name, number in (("max-points", max_points), ("queue", queue)):
-        if number < 1:
-            raise JobError(f"{name}: must be from 1 on, not {number}")
-    if not 0 <= grpc_port <= 65_535:
-        raise JobError(f"grpc-port: must be from 0 to 65535, not {grpc_port}; 0 is no gRPC")
-    if cache < 0:
-        raise JobError(f"cache: must be from 0 on, not {cache}")
+    how.check()
     from cluster.serving.serve import refuse_open_service, refuse_token, refuse_without_serve
 
     refuse_without_serve()
-    token = os.environ.get(TOKEN) if token is None else token
+    token = os.environ.get(TOKEN) if how.token is None else how.token
     refuse_token(token or "")
-    refuse_open_service(host, token)
-    from cluster.runtime.console import stdout_as_it_is
+    refuse_open_service(how.host, token)
     from cluster.serving.requests import RequestLimits
     from cluster.serving.serve import Serving
     from cluster.serving.serve import serve as serve_landscapes
@@ -97,8 +104,9 @@ def serve(
 
     catalog = catalog_of(places, callback.problem, callback.folder)
     serving = Serving(
-        host, port, grpc_port, token, replicas, keep, cache, queue, RequestLimits(max_points), address, allow_open
-    )
+        how.host, how.port, how.grpc_port, token, how.replicas, how.keep, how.cache, how.queue,
+        RequestLimits(how.max_points), how.address, how.allow_open,
+    )  # fmt: skip
     with stdout_as_it_is() as put_line:
 
         def ready(listening: Listening) -> None:

@@ -162,8 +162,7 @@ def train(
     Parameters
     ----------
     what
-        A recipe: lenet-mnist, lenet-digits, cnn-mnist, resnet-cifar10, resnet50-imagefolder; or module:function of a
-        function of a landscape.Training.
+        A recipe: {recipes}; or module:function of a function of a landscape.Training.
     options
         The options of the recipe or function, as --epochs 20; WHAT --list-options prints them.
     run

@@ -20,7 +20,6 @@ from cluster.runtime.console import bytes_text
 from cluster.runtime.logs import write_remark
 from cluster.runtime.placement import Shipped
 from landscape.core.errors import JobError, quoted
-from landscape.model.packed_file import names_a_file, onnx_files
 
 if TYPE_CHECKING:
     from pathspec import RegexPattern
@@ -483,6 +482,8 @@ def travelling_folder(folder: Path) -> Path:
 
 def is_packed(folder: Path) -> bool:
     """Whether what a job's paths are relative to is a portable problem, which holds all that the job names."""
+    from landscape.model.packed_file import names_a_file
+
     return names_a_file(str(folder))
 
 
@@ -524,6 +525,8 @@ def upload(job: Shipped) -> Iterator[dict[str, Any]]:
 
 def callback_files(job: Shipped) -> list[str]:
     """The callback's module or package, or the portable problem, in the job's folder; empty where it is installed."""
+    from landscape.model.packed_file import names_a_file, onnx_files
+
     if not isinstance(job.problem, str):
         return []
     if names_a_file(job.problem):

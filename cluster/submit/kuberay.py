@@ -35,7 +35,6 @@ from cluster.submit.submission import (
     tool_missing,
 )
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
-from landscape.model.packed_file import names_a_file, onnx_files
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
 JOB_FOLDER = "/job"
@@ -362,6 +361,8 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentF
     Raises:
         JobError: it is more than a ConfigMap holds.
     """
+    from landscape.model.packed_file import names_a_file, onnx_files
+
     listing = listing or folder_listing(job, file, job.run_path, include)
     packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
     asked = {os.path.normpath(each) for each in (*named_files(job), *packed, *include)}

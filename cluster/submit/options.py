@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cluster.runtime.logs import as_json, write_remark, write_remark_lines
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Words
@@ -22,7 +23,9 @@ from cluster.runtime.shipping import (
 from cluster.submit.submission import SentTraining, Submission, Work, has_files, make_submission
 from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate
-from landscape.job.job import Job
+
+if TYPE_CHECKING:
+    from landscape.job.job import Job
 
 
 @dataclass(frozen=True)

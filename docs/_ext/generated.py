@@ -131,10 +131,11 @@ SCHEMA_FILE = "job.schema.json"
 def command_line() -> str:
     """A section per command of `landscape`, from the help that the command itself prints."""
     from cluster.commands.app import app
+    from cluster.commands.help import with_tables
 
     with patch.object(sys, "argv", ["landscape"]):  # the usage lines name what runs, which is Sphinx here
         text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
-    text = text.replace(" *[default: False]*", "")  # of what is on or off
+    text = with_tables(text).replace(" *[default: False]*", "")  # of what is on or off
     sections = text.split("\n## ")[2:]  # without the title and the table of contents: the site has its own
     return "\n".join(f"## {section}" for section in sections)
 

@@ -1,10 +1,19 @@
-"""The help of commands: paragraphs that fill their lines."""
+"""The help of commands: paragraphs that fill their lines, and lists that come from the tables."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 from rich.console import Console
 
-from cluster.commands.app import app, reflowed
+from cluster.commands.app import app
+from cluster.commands.help import TABLE, TABLES, reflowed, with_tables
+from landscape.core.plan import BatchNorm, Precision
+from landscape.job.directions.base import Normalise
+from landscape.views.draw.figure import KIND_TABLE
+from landscape.views.draw.print import PRESETS
+from landscape.views.draw.style import COLOUR_TABLE
+from landscape.views.exporting import FORMAT_TABLE
 
 
 def test_the_help_of_a_command_breaks_no_line_where_its_source_does(capsys):
@@ -18,3 +27,15 @@ def test_the_help_of_a_command_breaks_no_line_where_its_source_does(capsys):
 
 def test_paragraphs_lists_and_indented_lines_stay_apart():
     assert reflowed("One\n--two of\nit.\n\nThree\n- four\n  five\n") == "One --two of it.\n\nThree\n- four\n  five\n"
+
+
+def test_lists_in_help_and_template_are_those_of_the_tables(capsys, tmp_path):
+    app(["export", "--help"], console=Console(width=600))
+    text = capsys.readouterr().out
+    assert all(name in text for name in (*FORMAT_TABLE, *KIND_TABLE, *PRESETS, *COLOUR_TABLE))
+    assert not TABLE.search(text)
+    app(["init", str(tmp_path)])
+    template = (tmp_path / "job.yaml").read_text()
+    for names in (get_args(Precision), get_args(BatchNorm), get_args(Normalise)):
+        assert f"# {' | '.join(names)}" in template
+    assert all(with_tables(f"{{{name}}}") for name in TABLES)
