@@ -67,68 +67,89 @@ def status_text(status: dict[str, Any]) -> str:
         lines += training_lines(status["training"])
     if status["snapshots"]:
         numbers, plural = status["snapshots"], "s" * (len(status["snapshots"]) > 1)
-        lines.append(f"trajectory: {len(numbers)} snapshot{plural}, {status['unit']}{plural} {ranges(numbers)}")
-        if status["went_on_to"]:
-            lines[-1] += f"; training went on to {status['went_on_to']}, which no snapshot has"
-    width = max((len(flat(each["name"])) for each in status["landscapes"]), default=0)
-    for each in status["landscapes"]:
-        if each["state"] == UNREADABLE:
-            lines.append(f"{flat(each['name']):{width}}  {UNREADABLE}: {'; '.join(each['problems'])}")
-            continue
-        parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
-        if each["path_points"]:
-            of = f"s of {listed}" if (listed := ", ".join(each["paths"])) else ""
-            where = f"on the path{of}, beside the grid"
-            parts[0] += f" ({each['path_points']} of them {where})"
-        if each["levels"]:
-            finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
-            parts[0] += f" (refined: {finer})"
-        if each["rate"] and each["missing"]:
-            parts.append(f"{each['rate']:.3g} points/s")
-        if each["eta_seconds"] is not None:
-            parts.append(f"ETA {seconds_text(each['eta_seconds'])}")
-        if each["quantised"]:
-            parts.append(each["quantised"])
-        error = (each["precision_error"] or {}).get("max_rel_error")
-        if error is not None:
-            parts.append(f"{each['precision']} within {100 * error:.2g} % of float32")
-        if each["not_finite"]:
-            parts.append(f"{each['not_finite']} not finite")
-        if each["failed"]:
-            parts.append(f"{each['failed']} given up")
-        if each["state"] == DAMAGED:
-            parts.append(unreadable_in_words(each["unreadable"], flat(status["run"])))
-        if each["found_range"]:
-            ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in each["found_range"].items())
-            parts.append(f"range found: {ends}")
-        if each["origin_loss"] is not None:
-            error = each["origin_loss_stderr"]
-            within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
-            which = f" ({flat(each['origin'])})" if each["origin"] else ""
-            parts.append(f"loss at the origin{which} {each['origin_loss']:.5g}{within}")
-            if each["no_better_than_guessing"]:
-                parts.append(f"no better than guessing ({each['guessing']:.4g})")
-        if each["minimum"]:
-            place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
-            lowest = f"{_LOWEST.get(each['state'], 'lowest so far')} {each['minimum']['loss']:.4g} at {place}"
-            parts.append(f"the same loss {each['minimum']['loss']:.4g} at all points" if each["constant"] else lowest)
-        own = each["own_model"] or {}
-        parts += ["not compared with your own model"] if own.get("state") == "not compared" else []
-        lines.append(", ".join(parts))
-        accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
-        below = (*accepted, *each["problems"], *_failure_lines(each), *_worker_lines(each))
-        lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]
-    if not status["landscapes"]:
+        went_on = f"; training went on to {status['went_on_to']}, which no snapshot has" if status["went_on_to"] else ""
+        lines.append(
+            f"trajectory: {len(numbers)} snapshot{plural}, {status['unit']}{plural} {ranges(numbers)}{went_on}"
+        )
+    landscapes = status["landscapes"]
+    width = max((len(flat(each["name"])) for each in landscapes), default=0)
+    for each in landscapes:
+        lines += _landscape_lines(each, width, status["run"])
+    if not landscapes:
         lines.append("no landscapes yet")
-    inspected = [each for each in status["landscapes"] if each["engine"]]  # no network of an imported one is known
-    grey = next((each for each in inspected if each["not_finite"] and not each["missing"]), None)
-    if grey is not None:
-        lines.append(f"why not finite: {inspect_command(status['run'], grey['name'])}")
-    same = next((each for each in inspected if each["constant"]), None)
-    if same is not None:
-        axes = len(same["minimum"]) - 1  # beside the loss
-        lines.append(f"why the same loss: {inspect_command(status['run'], same['name'], axes)}")
+    inspected = [each for each in landscapes if each["engine"]]  # no network of an imported one is known
+    for each in [one for one in inspected if one["not_finite"] and not one["missing"]][:1]:
+        lines.append(f"why not finite: {inspect_command(status['run'], each['name'])}")
+    for each in [one for one in inspected if one["constant"]][:1]:
+        axes = len(each["minimum"]) - 1  # beside the loss
+        lines.append(f"why the same loss: {inspect_command(status['run'], each['name'], axes)}")
     return printable("\n".join(lines))
+
+
+def _landscape_lines(each: dict[str, Any], width: int, run: str) -> list[str]:
+    """A line for a landscape, and what there is to say of it below.
+
+    Args:
+        width: of the column of names.
+    """
+    if each["state"] == UNREADABLE:
+        return [f"{flat(each['name']):{width}}  {UNREADABLE}: {'; '.join(each['problems'])}"]
+    own = each["own_model"] or {}
+    parts = [f"{each['name']:{width}}  {each['state']:11}  {_points_text(each)}", *_progress(each)]
+    if each["state"] == DAMAGED:
+        parts.append(unreadable_in_words(each["unreadable"], flat(run)))
+    parts += _findings(each)
+    parts += ["not compared with your own model"] if own.get("state") == "not compared" else []
+    accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
+    below = (*accepted, *each["problems"], *_failure_lines(each), *_worker_lines(each))
+    return [", ".join(parts), *(f"{'':{width}}  {flat(line, 1000)}" for line in below)]
+
+
+def _points_text(each: dict[str, Any]) -> str:
+    """How many points are done, how many of them lie on paths, and at which levels it is refined."""
+    text = f"{each['done']}/{each['points']} points"
+    if each["path_points"]:
+        of = f"s of {', '.join(each['paths'])}" if each["paths"] else ""
+        text += f" ({each['path_points']} of them on the path{of}, beside the grid)"
+    if each["levels"]:
+        finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
+        text += f" (refined: {finer})"
+    return text
+
+
+def _progress(each: dict[str, Any]) -> list[str]:
+    """How fast it is computed, with what precision, and what went wrong."""
+    error = (each["precision_error"] or {}).get("max_rel_error")
+    facts = (
+        each["rate"] and each["missing"] and f"{each['rate']:.3g} points/s",
+        each["eta_seconds"] is not None and f"ETA {seconds_text(each['eta_seconds'])}",
+        each["quantised"],
+        error is not None and f"{each['precision']} within {100 * error:.2g} % of float32",
+        each["not_finite"] and f"{each['not_finite']} not finite",
+        each["failed"] and f"{each['failed']} given up",
+    )
+    return [str(fact) for fact in facts if fact]
+
+
+def _findings(each: dict[str, Any]) -> list[str]:
+    """What the values say: the range that was found, the loss at the origin, the lowest loss."""
+    parts = []
+    if each["found_range"]:
+        ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in each["found_range"].items())
+        parts.append(f"range found: {ends}")
+    if each["origin_loss"] is not None:
+        error = each["origin_loss_stderr"]
+        within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
+        which = f" ({flat(each['origin'])})" if each["origin"] else ""
+        parts.append(f"loss at the origin{which} {each['origin_loss']:.5g}{within}")
+        if each["no_better_than_guessing"]:
+            parts.append(f"no better than guessing ({each['guessing']:.4g})")
+    if each["minimum"]:
+        loss = f"{each['minimum']['loss']:.4g}"
+        place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
+        lowest = f"{_LOWEST.get(each['state'], 'lowest so far')} {loss} at {place}"
+        parts.append(f"the same loss {loss} at all points" if each["constant"] else lowest)
+    return parts
 
 
 def training_lines(training: dict[str, Any]) -> list[str]:
@@ -166,9 +187,7 @@ def _place(failure: dict[str, Any]) -> tuple[str, str, str]:
 
 def _worker_lines(landscape: dict[str, Any]) -> list[str]:
     """A line for what each worker has done, while the job runs."""
-    if landscape["state"] != "running":
-        return []
-    return [_worker_line(worker) for worker in landscape["by_worker"]]
+    return [_worker_line(worker) for worker in landscape["by_worker"]] if landscape["state"] == "running" else []
 
 
 def _worker_line(worker: dict[str, Any]) -> str:
@@ -221,20 +240,15 @@ def _history_problems(run: str) -> list[str]:
 
 
 def _validate(store: LandscapeStore) -> dict[str, Any]:
-    damaged = store.problems()
-    examined = store.examine()
-    damaged += [f"{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
-    damaged += [f"{array}: does not read" for array in store.check_constants()]
-    damaged += store.check_directions()
-    missing, tiles = int(examined.missing_mask.sum()), store.tile_count
-    for level in store.levels():
-        of_level = level.examine()
-        damaged += [f"level {level.level}: {problem}" for problem in level.problems()]
-        damaged += [
-            f"levels/{level.level}/{array} chunk {'/'.join(map(str, index))}" for array, index in of_level.damaged
-        ]
-        damaged += [f"levels/{level.level}/{array}: does not read" for array in level.check_constants()]
-        missing, tiles = missing + int(of_level.missing_mask.sum()), tiles + level.tile_count
+    damaged, missing, tiles = list[str](), 0, 0
+    for level in (store, *store.levels()):
+        below, problem = (f"levels/{level.level}/", f"level {level.level}: ") if level is not store else ("", "")
+        examined = level.examine()
+        damaged += [f"{problem}{each}" for each in level.problems()]
+        damaged += [f"{below}{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
+        damaged += [f"{below}{array}: does not read" for array in level.check_constants()]
+        damaged += store.check_directions() if level is store else []
+        missing, tiles = missing + int(examined.missing_mask.sum()), tiles + level.tile_count
     return {
         "name": store.name,
         "schema_version": store.record.schema_version,
