@@ -1,4 +1,4 @@
-"""`landscape extend`: more of a landscape, with every value that is known."""
+"""More of a landscape, with every value that is known: `landscape extend` and `landscape refine`."""
 
 from __future__ import annotations
 
@@ -92,14 +92,19 @@ def _ranges(text: str) -> Sequence[tuple[float, float]]:
     Raises:
         JobError: it is something else.
     """
-    try:
-        ends = [float(part) for part in text.split(",")]
-    except ValueError:
-        ends = []
-    pairs = list(zip(ends[::2], ends[1::2], strict=False))
-    if not pairs or len(ends) % 2 or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
+    pairs = _pairs(text)
+    if not pairs or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
         raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
     return pairs
+
+
+def _pairs(text: str) -> list[tuple[float, float]]:
+    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none where it is something else."""
+    try:
+        ends = [float(part) for part in text.split(",")]
+        return list(zip(ends[::2], ends[1::2], strict=True))
+    except ValueError:
+        return []
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ def refine(
     from landscape.store.levels import Finer, levels_left
     from landscape.store.results import open_run
 
-    finer = Finer(2 if factor is None else factor, None if box is None else _pairs(box))
+    finer = Finer(2 if factor is None else factor, None if box is None else _corners(box))
     if plan:
         from cluster.commands.planning import plan_refinement, refinement_text
 
@@ -160,16 +165,13 @@ def refine(
     return runner.code
 
 
-def _pairs(text: str) -> list[tuple[float, float]]:
-    """The corners of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`.
+def _corners(text: str) -> list[tuple[float, float]]:
+    """The ends of a box on each axis.
 
     Raises:
         JobError: it is something else.
     """
-    try:
-        ends = [float(part) for part in text.split(",")]
-    except ValueError:
-        ends = []
-    if not ends or len(ends) % 2:
+    pairs = _pairs(text)
+    if not pairs:
         raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {quoted(text)}")
-    return list(zip(ends[::2], ends[1::2], strict=True))
+    return pairs

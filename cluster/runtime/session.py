@@ -13,7 +13,7 @@ import torch
 
 from cluster.runtime.address import check_address, unreachable
 from cluster.runtime.console import without_native_text
-from cluster.runtime.logs import in_detail, supervised, tell
+from cluster.runtime.logs import in_detail, in_environment, supervised, tell
 from cluster.runtime.placement import Asking, Placement, Supply, placement
 from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
@@ -153,17 +153,13 @@ def _on_loopback() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before, known = os.environ.get(name), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    known = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        yield
+        with in_environment(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
+            yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = known
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextlib.contextmanager
@@ -206,19 +202,15 @@ def _local_gpus(job: Asking) -> int:
 @contextlib.contextmanager
 def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
     """Let a Ray that starts in the block use only these GPUs: it assigns those of CUDA_VISIBLE_DEVICES."""
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if device_ids is not None:
-        # Ids count among the devices that this process sees, which may be a selection already.
-        names = before.split(",") if before else []
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
-    try:
+    if device_ids is None:
         yield
-    finally:
-        if device_ids is not None:
-            if before is None:
-                del os.environ["CUDA_VISIBLE_DEVICES"]
-            else:
-                os.environ["CUDA_VISIBLE_DEVICES"] = before
+        return
+    # Ids count among the devices that this process sees, which may be a selection already.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else []
+    chosen = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
+    with in_environment("CUDA_VISIBLE_DEVICES", chosen):
+        yield
 
 
 def supply() -> Supply:

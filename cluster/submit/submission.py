@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union
@@ -363,7 +363,7 @@ def _read(file: Path) -> dict[str, SentJob]:
         content = stream.read(LARGEST_FILE + 1)
     try:
         return _parse(content)
-    except (ValueError, RecursionError):
+    except ValueError:
         return _pass_over(file, "it holds no list of jobs")
 
 
@@ -374,20 +374,11 @@ def _pass_over(file: Path, reason: str) -> dict[str, SentJob]:
 
 def _parse(content: bytes) -> dict[str, SentJob]:
     """Raises ValueError for anything that `_write` did not write."""
-    found = json.loads(content) if len(content) <= LARGEST_FILE else None
-    if not isinstance(found, dict):
-        raise ValueError("no list")
-    return {name: _entry(each) for name, each in found.items()}
+    from pydantic import TypeAdapter
 
-
-def _entry(found: Any) -> SentJob:
-    known = {each.name: bool if each.name == "allow_open" else str for each in fields(SentJob)}
-    if not isinstance(found, dict) or "target" not in found:
-        raise ValueError("no job")
-    kept = {name: found[name] for name in known if name in found}
-    if any(not isinstance(value, known[name]) for name, value in kept.items()):
-        raise ValueError("no job")
-    return SentJob(**kept)
+    if len(content) > LARGEST_FILE:
+        raise ValueError("too large")
+    return TypeAdapter(dict[str, SentJob]).validate_json(content, strict=True)
 
 
 def _write(file: Path, jobs: dict[str, Any]) -> None:
