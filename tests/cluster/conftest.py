@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ import yaml
 from safetensors.torch import save_file
 from warm_workers import warm_workers
 
+from cluster.commands.app import command
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 
@@ -209,3 +213,35 @@ def _ray_for_whom_asks(request: pytest.FixtureRequest, shared_ray: SharedRay) ->
 @pytest.fixture
 def local_ray() -> None:
     """The Ray of this process, which the tests that ask for it share."""
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, and what it said on stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Ended]
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Call:
+    """Give a command in this process, where torch is imported already."""
+
+    def give(*words: object, cwd: Path | None = None) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        sys.modules.pop("my_problem", None)
+        sys.path[:] = [each for each in sys.path if "pytest-" not in each]
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        capsys.readouterr()
+        try:
+            with contextlib.chdir(cwd or Path.cwd()):
+                code = command()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return Ended(code, *capsys.readouterr())
+
+    return give

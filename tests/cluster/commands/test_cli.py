@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from counting import WITNESS
 from safetensors.torch import save_file
 
 import landscape
-from cluster.commands.entry import main
 from cluster.runtime.supervision import descendants
 from landscape.store.results import open_run
 from landscape.surface.surface import OK
@@ -33,41 +30,6 @@ COMMAND = [sys.executable, "-m", "cluster"]
 def environment(ray_folder: Path | None = None) -> dict[str, str]:
     extra = {"RAY_TMPDIR": str(ray_folder)} if ray_folder else {}
     return {**os.environ, **extra, "PYTHONWARNINGS": "ignore"}
-
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Call = Callable[..., Ended]
-
-
-@pytest.fixture
-def call(capsys, monkeypatch) -> Call:
-    """Give the command in this process, where torch is imported already."""
-
-    def run(*arguments: object, cwd: Path | None = None) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, arguments)])
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        here = Path.cwd()
-        os.chdir(cwd or here)
-        capsys.readouterr()
-        sys.modules.pop("my_problem", None)
-        sys.path[:] = [each for each in sys.path if "pytest-" not in each]
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            os.chdir(here)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        shown = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), shown.out, shown.err)
-
-    return run
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -102,11 +64,11 @@ BAD_FIELDS = [
 def test_bad_fields_get_a_line_that_names_them_and_leave_no_trace(call, write_job, fields, code, words):
     file = write_job(**fields)
     found = call("run", "--serial", file)
-    assert found.returncode == code, found.stderr
-    assert found.stdout == ""
-    assert 1 <= len(found.stderr.strip().splitlines()) <= 2, found.stderr
+    assert found.code == code, found.err
+    assert found.out == ""
+    assert 1 <= len(found.err.strip().splitlines()) <= 2, found.err
     for word in words:
-        assert word in found.stderr
+        assert word in found.err
     assert not (file.parent / "run").exists()
 
 
@@ -152,12 +114,12 @@ def test_bad_options_get_a_line_that_names_them_and_leave_no_trace(call, write_j
     command, *given = options.split(" ")
     before = tree(file.parent)
     found = call(command, file, *given, cwd=file.parent)
-    assert found.returncode == 2, found.stderr
-    assert found.stdout == ""
-    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
-    assert "\x1b" not in found.stderr
+    assert found.code == 2, found.err
+    assert found.out == ""
+    assert len(found.err.strip().splitlines()) == 1, found.err
+    assert "\x1b" not in found.err
     for word in words:
-        assert word in found.stderr
+        assert word in found.err
     assert tree(file.parent) == before
 
 
@@ -182,10 +144,10 @@ def test_bad_callbacks_are_refused_before_anything_is_written(call, make_job, bo
     file = job.folder / "my_problem.py"
     file.write_text(file.read_text().replace("def problem():\n", f"def problem():\n    {body}\n"))
     found = call("run", "--serial", job.folder / "job.yaml")
-    assert found.returncode == 2, found.stderr
-    assert len(found.stderr.strip().splitlines()) <= 2
+    assert found.code == 2, found.err
+    assert len(found.err.strip().splitlines()) <= 2
     for word in words:
-        assert word in found.stderr
+        assert word in found.err
     assert not (job.folder / "run").exists()
 
 
@@ -202,9 +164,9 @@ def test_direction_files_that_do_not_fit_are_refused(call, make_job, tensors, wo
     job = make_job()
     save_file(tensors, job.folder / "d2.safetensors")
     found = call("run", "--serial", job.folder / "job.yaml")
-    assert found.returncode == 2
-    assert words in found.stderr
-    assert "d2.safetensors" in found.stderr
+    assert found.code == 2
+    assert words in found.err
+    assert "d2.safetensors" in found.err
 
 
 def test_usage_errors_end_with_2_and_missing_things_with_3(call, make_job, tmp_path):
@@ -223,17 +185,17 @@ def test_usage_errors_end_with_2_and_missing_things_with_3(call, make_job, tmp_p
         (["run", job.folder / "job.yaml", "--address", "ray://127.0.0.1:1"], 2),
     ]:
         found = call(*arguments)
-        assert found.returncode == code, (arguments, found.stderr)
-        assert 1 <= len(found.stderr.strip().splitlines()) <= 2, found.stderr
-        assert "Traceback" not in found.stderr
+        assert found.code == code, (arguments, found.err)
+        assert 1 <= len(found.err.strip().splitlines()) <= 2, found.err
+        assert "Traceback" not in found.err
 
 
 def test_a_job_file_that_is_no_job(call, tmp_path):
     for text in ("a: [", "- 1", "just text", ""):
         (tmp_path / "job.yaml").write_text(text)
         found = call("plan", tmp_path / "job.yaml")
-        assert found.returncode == 2
-        assert "job.yaml" in found.stderr
+        assert found.code == 2
+        assert "job.yaml" in found.err
 
 
 # -- the commands on a real run --------------------------------------------------------------------------------
@@ -242,17 +204,17 @@ def test_a_job_file_that_is_no_job(call, tmp_path):
 @pytest.fixture
 def finished(call, make_job):
     job = make_job()
-    assert call("run", "--serial", job.folder / "job.yaml").returncode == 0
+    assert call("run", "--serial", job.folder / "job.yaml").code == 0
     return job
 
 
 def test_run_is_idempotent_and_refuses_another_job_on_the_same_run(call, finished):
     before = tree(finished.folder / "run" / "landscapes.zarr" / "plane" / "loss")
-    assert call("run", "--serial", finished.folder / "job.yaml").returncode == 0
+    assert call("run", "--serial", finished.folder / "job.yaml").code == 0
     other = call("run", "--serial", finished.folder / "job.yaml", "--num-samples", 12, "--seed", 3)
-    assert other.returncode == 2
-    assert "num_samples 20 to 12" in other.stderr
-    assert "seed 0 to 3" in other.stderr
+    assert other.code == 2
+    assert "num_samples 20 to 12" in other.err
+    assert "seed 0 to 3" in other.err
     assert tree(finished.folder / "run" / "landscapes.zarr" / "plane" / "loss") == before
 
 
@@ -260,53 +222,53 @@ def test_the_run_option_counts_from_the_working_directory(call, make_job, tmp_pa
     job = make_job(folder=tmp_path / "jobs")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert call("run", "--serial", "../jobs/job.yaml", "--run", "mine", cwd=elsewhere).returncode == 0
+    assert call("run", "--serial", "../jobs/job.yaml", "--run", "mine", cwd=elsewhere).code == 0
     assert (elsewhere / "mine" / "landscapes.zarr" / "plane").is_dir()
     assert not (job.folder / "run").exists()
 
 
 def test_what_a_lower_precision_costs_stands_in_plan_and_status(call, write_job):
     job = write_job(precision="bfloat16", engine="eager")
-    assert " % of float32, batches of " in call("plan", job).stdout
-    assert call("run", job, "--serial").returncode == 0
-    told = call("status", job.parent / "run").stdout
+    assert " % of float32, batches of " in call("plan", job).out
+    assert call("run", job, "--serial").code == 0
+    told = call("status", job.parent / "run").out
     assert "bfloat16 within " in told
     assert " % of float32" in told
-    (found,) = json.loads(call("status", job.parent / "run", "--json").stdout)["landscapes"]
+    (found,) = json.loads(call("status", job.parent / "run", "--json").out)["landscapes"]
     assert (found["engine"], found["precision"]) == ("eager", "bfloat16")
     assert set(found["precision_error"]) == {"max_abs_error", "max_rel_error", "points"}
 
 
 def test_status_and_validate_as_text_and_json(call, finished, caplog):
     run = finished.folder / "run"
-    status = json.loads(call("status", run, "--json").stdout)
+    status = json.loads(call("status", run, "--json").out)
     assert (
         status["landscapes"][0] | {"name": "plane", "state": "complete", "points": 63, "done": 63}
         == status["landscapes"][0]
     )
-    assert "63/63 points" in call("status", run).stdout
-    assert json.loads(call("validate", run, "--json").stdout)["damaged"] == 0
+    assert "63/63 points" in call("status", run).out
+    assert json.loads(call("validate", run, "--json").out)["damaged"] == 0
 
     chunk = run / "landscapes.zarr" / "plane" / "loss" / "c" / "1" / "0"
     data = bytearray(chunk.read_bytes())
     data[len(data) // 2] ^= 1
     chunk.write_bytes(bytes(data))
     found = call("validate", run)
-    assert found.returncode == 1
-    assert "loss chunk 1/0" in found.stdout
+    assert found.code == 1
+    assert "loss chunk 1/0" in found.out
     before = len((finished.folder / "points.log").read_text().splitlines())
     again = call("run", "--serial", finished.folder / "job.yaml")
-    assert again.returncode == 0
+    assert again.code == 0
     assert "loss chunk 1/0 is damaged and computed again" in caplog.text
     assert len((finished.folder / "points.log").read_text().splitlines()) - before == WITNESS + 6
-    assert call("validate", run).returncode == 0
+    assert call("validate", run).code == 0
 
 
 def test_plan_writes_nothing(call, make_job):
     job = make_job()
     found = call("plan", job.folder / "job.yaml", "--json")
-    assert found.returncode == 0, found.stderr
-    plan = json.loads(found.stdout)
+    assert found.code == 0, found.err
+    plan = json.loads(found.out)
     assert plan["points"] == 63
     assert plan["landscapes"][0]["tiles"] == 5 * 3
     assert plan["seconds"] > 0
@@ -314,32 +276,32 @@ def test_plan_writes_nothing(call, make_job):
 
 
 def test_init_writes_a_job_that_runs_and_never_replaces_files(call, tmp_path):
-    assert call("init", cwd=tmp_path).returncode == 0
+    assert call("init", cwd=tmp_path).code == 0
     file = tmp_path / "job.yaml"
     job = yaml.safe_load(file.read_text())
     job["landscapes"][0]["size"] = 5
     job["num_samples"] = 64
     file.write_text(yaml.safe_dump(job))
-    assert call("run", "--serial", file).returncode == 0
+    assert call("run", "--serial", file).code == 0
     assert open_run(tmp_path / "runs" / "mine")["minimum"].loss.shape == (5, 5)
     again = call("init", cwd=tmp_path)
-    assert again.returncode == 2
+    assert again.code == 2
     assert yaml.safe_load(file.read_text()) == job
 
 
 def test_export_writes_data_that_reads_back(call, finished):
     found = call("export", finished.folder / "run", "plane", "--to", "csv,npz,html")
-    assert found.returncode == 0, found.stderr
-    paths = [Path(line) for line in found.stdout.split()]
+    assert found.code == 0, found.err
+    paths = [Path(line) for line in found.out.split()]
     assert [path.suffix for path in paths] == [".csv", ".npz", ".html"]
     np.testing.assert_array_equal(np.load(paths[1])["loss"], open_run(finished.folder / "run")["plane"].loss)
-    assert call("export", finished.folder / "run", "--to", "jpg").returncode == 2
+    assert call("export", finished.folder / "run", "--to", "jpg").code == 2
     nothing = finished.folder / "nothing"
     misnamed = call("export", finished.folder / "run", "--observable", "los", "--to", "report,csv", "--out", nothing)
-    assert misnamed.returncode == 2
-    assert (misnamed.stdout, nothing.exists()) == ("", False)
-    assert "observable: 'plane' has no 'los'; did you mean 'loss'" in misnamed.stderr
-    assert call("export", finished.folder / "run", "plain").returncode == 3
+    assert misnamed.code == 2
+    assert (misnamed.out, nothing.exists()) == ("", False)
+    assert "observable: 'plane' has no 'los'; did you mean 'loss'" in misnamed.err
+    assert call("export", finished.folder / "run", "plain").code == 3
 
 
 def test_importing_checkpoints_gives_a_trajectory_to_draw(call, make_job):
@@ -353,17 +315,17 @@ def test_importing_checkpoints_gives_a_trajectory_to_draw(call, make_job):
         )
     # As a shell may give them, and the last of them no end of the training.
     imported = call("import", *files[1:], files[0], "--run", job.folder / "run")
-    assert imported.returncode == 0
-    assert imported.stderr.splitlines()[:2] == ["c0.pt -> step 0", "c1.pt -> step 1"]
-    assert "4 snapshots, steps 0-3" in call("status", job.folder / "run").stdout
+    assert imported.code == 0
+    assert imported.err.splitlines()[:2] == ["c0.pt -> step 0", "c1.pt -> step 1"]
+    assert "4 snapshots, steps 0-3" in call("status", job.folder / "run").out
     found = call("run", "--serial", job.folder / "job.yaml")
-    assert found.returncode == 0, found.stderr
+    assert found.code == 0, found.err
     path = open_run(job.folder / "run")["path"].path
     assert path.step.tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(path.distance, 0, atol=1e-6)
     np.testing.assert_allclose(path.loss, path.projected_loss, atol=1e-6)
     missing = call("import", "nowhere.pt", "--run", job.folder / "other")
-    assert missing.returncode == 3
+    assert missing.code == 3
 
 
 def test_a_newer_schema_is_refused(call, finished):
@@ -371,22 +333,22 @@ def test_a_newer_schema_is_refused(call, finished):
     file = finished.folder / "run" / "landscapes.zarr" / "plane" / "zarr.json"
     file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
     refused = call("run", "--serial", finished.folder / "job.yaml")
-    assert refused.returncode == 2
+    assert refused.code == 2
     shown = call("status", finished.folder / "run")
-    assert shown.returncode == 1
-    for text in (refused.stderr, shown.stdout):
+    assert shown.code == 1
+    for text in (refused.err, shown.out):
         assert "schema version 99" in text
         assert "update it" in text
 
 
 def test_doctor_finds_python_torch_and_ray(call):
     found = call("doctor", "--json")
-    assert {"python", "torch", "ray", "zarr", "disk"} <= {each["what"] for each in json.loads(found.stdout)}
+    assert {"python", "torch", "ray", "zarr", "disk"} <= {each["what"] for each in json.loads(found.out)}
 
 
 def test_help_and_version(call):
-    assert "landscape" in call("--help").stdout
-    assert call("--version").stdout.strip() == landscape.__version__
+    assert "landscape" in call("--help").out
+    assert call("--version").out.strip() == landscape.__version__
 
 
 # -- signals, kills, two drivers -------------------------------------------------------------------------------
@@ -448,10 +410,10 @@ def test_a_signal_ends_in_order_with_130_and_the_same_command_goes_on(call, make
     assert "the same command goes on" in errors
     assert "Traceback" not in errors
     assert 5 <= committed(job) < 63
-    status = json.loads(call("status", job.run_path, "--json").stdout)
+    status = json.loads(call("status", job.run_path, "--json").out)
     assert status["landscapes"][0]["state"] == "interrupted"
     (job.folder / "hurry").touch()
-    assert call("run", job.folder / "job.yaml", "--serial").returncode == 0
+    assert call("run", job.folder / "job.yaml", "--serial").code == 0
     assert committed(job) == 63
 
 
@@ -468,7 +430,7 @@ def test_killed_five_times_the_result_is_the_same_to_the_bit(call, make_job, ray
         process.kill()
         process.communicate(timeout=100)
     final = call("run", job.folder / "job.yaml", "--workers", 2)
-    assert final.returncode == 0, final.stderr
+    assert final.code == 0, final.err
     found = open_run(job.run_path)["plane"]
     for name in expected.observables:
         assert found[name].tobytes() == expected[name].tobytes(), name
@@ -483,14 +445,14 @@ def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_fo
     first = start(job, "--serial", ray_folder=ray_folder)
     wait_for_points(job, first, 3)
     second = call("run", "--serial", job.folder / "job.yaml")
-    assert second.returncode == 1
-    owner = re.search(r"is being written by process (\d+) on ", second.stderr)
+    assert second.code == 1
+    owner = re.search(r"is being written by process (\d+) on ", second.err)
     assert owner is not None
     assert int(owner[1]) in descendants(first.pid)
     first.kill()
     first.communicate(timeout=100)
     (job.folder / "hurry").touch()
-    assert call("run", "--serial", job.folder / "job.yaml").returncode == 0  # a dead driver's lock is no lock
+    assert call("run", "--serial", job.folder / "job.yaml").code == 0  # a dead driver's lock is no lock
 
 
 @pytest.mark.long
@@ -499,7 +461,7 @@ def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
     file = write_job()
     with (file.parent / "my_problem.py").open("a") as module:
         module.write(
-            "\n\ndef endless():\n    print('begun', file=sys.stderr)\n    while True:\n        yield torch.ones(2)\n"
+            "\n\ndef endless():\n    print('begun', file=sys.err)\n    while True:\n        yield torch.ones(2)\n"
         )
         module.write("\n\ndef problem():\n    return Problem(Plane(), endless(), observe)\n")
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -514,8 +476,6 @@ def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
 @pytest.mark.parametrize("out", ["s3://bucket/demo", ""])
 def test_a_demo_is_written_to_a_folder_and_nowhere_else(out, call, tmp_path):
     ended = call("demo", "--out", out, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(
-        "out: must be a folder of this machine, which report and pictures are written to, not"
-    )
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("out: must be a folder of this machine, which report and pictures are written to, not")
     assert not list(tmp_path.iterdir())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
 from landscape import open_run
 from landscape.analysis.connect import connect
@@ -73,17 +72,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was, folder) -> Called:
-    """Give the command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(folder)
-        given = ["landscape", "connect", str(folder / "job.yaml"), *map(str, words)]
-        monkeypatch.setattr(sys, "argv", given)
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
+def call(call, folder) -> Called:
+    """Give the command, as `call` gives any."""
+    return partial(call, "connect", folder / "job.yaml", cwd=folder)
 
 
 def no_space(run: str) -> None:
@@ -275,18 +266,16 @@ def problem():
 """
 
 
-def test_the_option_that_the_refusal_of_another_model_names_is_there(tmp_path, monkeypatch, capsys, logging_as_it_was):
+def test_the_option_that_the_refusal_of_another_model_names_is_there(tmp_path, call):
     (tmp_path / "hooked_network.py").write_text(HOOKED)
     (tmp_path / "job.yaml").write_text("run: run\nproblem: hooked_network:problem\nnum_samples: 96\n")
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(2, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2))
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
-    monkeypatch.chdir(tmp_path)
-    given = ["landscape", "connect", "job.yaml", "a.safetensors", "b.safetensors", *map(str, QUICK)]
-    monkeypatch.setattr(sys, "argv", list(given))
-    assert command() != 0
-    assert "--accept-origin" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", [*given, "--accept-origin"])
-    assert command() == 0
+    give = partial(call.func, "connect", "job.yaml", "a.safetensors", "b.safetensors", *QUICK, cwd=tmp_path)
+    code, _, err = give()
+    assert code != 0
+    assert "--accept-origin" in err
+    assert give("--accept-origin").code == 0
     assert open_run(tmp_path / "run")["curve"].record.own_model.state == "accepted"

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import socket
-import sys
 
 import pytest
 
@@ -23,7 +22,6 @@ from cluster.commands.doctor import (
     probe_run,
     safely,
 )
-from cluster.commands.entry import main
 from landscape.core.errors import JobError
 
 SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
@@ -121,12 +119,10 @@ def test_a_check_that_breaks_is_a_finding_and_our_errors_bring_their_remedy():
     assert exit_code([first, second]) == 1
 
 
-def test_a_cluster_that_does_not_answer_ends_with_5(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["landscape", "doctor", "--address", "127.0.0.1:1", "--json"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 5
-    found = by_name(json.loads(capsys.readouterr().out))["address"]
+def test_a_cluster_that_does_not_answer_ends_with_5(call):
+    code, out, _ = call("doctor", "--address", "127.0.0.1:1", "--json")
+    assert code == 5
+    found = by_name(json.loads(out))["address"]
     assert found["state"] == WRONG
     assert "no Ray cluster answers" in found["value"]
     assert "ray start --head" in found["remedy"]

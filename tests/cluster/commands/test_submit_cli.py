@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-
-from cluster.commands.entry import main
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,33 +35,15 @@ echo "17;cluster"
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def submit(capsys, monkeypatch) -> Callable[..., Ended]:
-    """Give `landscape submit` in this process, where torch is imported already; a look at the job costs another."""
+def submit(call, monkeypatch) -> Callable[..., Any]:
+    """Give `landscape submit`; a look at the job costs another process."""
 
-    def run(*words: object, environment: dict[str, str], cwd: Path | None = None, look: bool = False) -> Ended:
+    def run(*words: object, environment: dict[str, str], cwd: Path | None = None) -> Any:
         for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("PATH", environment["PATH"])
-        monkeypatch.setattr(sys, "argv", ["landscape", "submit", *map(str, words), *([] if look else ["--no-look"])])
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        before = signal.getsignal(signal.SIGTERM)
-        capsys.readouterr()
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        shown = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), shown.out, shown.err)
+        return call("submit", *words, "--no-look", cwd=cwd)
 
     return run
 
@@ -89,10 +67,10 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_are_what_the_command_prints(name, submit, tools):
     found = submit("deploy/examples/job.yaml", *EXAMPLES[name], "--dry-run", environment=tools, cwd=ROOT)
-    assert found.returncode == 0, found.stderr
+    assert found.code == 0, found.err
     if os.environ.get("LANDSCAPE_GOLDEN") == "write":
-        (ROOT / "deploy" / "examples" / name).write_text(found.stdout)
-    assert found.stdout == (ROOT / "deploy" / "examples" / name).read_text()
+        (ROOT / "deploy" / "examples" / name).write_text(found.out)
+    assert found.out == (ROOT / "deploy" / "examples" / name).read_text()
     assert not (Path(tools["PATH"].partition(":")[0]) / "kubectl.words").exists(), "a dry run asks no cluster"
 
 
@@ -100,13 +78,13 @@ def test_kubectl_receives_what_the_dry_run_prints_under_the_next_free_attempt(wr
     job = write_job()
     words = (job, "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 2, "--namespace", "lab")
     dry = submit(*words, "--dry-run", environment=tools)
-    assert dry.returncode == 0, dry.stderr
+    assert dry.code == 0, dry.err
     folder = Path(tools["PATH"].partition(":")[0])
 
     sent = submit(*words, environment=tools)
-    assert sent.returncode == 0, sent.stderr
-    assert (folder / "applied.yaml").read_text() == dry.stdout
-    first = sent.stdout.strip()
+    assert sent.code == 0, sent.err
+    assert (folder / "applied.yaml").read_text() == dry.out
+    first = sent.out.strip()
     asked, applied = (folder / "kubectl.words").read_text().splitlines()
     assert asked == f"--namespace lab get rayjobs.ray.io -l landscape/job={first[:-2]} -o json"
     assert applied == "--namespace lab apply -f -"
@@ -114,13 +92,13 @@ def test_kubectl_receives_what_the_dry_run_prints_under_the_next_free_attempt(wr
     there = {"metadata": {"name": first}, "status": {"jobDeploymentStatus": "Running"}}
     (folder / "rayjobs.json").write_text(json.dumps({"items": [there]}))
     twice = submit(*words, environment=tools)
-    assert twice.returncode == 1
-    assert f"running as {first}" in twice.stderr
+    assert twice.code == 1
+    assert f"running as {first}" in twice.err
 
     there["status"]["jobDeploymentStatus"] = "Failed"
     (folder / "rayjobs.json").write_text(json.dumps({"items": [there]}))
     again = submit(*words, environment=tools)
-    assert again.stdout.strip() == f"{first[:-1]}2"
+    assert again.out.strip() == f"{first[:-1]}2"
     names = {each["metadata"]["name"] for each in yaml.safe_load_all((folder / "applied.yaml").read_text())}
     assert names == {f"{first[:-1]}2"}
 
@@ -132,41 +110,41 @@ def test_the_config_map_carries_the_files_of_the_job_and_no_others(write_job, su
     (job.parent / "table.csv").write_text("1,2\n")
     words = (job, "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1, "--include", "table.csv")
     found = submit(*words, "--dry-run", environment=tools)
-    config_map, ray_job = yaml.safe_load_all(found.stdout)
+    config_map, ray_job = yaml.safe_load_all(found.out)
     held = {**config_map["data"], **config_map["binaryData"]}
     assert set(held) == {"job.yaml", "my_problem.py", "table.csv", "d1.safetensors", "d2.safetensors"}
-    assert "hidden" not in found.stdout
+    assert "hidden" not in found.out
     assert "--run /runs/run " in ray_job["spec"]["entrypoint"]
 
 
 def test_sbatch_receives_what_the_dry_run_prints(write_job, submit, tools):
     words = (write_job(), "--target", "slurm", "--workers", 2)
     sent = submit(*words, environment=tools)
-    assert (sent.returncode, sent.stdout) == (0, "17\n"), sent.stderr
+    assert (sent.code, sent.out) == (0, "17\n"), sent.err
     folder = Path(tools["PATH"].partition(":")[0])
-    assert (folder / "script.sh").read_text() == submit(*words, "--dry-run", environment=tools).stdout
+    assert (folder / "script.sh").read_text() == submit(*words, "--dry-run", environment=tools).out
     assert (folder / "sbatch.words").read_text() == "--parsable\n"
-    assert "scancel 17" in sent.stderr
+    assert "scancel 17" in sent.err
 
 
 def test_a_relative_run_becomes_a_place_outside_the_shipped_copy(write_job, submit, tools):
     job = write_job()
-    found = json.loads(submit(job, "--dry-run", environment=tools).stdout)
+    found = json.loads(submit(job, "--dry-run", environment=tools).out)
     assert f"--run {job.parent}/run " in found["entrypoint"]
     assert not any(name.startswith("run/") for name in found["files"]), "the run is not shipped with the folder"
     elsewhere = job.parent / "sub"
     elsewhere.mkdir()
-    found = json.loads(submit("../job.yaml", "--run", "mine", "--dry-run", environment=tools, cwd=elsewhere).stdout)
+    found = json.loads(submit("../job.yaml", "--run", "mine", "--dry-run", environment=tools, cwd=elsewhere).out)
     assert f"--run {elsewhere}/mine " in found["entrypoint"]
 
 
 def test_the_driver_there_logs_as_the_command_here_does(write_job, submit, tools):
     job = write_job()
     asked = submit(job, "--log-format", "json", "--dry-run", environment=tools)
-    assert json.loads(asked.stdout)["entrypoint"].endswith(" --log-format json")
+    assert json.loads(asked.out)["entrypoint"].endswith(" --log-format json")
     script = submit(job, "--target", "slurm", "--workers", 1, "--dry-run", "--log-format=json", environment=tools)
-    assert " --log-format json &\n" in script.stdout
-    assert "--log-format" not in submit(job, "--dry-run", environment=tools).stdout
+    assert " --log-format json &\n" in script.out
+    assert "--log-format" not in submit(job, "--dry-run", environment=tools).out
 
 
 def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tmp_path):
@@ -196,25 +174,25 @@ def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tm
         ((job, "--address", "http://127.0.0.1:1"), tools, 5, "no Ray dashboard"),
     ]:
         found = submit(*words, environment=environment)
-        assert found.returncode == code, (words, found.stderr)
-        assert said in found.stderr
-        assert found.stdout == ""
-        assert len(found.stderr.strip().splitlines()) <= 2, found.stderr
-        assert "key:word" not in found.stderr
+        assert found.code == code, (words, found.err)
+        assert said in found.err
+        assert found.out == ""
+        assert len(found.err.strip().splitlines()) <= 2, found.err
+        assert "key:word" not in found.err
 
 
 def test_the_workers_of_the_job_file_are_read_by_every_target(write_job, submit, tools):
     job = write_job(workers=3, num_gpus=1)
     pods = ("--target", "kuberay", "--image", "i", "--claim", "c")
     for words, pods_wanted in ((pods, 3), ((*pods, "--workers", 5), 5)):
-        _, ray_job = yaml.safe_load_all(submit(job, *words, "--dry-run", environment=tools).stdout)
+        _, ray_job = yaml.safe_load_all(submit(job, *words, "--dry-run", environment=tools).out)
         group = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
         assert group["replicas"] == pods_wanted
         assert group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    script = submit(job, "--target", "slurm", "--nodes", 3, "--dry-run", environment=tools).stdout
+    script = submit(job, "--target", "slurm", "--nodes", 3, "--dry-run", environment=tools).out
     assert "--gpus-per-node=1\n" in script
     assert " --workers 3 --num-gpus 1 " in script
-    entrypoint = json.loads(submit(job, "--dry-run", environment=tools).stdout)["entrypoint"]
+    entrypoint = json.loads(submit(job, "--dry-run", environment=tools).out)["entrypoint"]
     assert "--workers" not in entrypoint, "the driver reads the file there"
 
 
@@ -236,8 +214,8 @@ def test_settings_that_would_fail_on_the_cluster_are_refused_here(fields, words,
     job = write_job(**fields)
     (job.parent / ".env").write_text("KEY=1")
     found = submit(job, *words, "--dry-run", environment=tools)
-    assert (found.returncode, found.stdout) == (2, ""), found.stderr
-    assert said in found.stderr
+    assert (found.code, found.out) == (2, ""), found.err
+    assert said in found.err
 
 
 def test_the_dry_run_lists_every_file_that_travels_and_why_others_stay(write_job, submit, tools):
@@ -246,14 +224,14 @@ def test_the_dry_run_lists_every_file_that_travels_and_why_others_stay(write_job
     (job.parent / "sub" / "table.csv").write_text("1,2\n")
     (job.parent / ".env").write_text("KEY=1")
     found = submit(job, "--dry-run", environment=tools)
-    files = json.loads(found.stdout)["files"]
+    files = json.loads(found.out)["files"]
     assert files["sub/table.csv"] == 4
     for name, size in files.items():
-        assert f"travels: {name}, {size} bytes\n" in found.stderr
-    assert "stays: .env (may hold secrets)\n" in found.stderr
+        assert f"travels: {name}, {size} bytes\n" in found.err
+    assert "stays: .env (may hold secrets)\n" in found.err
     pods = ("--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1)
     found = submit(job, *pods, "--dry-run", environment=tools)
-    assert "travels: my_problem.py, " in found.stderr
-    assert "stays: sub/table.csv (not in a ConfigMap" in found.stderr
+    assert "travels: my_problem.py, " in found.err
+    assert "stays: sub/table.csv (not in a ConfigMap" in found.err
     sent = submit(job, *pods, environment=tools)
-    assert "not sent with the job: .env (may hold secrets); sub/table.csv, tools/kubectl" in sent.stderr
+    assert "not sent with the job: .env (may hold secrets); sub/table.csv, tools/kubectl" in sent.err

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.commands.entry import main
 from cluster.runtime.status import training_lines
 from landscape.analysis.measures.measure import origins_of
 from landscape.core.lock import training_lock
@@ -60,35 +58,13 @@ def problem():
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def call(capsys, monkeypatch, tmp_path, logging_as_it_was) -> Callable[..., Ended]:
-    """Give a command in this process, in a folder that holds my_training.py."""
+def call(call, monkeypatch, tmp_path) -> Iterator[Callable[..., Any]]:
+    """Give a command, as `call` gives any, in a folder that holds my_training.py."""
     (tmp_path / "my_training.py").write_text(FUNCTION)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def run(*words: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        capsys.readouterr()
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        shown = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), shown.out, shown.err)
-
-    yield run
+    yield call
     sys.modules.pop("my_training", None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -12,12 +11,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
-from cluster.commands.entry import main
 from landscape.core.errors import JobError
 from landscape.page.server import Address, listen
 
@@ -72,22 +71,18 @@ def test_a_page_is_served_until_a_signal_ends_it(tmp_path: Path, number: signal.
             ]
 
 
-def code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["landscape", "view", "--no-open", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(str(ended.value.code))
-
-
-def test_a_place_must_exist(tmp_path, monkeypatch, capsys, logging_as_it_was):
-    monkeypatch.chdir(tmp_path)
-    assert code_of(monkeypatch) == 3
-    assert "place 'runs' does not exist; name a run, a folder of runs, or a URL" in capsys.readouterr().err
-    assert code_of(monkeypatch, "--port", "70000") == 2
-    assert "port: must be from 0 to 65535, not 70000" in capsys.readouterr().err
-    os.mkdir("runs")
-    assert code_of(monkeypatch, "--host", "no.such.host.invalid") == 2
-    assert "host: 'no.such.host.invalid' is not known" in capsys.readouterr().err
+def test_a_place_must_exist(tmp_path, call):
+    view = partial(call, "view", "--no-open", cwd=tmp_path)
+    code, _, err = view()
+    assert code == 3
+    assert "place 'runs' does not exist; name a run, a folder of runs, or a URL" in err
+    code, _, err = view("--port", "70000")
+    assert code == 2
+    assert "port: must be from 0 to 65535, not 70000" in err
+    (tmp_path / "runs").mkdir()
+    code, _, err = view("--host", "no.such.host.invalid")
+    assert code == 2
+    assert "host: 'no.such.host.invalid' is not known" in err
 
 
 def test_a_server_on_all_addresses_is_called_by_the_name_of_the_machine():

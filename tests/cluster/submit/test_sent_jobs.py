@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from cluster.commands.entry import main
+from cluster.commands import submit
 from cluster.commands.submit import names_a_job
-from cluster.submit import ray_jobs, status
+from cluster.submit import ray_jobs
 from cluster.submit.ray_jobs import WholeLines, fit_to_show, outcome
 from cluster.submit.submission import MOST_JOBS, SentJob, jobs_file, recall, remember
 from landscape.core.errors import NotFoundError
@@ -25,19 +24,6 @@ RAY_ID = "landscape-run-0badcafe-1"
 def state(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "landscape" / "jobs.json"
-
-
-@pytest.fixture
-def command(capsys, monkeypatch):
-    def give(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return give
 
 
 def test_a_job_is_remembered_for_this_user_alone_and_without_a_key(state):
@@ -135,97 +121,95 @@ def tool(folder: Path, monkeypatch, **answers: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_slurm_is_asked_of_a_job_that_was_sent_to_it(tmp_path, monkeypatch, command):
+def test_slurm_is_asked_of_a_job_that_was_sent_to_it(tmp_path, monkeypatch, call):
     remember("17", SentJob("slurm", str(tmp_path / "no-run"), log="/home/me/a-17.log"))
     tool(tmp_path / "bin", monkeypatch, squeue="echo 'PENDING|N/A|Resources'")
-    code, out, _ = command("status", "17")
+    code, out, _ = call("status", "17")
     assert (code, out.splitlines()[:2]) == (0, ["job 17 on slurm: PENDING", "  it says: Resources"])
     assert "not to be read from here" in out
     tool(tmp_path / "bin", monkeypatch, squeue="exit 1", sacct="echo 'TIMEOUT|2026-11-20T10:00:00|0:0'")
-    job = json.loads(command("status", "17", "--json")[1])["job"]
+    job = json.loads(call("status", "17", "--json")[1])["job"]
     assert (job["state"], job["exit_code"], job["since"][:7]) == ("TIMEOUT", 0, "2026-11")
     tool(tmp_path / "bin", monkeypatch, squeue="exit 1", sacct="true")
-    code, out, said = command("status", "17")
+    code, out, said = call("status", "17")
     assert (code, out) == (3, "")
     assert "its log is /home/me/a-17.log" in said
     for words, told in ((("logs", "17"), "tail -F /home/me/a-17.log"), (("cancel", "17"), "scancel 17")):
-        code, _, said = command(*words)
+        code, _, said = call(*words)
         assert (code, told in said) == (2, True)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert "squeue is not on the PATH" in command("status", "17")[2]
+    assert "squeue is not on the PATH" in call("status", "17")[2]
 
 
-def test_kubectl_is_asked_of_a_job_that_was_sent_to_kubernetes(tmp_path, monkeypatch, command):
+def test_kubectl_is_asked_of_a_job_that_was_sent_to_kubernetes(tmp_path, monkeypatch, call):
     remember(RAY_ID, SentJob("kuberay", "/runs/a", namespace="research"))
     answer = {
         "spec": {"entrypoint": "landscape run /job/job.yaml --run https://h/x?sig=hidden"},
         "status": {"jobStatus": "RUNNING", "startTime": "2026-11-20T10:00:00Z", "message": "a\nb"},
     }
     tool(tmp_path / "bin", monkeypatch, kubectl=f"echo '{json.dumps(answer)}'".replace("\\n", "\\\\n"))
-    code, out, said = command("status", RAY_ID)
+    code, out, said = call("status", RAY_ID)
     assert code == 0, said
     assert out.startswith(f"job {RAY_ID} on kuberay at research: RUNNING since 20")
     assert "  command: landscape run /job/job.yaml --run https://h/x?…\n  it says: a b\n" in out
     assert f"--namespace research get rayjobs.ray.io {RAY_ID} -o json" in (tmp_path / "bin" / "words").read_text()
     tool(tmp_path / "bin", monkeypatch, kubectl="echo nothing")
-    assert "something else than a RayJob: 'nothing'" in command("status", RAY_ID)[2]
+    assert "something else than a RayJob: 'nothing'" in call("status", RAY_ID)[2]
     gone = f"echo 'Error from server (NotFound): rayjobs.ray.io {RAY_ID} not found' >&2; exit 1"
     tool(tmp_path / "bin", monkeypatch, kubectl=gone)
-    assert command("status", RAY_ID)[0] == 3
-    assert f"kubectl --namespace research logs -f job/{RAY_ID}" in command("logs", RAY_ID)[2]
+    assert call("status", RAY_ID)[0] == 3
+    assert f"kubectl --namespace research logs -f job/{RAY_ID}" in call("logs", RAY_ID)[2]
 
 
-def test_where_no_cluster_answers_the_remembered_address_is_named(command):
+def test_where_no_cluster_answers_the_remembered_address_is_named(call):
     remember(RAY_ID, SentJob("ray", address="http://127.0.0.1:1"))
     for name in ("status", "logs", "cancel"):
-        code, out, said = command(name, RAY_ID)
+        code, out, said = call(name, RAY_ID)
         assert (code, out) == (5, "")
         assert "no Ray dashboard answers at 'http://127.0.0.1:1' (connection refused)" in said
-    code, _, said = command("logs", RAY_ID, "--address", "http://127.0.0.1:1/?token=hidden")
+    code, _, said = call("logs", RAY_ID, "--address", "http://127.0.0.1:1/?token=hidden")
     assert (code, "hidden" in said) == (2, False)
 
 
 @pytest.mark.parametrize("name", ["status", "logs", "cancel"])
 @pytest.mark.parametrize("identifier", [RAY_ID, "raysubmit_Ab3"])
-def test_an_unknown_job_is_not_found_and_the_address_that_was_asked_is_named(name, identifier, command, monkeypatch):
+def test_an_unknown_job_is_not_found_and_the_address_that_was_asked_is_named(name, identifier, call, monkeypatch):
     for each in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setattr(ray_jobs, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
-    code, out, said = command(name, identifier)
+    code, out, said = call(name, identifier)
     assert (code, out, said.count("\n")) == (3, "", 1)
     assert f"no job '{identifier}' was sent from here, and at 'http://127.0.0.1:1'" in said
     assert "--address" in said
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:2")
-    code, _, said = command(name, identifier)
+    code, _, said = call(name, identifier)
     assert (code, "'http://127.0.0.1:2'" in said) == (5, True), "this cluster was meant"
 
 
-def test_a_name_that_is_neither_a_run_nor_a_job_is_told_so(command):
-    code, out, said = command("status", "12345")
+def test_a_name_that_is_neither_a_run_nor_a_job_is_told_so(call):
+    code, out, said = call("status", "12345")
     assert (code, out, said.count("\n")) == (3, "", 1)
     assert "'12345' is no run here, nor a job that was sent from here" in said
 
 
-def test_a_job_file_that_is_asked_for_its_state_is_told_its_run(command, tmp_path, monkeypatch):
+def test_a_job_file_that_is_asked_for_its_state_is_told_its_run(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text("run: runs/mine\nproblem: my_problem:problem\n")
-    code, out, said = command("status", "job.yaml")
+    code, out, said = call("status", "job.yaml")
     assert (code, out, said.count("\n")) == (3, "", 1)
     assert f"the run of this job is '{tmp_path / 'runs/mine'}'" in said
 
 
-def test_a_run_that_is_here_is_shown_whatever_address_is_given(command, tmp_path, monkeypatch):
+def test_a_run_that_is_here_is_shown_whatever_address_is_given(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine" / "landscapes.zarr").mkdir(parents=True)
     for run in ("mine", str(tmp_path / "mine")):
-        code, out, said = command("status", run, "--address", "http://127.0.0.1:1")
+        code, out, said = call("status", run, "--address", "http://127.0.0.1:1")
         assert (code, out.split()[0], said) == (0, "run", "")
     for job in ("no-run", RAY_ID):
-        code, _, said = command("status", job, "--address", "http://127.0.0.1:1")
+        code, _, said = call("status", job, "--address", "http://127.0.0.1:1")
         assert (code, "'http://127.0.0.1:1'" in said) == (5, True), job
-    assert command("status", str(tmp_path / "none"), "--address", "http://127.0.0.1:1")[0] == 3, (
-        "no job has such a name"
-    )
+    assert call("status", str(tmp_path / "none"), "--address", "http://127.0.0.1:1")[0] == 3, "no job has such a name"
 
 
 def test_rays_own_remarks_are_no_part_of_a_log():
@@ -234,26 +218,26 @@ def test_rays_own_remarks_are_no_part_of_a_log():
     assert fit_to_show(rays + users) == users
 
 
-def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path):
+def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(call, tmp_path):
     place = tmp_path / "run"
     (place / "landscapes.zarr").mkdir(parents=True)
     remember(RAY_ID, SentJob("ray", str(place), "http://127.0.0.1:1"))
-    code, out, _ = command("status", RAY_ID)
+    code, out, _ = call("status", RAY_ID)
     assert code == 0
     assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNREACHABLE" in out
     assert f"run {place}" in out
     place.rename(tmp_path / "away")
-    assert command("status", RAY_ID)[0] == 5
+    assert call("status", RAY_ID)[0] == 5
 
 
-def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(command, tmp_path, monkeypatch):
+def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(call, tmp_path, monkeypatch):
     def forgotten(*_: object) -> None:
         raise NotFoundError("no job of that name")
 
     (tmp_path / "run" / "landscapes.zarr").mkdir(parents=True)
     remember(RAY_ID, SentJob("ray", str(tmp_path / "run"), "http://127.0.0.1:1"))
-    monkeypatch.setattr(status, "connect_to", forgotten)
-    code, out, _ = command("status", RAY_ID)
+    monkeypatch.setattr(submit, "connect_to", forgotten)
+    code, out, _ = call("status", RAY_ID)
     assert code == 0
     assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNKNOWN" in out
     assert f"run {tmp_path / 'run'}" in out
