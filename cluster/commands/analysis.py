@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +16,12 @@ from cluster.commands.output import (
     Json,
     WorkerOptions,
     Workers,
-    read_told_job,
+    read_job_file,
     show,
 )
 from cluster.runtime.console import diverted
 from cluster.runtime.logs import bind, write_remark
-from cluster.runtime.options import Flag, MaybeWhole
+from cluster.runtime.options import Flag, MaybeWhole, given_options
 from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, quoted
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) 
     from landscape.analysis.measures.comparison import targets_of
     from landscape.views.prepare.measures import comparison_lines
 
-    odd = next((each.name for each in fields(how) if getattr(how, each.name) != each.default), None)
+    odd = next(iter(given_options(how)), None)
     if odd is not None:
         raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out")
     with diverted():
@@ -353,5 +353,5 @@ def _job(run: str, callback: CallbackOptions) -> Job:
     if Path(run).is_file():
         if callback.problem or callback.folder:
             raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
-        return job_of_file(read_told_job(Path(run)))
+        return job_of_file(read_job_file(Path(run)))
     return job_of_run(open_run(run).path, callback.problem, callback.folder)

@@ -6,7 +6,7 @@ import json as json_module
 import sys
 from pathlib import Path
 
-from cluster.commands.output import read_told_job
+from cluster.commands.output import read_job_file
 from cluster.runtime.console import diverted, put
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import JobError
@@ -59,7 +59,7 @@ def bench(
     from landscape.bench.options import options_for
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
-    given = read_told_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    given = read_job_file(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
     if not quick and options.precisions and given.precision not in options.precisions:
         own = given.precision
         raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")

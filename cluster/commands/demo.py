@@ -45,7 +45,7 @@ def run_demo(out: Path, workers: int) -> int:
         The exit code: 0, or 4 where something was given up.
     """
     from cluster.commands.analysis import check_all, texts_of
-    from cluster.commands.output import compute
+    from cluster.commands.output import WorkerOptions
     from cluster.runtime.console import seconds_text
     from landscape.compute.requested import collected_landscapes
     from landscape.job.job import Job
@@ -64,7 +64,7 @@ def run_demo(out: Path, workers: int) -> int:
         # without landscapes would be the callback's untrained network.
         landscapes=collected_landscapes(str(out.absolute())),
     )  # fmt: skip
-    code = compute(job, workers=workers)
+    code = WorkerOptions(workers=workers).compute(job)
     write_remark("3/4 checking whether their pictures can be trusted")
     found = check_all(job.run, [each.name for each in job.landscapes])
     write_remark("4/4 drawing")

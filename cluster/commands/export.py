@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
+from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, given_options
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
@@ -66,24 +66,13 @@ class FigureOptions:
 
     def of_figure(self) -> dict[str, Any]:
         """The options that were given, as `landscape.views.figure` takes them; `log` apart."""
-        given: dict[str, Any] = {
-            "levels": self.levels,
-            "exact_levels": self.exact_levels or None,
-            "zmin": self.zmin,
-            "zmax": self.zmax,
-            "clip": self.clip,
-            "uncertainty": self.uncertainty or None,
-            "extrema": self.extrema or None,
-            "colour_scale": self.colours,
-            "theme": self.theme,
-            "preset": self.preset,
-            "width": self.width,
-            "font": self.font,
-            "font_size": self.font_size,
-            "title": False if self.no_title else self.title,
-            "caption": self.caption,
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        given = given_options(self)
+        given.pop("log", None)
+        if given.pop("no_title", False):
+            given["title"] = False
+        if "colours" in given:
+            given["colour_scale"] = given.pop("colours")
+        return given
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -54,12 +54,12 @@ def read_bound_job(path: Path, **overrides: Any) -> Job:
     Raises:
         JobError: the file holds no job.
     """
-    found = read_told_job(path, **overrides)
+    found = read_job_file(path, **overrides)
     bind(run=found.run_path)
     return found
 
 
-def read_told_job(path: Path, **overrides: Any) -> Job:
+def read_job_file(path: Path, **overrides: Any) -> Job:
     """The job of a file, some fields replaced; a supervisor is told where it is a packed problem.
 
     Raises:
@@ -72,47 +72,6 @@ def read_told_job(path: Path, **overrides: Any) -> Job:
     if names_a_file(found.problem):
         logs.tell(packed=True)
     return found
-
-
-# ----------------------------------------------------------------------------------------------------
-# A job computed with progress on stderr, and a line per landscape on stdout at its end.
-
-
-def compute(
-    job: Job,
-    *,
-    serial: bool = False,
-    workers: int | None = None,
-    address: str | None = None,
-    allow_open: bool = False,
-    shown: bool = True,
-    accept_origin: bool = False,
-) -> int:
-    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up.
-
-    Args:
-        shown: whether the lines are printed.
-        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
-    """
-    # Each command imports what it needs: none of this is needed for its help.
-    from cluster.runtime.status import run_status, status_text
-
-    with diverted(), ProgressDisplay() as display:
-        if serial:
-            from cluster.driver.run import run_serially
-            from landscape.core.devices import keep_freed_memory
-
-            keep_freed_memory()
-            found = run_serially(job, display, accept_origin=accept_origin)
-        else:
-            from cluster.driver.run import run as run_on_ray
-
-            found = run_on_ray(job, workers, address, display, allow_open=allow_open, accept_origin=accept_origin)
-    status = run_status(found.path)
-    if shown:
-        put(printable(status_text(status)))
-    mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
-    return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -153,17 +112,33 @@ class WorkerOptions:
         checked_workers(self.workers)
 
     def compute(self, job: Job, *, shown: bool = True, accept_origin: bool = False) -> int:
-        """Compute a job with progress on stderr; the exit code.
+        """Compute a job with progress on stderr; the exit code is 0, or 4 where something was given up.
 
         Args:
             shown: whether a line per landscape is printed.
             accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
         """
+        # Each command imports what it needs: none of this is needed for its help.
+        from cluster.runtime.status import run_status, status_text
 
-        return compute(
-            job, serial=self.serial, workers=self.workers, address=self.address, allow_open=self.allow_open,
-            shown=shown, accept_origin=accept_origin,
-        )  # fmt: skip
+        with diverted(), ProgressDisplay() as display:
+            if self.serial:
+                from cluster.driver.run import run_serially
+                from landscape.core.devices import keep_freed_memory
+
+                keep_freed_memory()
+                found = run_serially(job, display, accept_origin=accept_origin)
+            else:
+                from cluster.driver.run import run as run_on_ray
+
+                found = run_on_ray(
+                    job, self.workers, self.address, display, allow_open=self.allow_open, accept_origin=accept_origin
+                )
+        status = run_status(found.path)
+        if shown:
+            put(printable(status_text(status)))
+        mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
+        return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 
     def executor(
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int

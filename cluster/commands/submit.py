@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import time
-from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from cyclopts import Parameter
 
 from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import bind
-from cluster.runtime.options import Flag, MaybeWhole
+from cluster.runtime.options import Flag, MaybeWhole, given_options
 from cluster.submit import ray_jobs
 from cluster.submit.kuberay import KubeRayTarget, kuberay_state
 from cluster.submit.options import SubmitOptions, refuse_settings, watched
@@ -63,7 +62,7 @@ def submit(
 def refuse_options_of_others(target: str, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
     """An option of another target would be ignored silently."""
     for name, options in targets.items():
-        given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+        given = list(given_options(options))
         if name != target and given:
             raise JobError(f"{given[0]}: serves --target {name} only, not {target}; leave it out, or name that target")
 

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
 from cluster.runtime.logs import bind, write_remark
-from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
+from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, checked_workers, given_options
 from cluster.submit.kuberay import KubeRayTarget
-from cluster.submit.options import SubmitOptions
+from cluster.submit.options import SendingOptions, SubmitOptions
 from cluster.submit.ray_jobs import RayTarget
 from cluster.submit.slurm import SlurmTarget
 from landscape.core.errors import JobError, quoted
@@ -49,23 +49,11 @@ class TrainWhere:
 
 
 @dataclass(frozen=True)
-class TrainSending:
+class TrainSending(SendingOptions):
     """How a training is sent, with --target."""
 
     target: Target | None = None
     """Send it as `landscape submit` does. ray: a Ray dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch."""
-    dry_run: Flag = False
-    """Print exactly what would be sent, and send nothing."""
-    name: str | None = None
-    """Part of the identifier; default: the run's last part."""
-    attempt: MaybeWhole = None
-    """The number in the identifier; default: the first that is free."""
-    cpus_per_worker: MaybeWhole = None
-    """kuberay, slurm: CPU cores of each rank; default: 1, and 2 with a GPU."""
-    memory: str | None = None
-    """slurm: memory of a node, kuberay: of a rank, such as 16G and 16Gi."""
-    include: Words = None
-    """ray, kuberay: a further file or folder beside the module that travels; may be repeated."""
     detach: Flag = False
     """ray: end when it is accepted."""
 
@@ -85,7 +73,7 @@ class TrainSending:
         """
         if self.target is None:
             refuse_options_of_others("ray", targets)
-        given = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        given = list(given_options(self))
         if given and not self.is_asked:
             raise JobError(f"{given[0]}: serves --target only; leave it out, or name a target")
 
@@ -269,10 +257,7 @@ def _send(
     ray = RayTarget(address=where.address, detach=sending.detach, allow_open=where.allow_open)
     targets: dict[str, Any] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)
-    asked = SubmitOptions(
-        dry_run=sending.dry_run, name=sending.name, run=job.run, attempt=sending.attempt, workers=where.workers,
-        gpus_per_worker=where.gpus_per_worker, cpus_per_worker=sending.cpus_per_worker, memory=sending.memory,
-        include=sending.include,
-    )  # fmt: skip
+    common = {each.name: getattr(sending, each.name) for each in fields(SendingOptions)}
+    asked = SubmitOptions(run=job.run, workers=where.workers, gpus_per_worker=where.gpus_per_worker, **common)
     sent = SentTraining(job.what.name, job.folder, job.run, words)
     return int(targets[target].send(asked, sent, job.folder / "job"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Annotated, Any
 
 from cyclopts import CoercionError, Parameter, Token
@@ -38,6 +39,11 @@ MaybeNumber = Annotated[float | None, Parameter(converter=_number)]
 Whole = Annotated[int, Parameter(converter=_whole_numbers)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole_numbers)]
 ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, consume_multiple=True, negative="")]
+
+
+def given_options(options: Any) -> dict[str, Any]:
+    """Those of a group of options, a dataclass, that differ from their defaults."""
+    return {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
 
 
 def checked_workers(workers: int | None) -> int | None:

@@ -29,27 +29,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SubmitOptions:
-    """The options of `landscape submit` for every target."""
+class SendingOptions:
+    """How a job or a training is sent, to whatever target."""
 
     dry_run: Flag = False
     """Print exactly what would be sent, and send nothing. No cluster is asked."""
     name: str | None = None
     """Part of the identifier; default: the run's last part."""
-    run: str | None = None
-    """The run instead of the file's: a folder that the cluster sees, or a URL."""
     attempt: MaybeWhole = None
     """The number in the identifier; default: the first that is free, 1 in a dry run."""
+    cpus_per_worker: MaybeWhole = None
+    """kuberay, slurm: CPU cores of each worker; default: 2 with a GPU, else its threads."""
+    memory: str | None = None
+    """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
+    include: Words = None
+    """ray, kuberay: a further file or folder that travels; may be repeated."""
+
+
+@dataclass(frozen=True)
+class SubmitOptions(SendingOptions):
+    """The options of `landscape submit` for every target."""
+
+    run: str | None = None
+    """The run instead of the file's: a folder that the cluster sees, or a URL."""
     workers: MaybeWhole = None
     """How many workers evaluate; kuberay: one pod each."""
     gpus_per_worker: MaybeNumber = None
     """GPUs of each worker."""
-    cpus_per_worker: MaybeWhole = None
-    """kuberay, slurm: CPU cores of each worker; default: the job's threads, 2 with a GPU."""
-    memory: str | None = None
-    """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
-    include: Words = None
-    """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
     accept_origin: Flag = False
     """Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass."""
     no_look: Flag = False
