@@ -19,7 +19,7 @@ from cluster.commands.output import (
     read_job_file,
     show,
 )
-from cluster.runtime.console import diverted
+from cluster.runtime.console import divert_stdout
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeWhole, given_options
 from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, quoted
@@ -130,7 +130,7 @@ def _compare_landscapes(
     asked = Compare(**given | ({} if how.bits is None else {"bits": asked_bits(how.bits)}))
     if how.keep:
         check_keepable(first, second, asked.steps)
-    with diverted():
+    with divert_stdout():
         found = compare_landscapes(
             first, second, asked, problem=callback.problem, folder=callback.folder, executor=who.executor,
             tell=write_remark,
@@ -155,7 +155,7 @@ def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) 
     odd = next(iter(given_options(how)), None)
     if odd is not None:
         raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out")
-    with diverted():
+    with divert_stdout():
         found = compare_targets(targets_of(first), targets_of(second)).document()
     show(found, json, "\n".join(comparison_lines(found)))
 
@@ -216,7 +216,7 @@ def check_all(
     from landscape.analysis.checks.table import check_landscape, keep_checks
 
     found = {}
-    with diverted():
+    with divert_stdout():
         for name in names:
             found[name] = check_landscape(
                 run, name, deep=deep, problem=callback.problem, folder=callback.folder, executor=who.executor
@@ -274,7 +274,7 @@ def inspect(
 
     bind(run=run)
     point = None if at is None else _coordinates(at)
-    with diverted():
+    with divert_stdout():
         found = inspect_point(
             run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
             executor=who.executor,
@@ -336,7 +336,7 @@ def measure(
     from landscape.model.snapshots import read_trajectory
     from landscape.views.prepare.measures import lines_of
 
-    with diverted():
+    with divert_stdout():
         job = _job(run, callback)
         bind(run=job.run_path)
         trajectory = read_trajectory(job.run_path)

@@ -27,7 +27,7 @@ from cluster.commands.runs import import_, import_surface, init, list_, rename, 
 from cluster.commands.serve import serve, view
 from cluster.commands.submit import cancel, logs, submit
 from cluster.commands.train import train
-from cluster.runtime.logs import chosen, common_options, configure, supervised, tell_unraisable
+from cluster.runtime.logs import choose_format, common_options, configure, is_supervised, tell_unraisable
 from landscape import __version__
 
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -83,8 +83,8 @@ def command() -> int:
     del sys.argv[1:]
 
     def carry_out() -> object:
-        configure(chosen(form), debug)
-        if supervised():
+        configure(choose_format(form), debug)
+        if is_supervised():
             sys.unraisablehook = tell_unraisable
         else:
             # Until a job installs its own handlers, both signals end the command in the same way.

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cluster.commands.output import read_job_file
-from cluster.runtime.console import diverted, put
+from cluster.runtime.console import divert_stdout, put
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import JobError
 
@@ -65,7 +65,7 @@ def bench(
         raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")
     from cluster.commands.bench_measuring import bench_job, bench_report
 
-    with diverted():
+    with divert_stdout():
         found = bench_job(given, options, quick=quick)
     put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
 

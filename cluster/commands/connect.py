@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, JobRunner, Json, Workers, read_bound_job, show
-from cluster.runtime.console import diverted
+from cluster.runtime.console import divert_stdout
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, message_of, quoted
 
@@ -109,7 +109,7 @@ def connect(
     options = how.of_connect()
     runner = JobRunner(who, accept_origin=accept_origin)
     ends = (int(each) if each.isdecimal() else each for each in (first, second))  # a snapshot's number, or a name
-    with diverted():
+    with divert_stdout():
         found = connect_networks(given, *ends, name=name, size=size, compute=runner, executors=who.executor, **options)
     show(_plain(found), json, text_of_connection(found))
     return runner.code
@@ -173,7 +173,7 @@ def text_of_connection(found: Connection) -> str:
     rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
     widths = [max(len(row[k]) for row in rows) for k in range(len(heads))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    last = f"{_gone(found)}; the plane is landscape {found.name}, the bend {found.bend}"
+    last = f"{_gone_text(found)}; the plane is landscape {found.name}, the bend {found.bend}"
     return "\n".join([*lines, *_matching(found), last])
 
 
@@ -185,7 +185,7 @@ def _matching(found: Connection) -> list[str]:
     return [f"matched: the inner product with the first network is {after:.4g}, was {before:.4g}; in {found.matched}"]
 
 
-def _gone(found: Connection) -> str:
+def _gone_text(found: Connection) -> str:
     """How much lower the barrier of the curve is, in words; no share of a barrier that may be none."""
     for what, values in (("line", found.line), ("curve", found.curve)):
         if values.barriers is None:

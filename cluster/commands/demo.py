@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.runtime.console import diverted, put
+from cluster.runtime.console import divert_stdout, put
 from cluster.runtime.logs import bind, write_remark
-from cluster.runtime.options import Whole, checked_workers
+from cluster.runtime.options import Whole, check_workers
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, quoted
 
 NUM_SAMPLES = 512
@@ -30,7 +30,7 @@ def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
             f"out: must be a folder of this machine, which report and pictures are written to, not {quoted(out)}; "
             "give one"
         )
-    checked_workers(workers)
+    check_workers(workers)
     return run_demo(Path(out), workers)
 
 
@@ -54,7 +54,7 @@ def run_demo(out: Path, workers: int) -> int:
     start = time.monotonic()
     bind(run=str(out.absolute()))
     write_remark("1/4 training LeNet-5 on handwritten digits, the collector attached")
-    with diverted():
+    with divert_stdout():
         trained = train(str(out), report=_report_epoch)
     write_remark(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
     write_remark(f"2/4 computing its landscapes on a local Ray with {workers} workers")
@@ -68,7 +68,7 @@ def run_demo(out: Path, workers: int) -> int:
     write_remark("3/4 checking whether their pictures can be trusted")
     found = check_all(job.run, [each.name for each in job.landscapes])
     write_remark("4/4 drawing")
-    with diverted():
+    with divert_stdout():
         written = _draw(out)
     for path in written:
         put(str(path))

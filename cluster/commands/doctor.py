@@ -19,7 +19,7 @@ from typing import Any
 
 from cluster.commands.output import Json, show
 from cluster.runtime.address import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
-from cluster.runtime.console import diverted
+from cluster.runtime.console import divert_stdout
 from landscape.core.errors import ClusterUnreachableError, LandscapeError, one_line, quoted
 from landscape.core.files import whole_file
 
@@ -37,7 +37,7 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
         A run folder or URL to try out too: a probe is written there, read, listed and deleted.
     """
 
-    with diverted():
+    with divert_stdout():
         found = diagnose(address, run)
     show(found, json, diagnosis_text(found))
     return exit_code(found)
@@ -65,12 +65,12 @@ def result(what: str, state: str, value: str, remedy: str = "") -> CheckResult:
     return {"what": what, "state": state, "value": value, "remedy": remedy}
 
 
-def judged(what: str, bad: bool, value: str, remedy: str, state: str = WRONG) -> CheckResult:
+def judge_value(what: str, bad: bool, value: str, remedy: str, state: str = WRONG) -> CheckResult:
     """A result with this state and remedy where it is bad, else a good one without a remedy."""
     return result(what, state, value, remedy) if bad else result(what, GOOD, value)
 
 
-def safely(what: str, check: Check) -> Iterator[CheckResult]:
+def run_check(what: str, check: Check) -> Iterator[CheckResult]:
     """The results of a check; where it raises, that is a result. Our own errors give the remedy after a semicolon."""
     try:
         yield from check()
@@ -114,7 +114,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     start = time.monotonic()
     answer = check_address(address, allow_open=True)
     seconds = time.monotonic() - start
-    yield judged(
+    yield judge_value(
         "address", seconds > SLOW_CONNECTION + 1, f"{address} answers in {seconds:.2f} s",
         "a driver nearer to the head hears of failures sooner", NOTE,
     )  # fmt: skip
@@ -160,7 +160,7 @@ def check_places(nodes: list[dict[str, Any]], free: dict[str, float], seconds: f
     none = not total["CPU"] and not total["GPU"]
     busy = not none and not any(free.get(name, 0) for name in total)
     remedy = "add nodes: workers have no place" if none else "other jobs hold everything: workers wait for them"
-    return judged(
+    return judge_value(
         "cluster", none or busy, f"{count}, {text}; attached in {seconds:.1f} s", remedy, WRONG if none else NOTE
     )  # fmt: skip
 
@@ -222,7 +222,7 @@ def check_node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterato
     """
     here = {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch")}
     different = [f"{each} {seen[each]} there, {here[each]} here" for each in VERSIONS if seen[each] != here[each]]
-    yield judged(
+    yield judge_value(
         name, bool(different), ", ".join(different or [f"{each} {seen[each]}" for each in VERSIONS]),
         "install the same there and here: values and pickles differ between versions",
     )  # fmt: skip
@@ -246,7 +246,7 @@ def _stop_time() -> Iterator[CheckResult]:
     if IN_A_RAY_JOB not in os.environ:
         return
     seconds = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3"))
-    yield judged(
+    yield judge_value(
         "stop time", seconds < 10, f"{seconds:g} s from `ray job stop` to the kill",
         "set RAY_JOB_STOP_WAIT_TIME_S=60 in the job's env_vars, as `landscape submit` does",
     )  # fmt: skip
@@ -370,7 +370,7 @@ def check_network() -> Iterator[CheckResult]:
     with socket.socket() as any_port:
         any_port.bind(("", 0))  # raises where none is left
     taken = [port for port in HEAD_PORTS if not _free(port)]
-    yield judged(
+    yield judge_value(
         "ports", bool(taken), f"{', '.join(map(str, taken))} in use" if taken else "those of a Ray head are free",
         "a head that is to start here needs others, or is there already; `landscape run` takes free ones", NOTE,
     )  # fmt: skip
@@ -418,9 +418,11 @@ def probe_run(run: str) -> Iterator[CheckResult]:
         return
     yield result("run", GOOD, str(folder) if there == folder else f"{folder} (new, in {there})")
     free = shutil.disk_usage(there).free
-    yield judged("run's disk", free < SMALLEST_DISK, f"{free / 1e9:.1f} GB free", "make room, or name another place")
+    yield judge_value(
+        "run's disk", free < SMALLEST_DISK, f"{free / 1e9:.1f} GB free", "make room, or name another place"
+    )
     slow = any(seconds > SLOW_STORE for _, seconds in times)
-    yield judged(
+    yield judge_value(
         "run's latency", slow, ", ".join(f"{what} {1000 * seconds:.3g} ms" for what, seconds in times),
         "each tile waits for it some ten times: prefer a faster file system, or larger tiles", NOTE,
     )  # fmt: skip
@@ -488,7 +490,7 @@ def diagnose(address: str | None = None, run: str | None = None) -> list[CheckRe
         checks.append(("run", partial(probe_run, run)))
     if address is not None:
         checks.append(("address", partial(examine, address)))
-    return [one for what, check in checks for one in safely(what, check)]
+    return [one for what, check in checks for one in run_check(what, check)]
 
 
 def diagnosis_text(results: list[CheckResult]) -> str:

@@ -15,7 +15,7 @@ def main() -> NoReturn:
     # Until the supervisor is there nothing has begun, and there is nothing to say.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
-    from cluster.runtime.console import open_standard, own
+    from cluster.runtime.console import open_standard, own_descriptors
 
     open_standard()
     from cluster.runtime.logs import begin
@@ -23,7 +23,7 @@ def main() -> NoReturn:
 
     if not can_supervise():
         sys.exit(_command())
-    own()
+    own_descriptors()
     begin(sys.argv[1:])
     code = supervise(_command)
     # Python gives signals their defaults back before it ends, and this process has nothing to clean up.

@@ -161,7 +161,7 @@ def export_run(
     from landscape.views.prepare.words import stopped
     from landscape.views.report import write_report
 
-    wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
+    wanted = _check_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     of_surfaces = [ending for ending in wanted if ending != REPORT]
@@ -221,7 +221,7 @@ def export_runs(
     from landscape.views.exporting import FORMAT_TABLE
     from landscape.views.report import write_report
 
-    wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
+    wanted = _check_formats(formats, (*FORMAT_TABLE, REPORT))
     if wanted != [REPORT]:
         raise JobError(
             f"to: must be report for several runs, not {quoted(','.join(wanted))}; or export each run by itself"
@@ -250,7 +250,7 @@ def _refuse_broken(broken: Mapping[str, str]) -> None:
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")
 
 
-def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
+def _check_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
     """The names of formats as they are known.
 
     Raises:

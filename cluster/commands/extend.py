@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, AS_RECORDED, Callback, JobRunner, Json, Workers, show
-from cluster.runtime.console import diverted
+from cluster.runtime.console import divert_stdout
 from cluster.runtime.options import Flag, MaybeWhole, Words
 from landscape.core.errors import DONE, JobError, quoted
 
@@ -58,7 +58,7 @@ def extend(
         if plan:
             from cluster.commands.planning import extension_text, plan_extension
 
-            with diverted():
+            with divert_stdout():
                 planned = plan_extension(
                     run, name, steps_left(run, name, more), callback.problem, callback.folder, who.workers
                 )
@@ -150,7 +150,7 @@ def refine(
     if plan:
         from cluster.commands.planning import plan_refinement, refinement_text
 
-        with diverted():
+        with divert_stdout():
             planned = plan_refinement(
                 run, name, levels_left(open_run(run).path, name, finer), callback.problem, callback.folder, who.workers
             )

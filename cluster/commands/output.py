@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import CycloptsError, Parameter, UnknownOptionError
 
 from cluster.runtime import logs
-from cluster.runtime.console import ProgressDisplay, diverted, drop_output, put
-from cluster.runtime.logs import as_json, bind, masked, supervised, write_remark
-from cluster.runtime.options import Flag, MaybeWhole, checked_workers
+from cluster.runtime.console import ProgressDisplay, divert_stdout, drop_output, put
+from cluster.runtime.logs import as_json, bind, is_supervised, masked, write_remark
+from cluster.runtime.options import Flag, MaybeWhole, check_workers
 from landscape.core.errors import (
     BAD_USAGE,
     DONE,
@@ -109,7 +109,7 @@ class WorkerOptions:
         """
         if self.serial and (self.workers or self.address):
             raise JobError("serial: runs in this process alone; leave out workers and address")
-        checked_workers(self.workers)
+        check_workers(self.workers)
 
     def compute(self, job: Job, *, shown: bool = True, accept_origin: bool = False) -> int:
         """Compute a job with progress on stderr; the exit code is 0, or 4 where something was given up.
@@ -121,7 +121,7 @@ class WorkerOptions:
         # Each command imports what it needs: none of this is needed for its help.
         from cluster.runtime.status import run_status, status_text
 
-        with diverted(), ProgressDisplay() as display:
+        with divert_stdout(), ProgressDisplay() as display:
             if self.serial:
                 from cluster.driver.run import run_serially
                 from landscape.core.devices import keep_freed_memory
@@ -200,7 +200,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
     except CycloptsError as error:
         return _failed(_usage(error), BAD_USAGE, debug)
     except LandscapeError as error:
-        if supervised() and logs.ray_lost and not debug:
+        if is_supervised() and logs.ray_lost and not debug:
             return error.exit_code  # the supervisor says why, and starts the work anew
         return _failed(str(error), error.exit_code, debug)
     except KeyboardInterrupt:

@@ -8,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, Json, Workers, read_bound_job, show
-from cluster.runtime.console import bytes_text, diverted
-from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, checked_workers
+from cluster.runtime.console import bytes_text, divert_stdout
+from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, check_workers
 
 
 def run(
@@ -123,6 +123,6 @@ def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json:
     """
     from cluster.commands.planning import plan_job, plan_text
 
-    with diverted():
-        found = plan_job(read_bound_job(job, run=run), checked_workers(workers))
+    with divert_stdout():
+        found = plan_job(read_bound_job(job, run=run), check_workers(workers))
     show(found, json, plan_text(found))

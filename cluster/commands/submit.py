@@ -17,7 +17,7 @@ from cluster.runtime.logs import bind
 from cluster.runtime.options import Flag, MaybeWhole, given_options
 from cluster.submit import ray_jobs
 from cluster.submit.kuberay import KubeRayTarget, kuberay_state
-from cluster.submit.options import SubmitOptions, refuse_settings, watched
+from cluster.submit.options import SubmitOptions, follow_to_end, refuse_settings
 from cluster.submit.ray_jobs import RayTarget, connect_to, info, keep_address, ray_state
 from cluster.submit.slurm import SlurmTarget, slurm_state
 from cluster.submit.submission import job_state, recall
@@ -127,7 +127,7 @@ def logs(
     info(client, identifier)  # raises where the cluster has no such job
     keep_address(identifier, address, allow_open)
     if follow:
-        return watched(identifier, lambda: ray_jobs.follow(client, identifier, _write))
+        return follow_to_end(identifier, lambda: ray_jobs.follow(client, identifier, _write))
     _write(ray_jobs.log_so_far(client, identifier))
     return 0
 

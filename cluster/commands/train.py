@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
 from cluster.runtime.logs import bind, write_remark
-from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, checked_workers, given_options
+from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, check_workers, given_options
 from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SendingOptions, SubmitOptions
 from cluster.submit.ray_jobs import RayTarget
@@ -45,7 +45,7 @@ class TrainWhere:
         """
         if self.serial and (self.workers not in (None, 1) or self.address):
             raise JobError("serial: trains in this process alone; leave out workers and address")
-        checked_workers(self.workers)
+        check_workers(self.workers)
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ def train(
 
 
 def _list_options(what: str, folder: Path | None, as_json: bool) -> int:
-    from cluster.training.options import described_options, named_function, option_lines
+    from cluster.training.options import describe_options, named_function, option_lines
 
     function = named_function(what, folder)
-    described = described_options(function, function.load(), own_options())
+    described = describe_options(function, function.load(), own_options())
     show(described, as_json, "\n".join(option_lines(described)))
     return 0
 
@@ -210,13 +210,13 @@ def _words(given: dict[str, str]) -> list[str]:
 
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay, diverted
+    from cluster.runtime.console import ProgressDisplay, divert_stdout
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, next_line, train_here, train_with_ray
     from landscape.store.state import finite
 
     report = Report(epochs_of(job))
-    with diverted(), ProgressDisplay():
+    with divert_stdout(), ProgressDisplay():
         if where.serial or may_train_here(job, where.address):
             result = train_here(job, report, overwrite)
         else:
@@ -228,10 +228,10 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
 
 
 def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay, diverted
+    from cluster.runtime.console import ProgressDisplay, divert_stdout
     from cluster.training.train import measure_scaling, scaling_text
 
-    with diverted(), ProgressDisplay():
+    with divert_stdout(), ProgressDisplay():
         measured = measure_scaling(
             job, scaling.numbers, scaling.measure_steps, address=where.address, allow_open=where.allow_open
         )

@@ -14,8 +14,8 @@ from cluster.driver.executor import executor_of
 from cluster.driver.landscapes import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.schedule import Policy
 from cluster.driver.short_jobs import is_quicker_here
-from cluster.runtime.console import shown_progress
-from cluster.runtime.logs import graceful_stop, supervised, tell
+from cluster.runtime.console import show_progress
+from cluster.runtime.logs import graceful_stop, is_supervised, tell
 from cluster.runtime.mapping import ray_workers
 from cluster.runtime.session import ray_session
 from landscape.compute.auto_range import finder_of
@@ -156,7 +156,7 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with shown_progress(observer) as shown, Company(workers, address, allow_open) as company:
+    with show_progress(observer) as shown, Company(workers, address, allow_open) as company:
         options = _Options(shown, stop, workers, address, policy, limits, accept_origin)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         executors: Executors = partial(executor_of, workers=workers, address=address, allow_open=allow_open, stop=stop)
@@ -225,7 +225,7 @@ def _compute_here(prepared: PreparedJob, options: _Options, open_one: OpenOne) -
     """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
     tell(here=True)
-    if supervised():  # a command's own process, and not a notebook's
+    if is_supervised():  # a command's own process, and not a notebook's
         keep_freed_memory()
     _until_signalled(prepared, options, open_one)
 

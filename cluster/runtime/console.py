@@ -40,7 +40,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def describe(progress: Progress) -> str:
+def progress_text(progress: Progress) -> str:
     """One line on a landscape: how much, how fast, how long to go, what went wrong."""
     share = progress.points_done / progress.points if progress.points else 1.0
     parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} points ({share:.0%})"]
@@ -85,7 +85,7 @@ def is_watched() -> bool:
 
 
 @contextlib.contextmanager
-def shown_progress(observer: Observer | None) -> Iterator[Observer]:
+def show_progress(observer: Observer | None) -> Iterator[Observer]:
     """The observer; where there is none, a display for whoever looks on."""
     if observer is not None:
         yield observer
@@ -199,7 +199,7 @@ class ProgressDisplay:
         tenth = 10 * settled // progress.points if progress.points else 10
         if self._told.get(progress.landscape) != tenth:
             self._told[progress.landscape] = tenth
-            write_remark(describe(progress), "progress", **_fields(progress))
+            write_remark(progress_text(progress), "progress", **_fields(progress))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ def open_standard() -> None:
             os.set_inheritable(number, True)
 
 
-def own() -> None:
+def own_descriptors() -> None:
     """Make this process's descriptors the command's own: Python's stderr keeps working whatever becomes of fd 2."""
     global _own
     open_standard()
-    sys.stderr = forgiving(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
+    sys.stderr = open_forgiving(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
     # Python has none where it was closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     _own = True
@@ -244,18 +244,18 @@ def own() -> None:
 
 def leave_stderr_to(descriptor: int) -> None:
     """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor."""
-    sys.stderr = forgiving(descriptor)
+    sys.stderr = open_forgiving(descriptor)
     os.dup2(descriptor, 2)
 
 
-def forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
+def open_forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
     """Text that goes to a descriptor, or is lost."""
     raw = io.BufferedWriter(Forgiving(descriptor, "w"))
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 @contextlib.contextmanager
-def diverted() -> Iterator[None]:
+def divert_stdout() -> Iterator[None]:
     """Within the block, everything printed goes to stderr: what user code and its libraries print is no data."""
     if sys.stdout is sys.stderr:
         yield
@@ -310,7 +310,7 @@ def stdout_as_it_is() -> Iterator[Callable[[str], None]]:
         yield put
         return
     sys.stdout.flush()
-    with forgiving(os.dup(1)) as kept:
+    with open_forgiving(os.dup(1)) as kept:
 
         def put_line(text: str) -> None:
             print(text, file=kept, flush=True)

@@ -41,7 +41,7 @@ def attach(pipe: int, here_failed: bool) -> None:
     _pipe, avoid_here = pipe, here_failed
 
 
-def supervised() -> bool:
+def is_supervised() -> bool:
     """Whether this process has a supervisor."""
     return _pipe is not None
 
@@ -126,7 +126,7 @@ class Stderr(logging.Handler):
             self.handleError(record)
 
 
-def chosen(given: str | None = None) -> Format:
+def choose_format(given: str | None = None) -> Format:
     """The format that was asked for, on the command line or in the environment.
 
     Raises:
@@ -155,7 +155,7 @@ def begin(arguments: list[str]) -> None:
     """Log in the format that the arguments ask for, before they are parsed; an unknown format is refused later."""
     _, debug, form = common_options(arguments)
     try:
-        configure(chosen(form), debug)
+        configure(choose_format(form), debug)
     except JobError:
         configure("text", debug)
 
@@ -175,7 +175,7 @@ def configure(form: Format, debug: bool) -> None:
     logging.captureWarnings(form == "json")
 
 
-def take_over(library: str) -> None:
+def quieten(library: str) -> None:
     """Remove the handlers and levels that a library set up for its loggers when it was imported.
 
     What goes wrong in it reaches the user as our errors; its own lines are shown with --debug.
@@ -349,7 +349,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if received:
-            if supervised():
+            if is_supervised():
                 return  # the supervisor counts signals, and this one may have come twice
             os._exit(INTERRUPTED)
         received.append(number)

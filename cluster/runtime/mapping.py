@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from cluster.runtime.placement import Placement
-from cluster.runtime.session import ray_session, refuse_dead_ray, signals_kept
+from cluster.runtime.session import keep_signals, ray_session, refuse_dead_ray
 from landscape.core.errors import Interrupted, LandscapeError, one_line, quoted
 from landscape.job.directions.base import Workers
 from landscape.job.job import Job
@@ -44,7 +44,7 @@ def ray_workers(
 
         @cache
         def placement() -> Placement:
-            with signals_kept():  # the caller's handlers act until the block ends, too
+            with keep_signals():  # the caller's handlers act until the block ends, too
                 return session.enter_context(ray_session(job, address, workers, allow_open))
 
         def on_ray(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:

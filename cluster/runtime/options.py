@@ -46,7 +46,7 @@ def given_options(options: Any) -> dict[str, Any]:
     return {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
 
 
-def checked_workers(workers: int | None) -> int | None:
+def check_workers(workers: int | None) -> int | None:
     """The number of workers as given.
 
     Raises:

@@ -13,7 +13,7 @@ import torch
 
 from cluster.runtime.address import check_address, unreachable
 from cluster.runtime.console import without_native_text
-from cluster.runtime.logs import in_detail, in_environment, supervised, tell
+from cluster.runtime.logs import in_detail, in_environment, is_supervised, tell
 from cluster.runtime.placement import Asking, Placement, Supply, placement
 from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
@@ -44,7 +44,7 @@ def ray_session(job: Asking, address: str | None, workers: int | None, allow_ope
             "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
         )
     stage("attaching to Ray" if attached else "starting Ray")
-    with signals_kept(), without_native_text(keep=in_detail()):
+    with keep_signals(), without_native_text(keep=in_detail()):
         tell(attached=attached, ray=not attached, here=False)  # what was measured here is done
         import ray
         from ray._private import worker
@@ -56,14 +56,14 @@ def ray_session(job: Asking, address: str | None, workers: int | None, allow_ope
         try:
             yield placement(job, workers, supply())
         finally:
-            if not (supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
+            if not (is_supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
                 if started_here:
                     ray.shutdown()
                 tell(ray=False, attached=False)
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
+def keep_signals() -> Iterator[None]:
     """Restore the handlers of SIGINT and SIGTERM after the block: Ray replaces SIGTERM's, in Python and in its core."""
     if threading.current_thread() is not threading.main_thread():
         yield

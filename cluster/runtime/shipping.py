@@ -459,7 +459,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 @contextlib.contextmanager
-def archived(listing: SentFiles) -> Iterator[Path]:
+def write_archive(listing: SentFiles) -> Iterator[Path]:
     """The archive as a file that exists while the block runs; only its owner may read it.
 
     Raises:
@@ -519,7 +519,7 @@ def upload(job: Shipped) -> Iterator[dict[str, Any]]:
         listing = list_folder(job.folder, job.run_path, required=required)
     if line := omitted_line(listing):
         write_remark(line, "files")
-    with archived(listing) as path:
+    with write_archive(listing) as path:
         yield {"working_dir": str(path)}
 
 

@@ -238,7 +238,7 @@ class Opened:
                 self.add(line[73:] if "/" in line[73:] else "/proc/")
 
 
-def foreign(paths: Iterable[str], made_before: int) -> list[str]:
+def files_of_user(paths: Iterable[str], made_before: int) -> list[str]:
     """Those of the files that are the user's: not of Python or a package, and not created by the look itself.
 
     Args:
@@ -302,7 +302,7 @@ def main() -> None:
         opened.hear_mapped()
         for module in list(sys.modules.values()):
             opened.add(getattr(module, "__file__", None) or "/proc/")
-        seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
+        seen = {"opened": files_of_user(opened.paths, begun), "error": error, "remarks": remarks}
         with report.open("w", errors="surrogateescape") as file:
             json.dump(seen, file, ensure_ascii=False)
 

@@ -108,7 +108,7 @@ def tell_files(listing: SentFiles, everything: bool) -> None:
         write_remark(line, "files")
 
 
-def watched(identifier: str, follow: Callable[[], int]) -> int:
+def follow_to_end(identifier: str, follow: Callable[[], int]) -> int:
     """Follow a job's log to its end; Ctrl-C ends the following, and not the job."""
     try:
         return follow()

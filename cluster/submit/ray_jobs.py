@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
-from cluster.runtime.logs import LONGEST_LINE, in_environment, take_over, write_remark
+from cluster.runtime.logs import LONGEST_LINE, in_environment, quieten, write_remark
 from cluster.runtime.options import Flag
-from cluster.runtime.shipping import SentFiles, archived
-from cluster.submit.options import SubmitOptions, folder_listing, tell_files, watched, write_error
+from cluster.runtime.shipping import SentFiles, write_archive
+from cluster.submit.options import SubmitOptions, folder_listing, follow_to_end, tell_files, write_error
 from cluster.submit.submission import (
     DRIVER_ENVIRONMENT,
     ENDED,
@@ -89,7 +89,7 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
         _refuse_open(address)
     from ray.job_submission import JobSubmissionClient
 
-    take_over("ray")
+    quieten("ray")
     # Ray would take the address of its own variables before the one that it is given.
     with in_environment("RAY_API_SERVER_ADDRESS", address), translated_errors(address):
         return JobSubmissionClient(address)
@@ -180,7 +180,7 @@ def attempts(client: Any) -> dict[str, str]:
 def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
     """Submit the job with an archive of what is listed; its submission id."""
     given = {name: value for name, value in rendered.items() if name != "files"}
-    with archived(listing) as path, translated_errors(client.get_address()):
+    with write_archive(listing) as path, translated_errors(client.get_address()):
         environment = rendered["runtime_env"]
         if "working_dir" in environment:
             environment = environment | {"working_dir": str(path)}
@@ -378,7 +378,7 @@ class RayTarget:
                 f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}"
             )
             return 0
-        return watched(identifier, lambda: follow(client, identifier, write_error))
+        return follow_to_end(identifier, lambda: follow(client, identifier, write_error))
 
 
 # ----------------------------------------------------------------------------------------------------

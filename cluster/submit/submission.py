@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 from urllib.parse import urlsplit, urlunsplit
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import checked_workers
+from cluster.runtime.options import check_workers
 from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import folder_of_user
@@ -141,7 +141,7 @@ def make_submission(
     Raises:
         JobError: a name, number or run that no cluster could take.
     """
-    checked_workers(workers)
+    check_workers(workers)
     if gpus_per_worker is not None and gpus_per_worker < 0:
         raise JobError(f"gpus_per_worker: must be 0 or more, not {gpus_per_worker:g}")
     if attempt < 1:
@@ -154,7 +154,7 @@ def make_submission(
         folder=training.folder if training else file.parent,
         file="" if training else file.name,
         run=run,
-        name=plain_name(run) if name is None else checked_name(name),
+        name=plain_name(run) if name is None else check_name(name),
         digest=digest(given | {"run": run})[:8],
         attempt=attempt,
         workers=workers,
@@ -164,7 +164,7 @@ def make_submission(
     )
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """A name as given.
 
     Raises:
@@ -184,7 +184,7 @@ def plain_name(run: str) -> str:
     return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
 
 
-def number(value: float) -> str:
+def number_text(value: float) -> str:
     """A number as it is written on a command line."""
     return f"{value:g}"
 
@@ -208,7 +208,7 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
     if submission.workers is not None:
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
-        words += ["--gpus-per-worker" if training else "--num-gpus", number(submission.gpus_per_worker)]
+        words += ["--gpus-per-worker" if training else "--num-gpus", number_text(submission.gpus_per_worker)]
     if submission.accept_origin and training is None:
         words += ["--accept-origin"]
     if submission.log_format != "text":

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from cluster.runtime.console import forgiving
+from cluster.runtime.console import open_forgiving
 from landscape.core.errors import NotFoundError, quoted
 from landscape.core.files import Folder, LineLog
 from landscape.core.folders import open_folder
@@ -97,7 +97,7 @@ QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function'
 
 
 @contextlib.contextmanager
-def logging_rank(run: str, rank: int, world: int, *, own_process: bool) -> Iterator[TextIO]:
+def log_rank(run: str, rank: int, world: int, *, own_process: bool) -> Iterator[TextIO]:
     """Within the block, what this process says goes to the log of the rank, which is yielded.
 
     Args:
@@ -109,7 +109,7 @@ def logging_rank(run: str, rank: int, world: int, *, own_process: bool) -> Itera
     lines = _local(folder, rank) if "://" not in folder.name else _remote(folder, rank)
     with lines as log:
         log.write(_mark(rank, world))
-        with (_taken_over if own_process else _copied)(log), _logged(log, own_process):
+        with (_take_over_output if own_process else _copy_output)(log), _log_records(log, own_process):
             yield log
 
 
@@ -125,7 +125,7 @@ def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
     # A link would let another file be written.
     handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with forgiving(handle) as log:
+    with open_forgiving(handle) as log:
         yield log
 
 
@@ -135,7 +135,7 @@ def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
     reader, writer = os.pipe()
     thread = threading.Thread(target=_pass_on, args=(reader, folder.log(log_path(rank))), daemon=True, name="rank log")
     thread.start()
-    with forgiving(writer) as log:
+    with open_forgiving(writer) as log:
         yield log
     thread.join(2 * SYNC_SECONDS)
 
@@ -154,7 +154,7 @@ def _pass_on(reader: int, log: LineLog) -> None:
 
 
 @contextlib.contextmanager
-def _taken_over(log: TextIO) -> Iterator[None]:
+def _take_over_output(log: TextIO) -> Iterator[None]:
     """The descriptors 1 and 2 lead to the log."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -162,7 +162,7 @@ def _taken_over(log: TextIO) -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     for number in (1, 2):
         os.dup2(log.fileno(), number)
-    sys.stdout = sys.stderr = forgiving(os.dup(log.fileno()))
+    sys.stdout = sys.stderr = open_forgiving(os.dup(log.fileno()))
     try:
         yield
     finally:
@@ -204,7 +204,7 @@ class _Both(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def _copied(log: TextIO) -> Iterator[None]:
+def _copy_output(log: TextIO) -> Iterator[None]:
     """What Python prints is written to the log as well."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Both(sys.stdout, log), _Both(sys.stderr, log)
@@ -215,7 +215,7 @@ def _copied(log: TextIO) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _logged(log: TextIO, own_process: bool) -> Iterator[None]:
+def _log_records(log: TextIO, own_process: bool) -> Iterator[None]:
     """What Python logs is written to the log; in a process of the rank's own from INFO on."""
     handler, root = logging.StreamHandler(log), logging.getLogger()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

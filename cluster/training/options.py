@@ -148,25 +148,25 @@ def default_words(parameter: inspect.Parameter, table: OptionTable | None = None
         table: of the recipe; None for a function of the user's.
     """
     if table is None:
-        return _spelled(parameter.default)
+        return _spell(parameter.default)
     by_optimizer = table.defaults_of(parameter.name) or {"": parameter.default}
     optimizers_of: dict[str, list[str]] = {}
     for optimizer, default in by_optimizer.items():
-        optimizers_of.setdefault(_spelled(default), []).append(optimizer)
+        optimizers_of.setdefault(_spell(default), []).append(optimizer)
     first, *others = optimizers_of
     words = [first, *(f"{other} with {alternatives(optimizers_of[other])}" for other in others)]
     taken = table.takers_of(parameter.name)
     return ", ".join(words) + (f"; only with {taken[0]} {alternatives(taken[1])}" if taken else "")
 
 
-def _spelled(default: Any) -> str:
+def _spell(default: Any) -> str:
     """A value as a command line has it."""
     if isinstance(default, Words):
         return str(default)
     if default is None or default == ():
         return "none"
     if isinstance(default, (tuple, list)):
-        return ",".join(map(_spelled, default))
+        return ",".join(map(_spell, default))
     return str(default).lower() if isinstance(default, bool) else quoted(default)
 
 
@@ -185,7 +185,7 @@ LISTS = (list, tuple, Sequence)
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
-def checked_options(
+def check_options(
     what: NamedFunction,
     function: TrainFunction,
     given: Mapping[str, Any],
@@ -222,7 +222,7 @@ def checked_options(
         raise JobError(f"{missing}: is required by {what.name}; give it a value")
     types_of = _annotations(function)
     checked = {
-        name: _checked(name, value, types_of.get(name, _of_default(parameters.get(name))), texts)
+        name: _check_value(name, value, types_of.get(name, _of_default(parameters.get(name))), texts)
         for name, value in given.items()
     }
     if what.is_recipe:
@@ -236,7 +236,7 @@ def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[s
     return parameter.name not in decided or parameter.default is parameter.empty
 
 
-def described_options(
+def describe_options(
     what: NamedFunction, function: TrainFunction, own: Sequence[str] = ()
 ) -> list[dict[str, str | None]]:
     """Each option of a function: its `name` on a command line, its `type` and `default` in words.
@@ -307,7 +307,7 @@ def _of_default(parameter: inspect.Parameter | None) -> Any:
     return kind if kind in (bool, int, float, str) else Any
 
 
-def _checked(name: str, value: Any, kind: Any, texts: bool) -> Any:
+def _check_value(name: str, value: Any, kind: Any, texts: bool) -> Any:
     if texts:
         value = _read(name, value, kind)
     elif isinstance(value, np.generic):

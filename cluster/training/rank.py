@@ -18,8 +18,8 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 
-from cluster.runtime.options import checked_workers
-from cluster.training.logs import logging_rank
+from cluster.runtime.options import check_workers
+from cluster.training.logs import log_rank
 from cluster.training.options import NamedFunction
 from cluster.training.report import KEPT, PACE, REMARK, STARTED, SUMMARY
 from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, quoted
@@ -58,7 +58,7 @@ class TrainingJob:
     here: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
-        checked_workers(self.workers)
+        check_workers(self.workers)
         if not self.run.strip():
             raise JobError("run: must name a folder or URL for the training; give --run")
         try:
@@ -358,16 +358,17 @@ def run_rank(
         sys.path[:0] = [each for each in plan.path if each not in sys.path]
     with contextlib.ExitStack() as stack:
         run = plan.run or stack.enter_context(tempfile.TemporaryDirectory(prefix="landscape-training-"))
-        with _translated(plan, rank, world):
+        with _translate_errors(plan, rank, world):
             _refuse_unshared(plan)
-            log = stack.enter_context(logging_rank(run, rank, world, own_process=own_process)) if plan.run else None
-        with _traced(log), in_folder(Path(plan.here)), _translated(plan, rank, world), _threads(device):
+            log = stack.enter_context(log_rank(run, rank, world, own_process=own_process)) if plan.run else None
+        translated = _translate_errors(plan, rank, world)
+        with _log_traceback(log), in_folder(Path(plan.here)), translated, _set_threads(device):
             training = PacedTraining(
                 run, tell, steps=plan.steps, warm=plan.warm, seed=plan.seed, device=device, local_rank=local_rank,
                 overwrite=overwrite, function=plan.what.name, former=plan.former,
             )  # fmt: skip
             if own_process and rank == 0:
-                stack.enter_context(_warnings_told(tell))
+                stack.enter_context(_tell_warnings(tell))
             tell(STARTED, {"rank": rank, "world": world})
             with contextlib.suppress(Enough):
                 plan.what.load()(training, **plan.options)
@@ -391,7 +392,7 @@ def _refuse_unshared(plan: RankPlan) -> None:
 
 
 @contextlib.contextmanager
-def _warnings_told(tell: Tell) -> Iterator[None]:
+def _tell_warnings(tell: Tell) -> Iterator[None]:
     """What this package warns of is told to the user as well, who does not see this process."""
     handler, logger = _Telling(tell), logging.getLogger("landscape")
     logger.addHandler(handler)
@@ -413,7 +414,7 @@ class _Telling(logging.Handler):
 
 
 @contextlib.contextmanager
-def _threads(device: str) -> Iterator[None]:
+def _set_threads(device: str) -> Iterator[None]:
     """A rank on a CPU uses one thread, with Ray and without: how many share a sum decides how it rounds."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if device != "cpu" and torch.cuda.is_available() else THREADS)
@@ -424,7 +425,7 @@ def _threads(device: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _traced(log: TextIO | None) -> Iterator[None]:
+def _log_traceback(log: TextIO | None) -> Iterator[None]:
     """The traceback of what the function raised is the last thing in the log."""
     try:
         yield
@@ -435,7 +436,7 @@ def _traced(log: TextIO | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _translated(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
+def _translate_errors(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
     """Whatever is raised, as what it means for the training."""
     try:
         yield

@@ -19,10 +19,10 @@ import torch
 from cluster.driver.short_jobs import may_run_here
 from cluster.runtime.console import is_watched
 from cluster.runtime.logs import graceful_stop
-from cluster.runtime.options import checked_workers
+from cluster.runtime.options import check_workers
 from cluster.runtime.placement import Placement, refuse_too_few_places
 from cluster.runtime.session import ray_session, supply
-from cluster.training.options import TrainFunction, checked_options, named_function, parameters_of
+from cluster.training.options import TrainFunction, check_options, named_function, parameters_of
 from cluster.training.rank import RankFailed, TrainingJob, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted, stage
@@ -46,7 +46,7 @@ from landscape.model.run_files import (
 
 
 @contextlib.contextmanager
-def launched(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
+def record_launch(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
     """Record in the run that a training runs while the block does, then how it ended.
 
     A start that is refused, and so has changed nothing, leaves the record of the one before it. A driver that is killed
@@ -241,7 +241,7 @@ def make_job(
     """
     what = named_function(function, folder)
     code = what.load()
-    options = checked_options(what, code, given, own, texts=texts)
+    options = check_options(what, code, given, own, texts=texts)
     if "seed" in parameters_of(code, what.name):
         options = {"seed": seed} | options
     return TrainingJob(what, run, options, seed, **asked)
@@ -275,7 +275,7 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
     with training_lock(job.run_path):
         stage("training in this process")
         plan = plan_of(job, former=former_function(job, overwrite))
-        with launched(job, 1, command_of(job, None)):
+        with record_launch(job, 1, command_of(job, None)):
             try:
                 run_rank(plan, report.tell, device=job.device, overwrite=overwrite)
             except RankFailed as failed:
@@ -298,7 +298,7 @@ def train_with_ray(
     with (
         training_lock(job.run_path) as card,
         ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
-        named_as_here(),
+        name_options_as_here(),
         ray_session(job, address, job.workers, allow_open) as placed,
         graceful_stop() as signalled,
     ):
@@ -308,13 +308,13 @@ def train_with_ray(
         refuse_too_few_places(placement, supply())
         stage(f"starting {placement.workers} worker{'s' if placement.workers > 1 else ''}")
         plan = plan_of(job, card=card, former=former_function(job, overwrite))
-        with launched(job, placement.workers, command_of(job, placement.workers, address, allow_open)):
+        with record_launch(job, placement.workers, command_of(job, placement.workers, address, allow_open)):
             train_on_ray(plan, placement, report, lambda: stop() or signalled(), overwrite)
     return result_of(job.run_path, report.ranks)
 
 
 @contextlib.contextmanager
-def named_as_here() -> Iterator[None]:
+def name_options_as_here() -> Iterator[None]:
     """Within the block an error of a session names the option as trainings have it.
 
     Raises:
@@ -384,7 +384,7 @@ def measure_scaling(
         LandscapeError: the function raised, or ended before a step was measured.
     """
     for number in workers:
-        checked_workers(number)
+        check_workers(number)
     if steps < 1:
         raise JobError(f"measure_steps: must be at least 1, not {steps}")
     refuse_without_ray_train()
@@ -392,7 +392,7 @@ def measure_scaling(
     most = replace(job, workers=max(workers))
     with (
         ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
-        named_as_here(),
+        name_options_as_here(),
         ray_session(most, address, most.workers, allow_open) as placed,
         graceful_stop() as signalled,
     ):
@@ -411,10 +411,10 @@ def measure_scaling(
                     f"have it take more than {WARM_STEPS} steps"
                 )
             measured.append(report.ranks)
-    return compared(measured)
+    return scalings_of(measured)
 
 
-def compared(measured: Sequence[dict[int, dict[str, Any]]]) -> list[Scaling]:
+def scalings_of(measured: Sequence[dict[int, dict[str, Any]]]) -> list[Scaling]:
     """The summaries of the ranks of each measurement, compared with the first."""
     found = []
     first: tuple[int, float] | None = None

@@ -461,7 +461,7 @@ def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
     file = write_job()
     with (file.parent / "my_problem.py").open("a") as module:
         module.write(
-            "\n\ndef endless():\n    print('begun', file=sys.err)\n    while True:\n        yield torch.ones(2)\n"
+            "\n\ndef endless():\n    print('begun', file=sys.stderr)\n    while True:\n        yield torch.ones(2)\n"
         )
         module.write("\n\ndef problem():\n    return Problem(Plane(), endless(), observe)\n")
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -20,7 +20,7 @@ from cluster.commands.doctor import (
     diagnosis_text,
     exit_code,
     probe_run,
-    safely,
+    run_check,
 )
 from landscape.core.errors import JobError
 
@@ -111,9 +111,9 @@ def test_a_check_that_breaks_is_a_finding_and_our_errors_bring_their_remedy():
         raise JobError("run: is no place; name another")
         yield
 
-    first, second = safely("a", breaks)
+    first, second = run_check("a", breaks)
     assert (first["state"], second["state"], second["value"]) == (GOOD, WRONG, "ZeroDivisionError: by zero")
-    (found,) = safely("run", refuses)
+    (found,) = run_check("run", refuses)
     assert (found["value"], found["remedy"]) == ("is no place", "name another")
     assert exit_code([first]) == 0
     assert exit_code([first, second]) == 1

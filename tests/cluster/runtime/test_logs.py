@@ -15,7 +15,7 @@ from cluster.driver import workers
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.worker import Receipt
 from cluster.runtime import logs
-from cluster.runtime.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
+from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, configure, event_fields, write_remark
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
 from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, JobError
@@ -127,14 +127,14 @@ def test_what_ray_remarks_is_not_shown_and_what_is_worse_comes_in_the_same_form(
 
     levels = {each: logging.getLogger(each).level for each in ("ray", logger.name)}
     configure(form, debug=False)
-    logs.take_over("ray")
+    logs.quieten("ray")
     logger.info("Uploading package gcs://_ray_pkg_1.zip.")
     assert capsys.readouterr().err == ""
     logger.critical("it is gone")
     said = capsys.readouterr().err
     assert (json.loads(said)["message"] if form == "json" else said.strip()) == "it is gone"
     configure(form, debug=True)
-    logs.take_over("ray")
+    logs.quieten("ray")
     logger.info("Uploading")
     assert "Uploading" in capsys.readouterr().err
     for name, level in levels.items():
@@ -169,12 +169,12 @@ def test_a_flood_of_messages_does_not_travel():
 
 
 def test_the_format_comes_from_the_option_then_the_environment(monkeypatch):
-    assert chosen() == "text"
+    assert choose_format() == "text"
     monkeypatch.setenv(logs.VARIABLE, "json")
-    assert chosen() == "json"
-    assert chosen("text") == "text"
+    assert choose_format() == "json"
+    assert choose_format("text") == "text"
     with pytest.raises(JobError, match="log_format: must be text or json, not 'yaml'"):
-        chosen("yaml")
+        choose_format("yaml")
 
 
 def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:

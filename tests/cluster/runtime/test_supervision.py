@@ -174,7 +174,7 @@ def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatc
 
 
 def test_nothing_is_told_where_nobody_listens():
-    assert not logs.supervised()
+    assert not logs.is_supervised()
     logs.tell(ray=True)
 
 

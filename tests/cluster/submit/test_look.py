@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from cluster.submit.dry_run import Opened, compare, foreign, look, prepare_job
+from cluster.submit.dry_run import Opened, compare, files_of_user, look, prepare_job
 from cluster.submit.options import folder_listing
 from landscape.core.errors import JobError
 from landscape.job.job import Job
@@ -202,14 +202,14 @@ def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
     opened.hook("open", (7, "r", 0))
     opened.hook("open", ("a\0b", "r", 0))
     opened.hook("import", ("x",))
-    assert foreign(opened.paths, 0) == []
+    assert files_of_user(opened.paths, 0) == []
     (tmp_path / "data").write_text("1")
     opened.hook("open", (os.fsencode(tmp_path / "data"), None, os.O_RDONLY))
     assert [each for each in opened.paths if not opened.add(f"{each}-while-they-are-read")] == [str(tmp_path / "data")]
     later = (tmp_path / "data").stat().st_ctime_ns
-    assert foreign(opened.paths, later) == [str(tmp_path / "data")]
-    assert foreign(opened.paths, later - 1) == []
-    assert foreign([os.__file__, landscape.__file__, "/etc/hostname"], later) == []
+    assert files_of_user(opened.paths, later) == [str(tmp_path / "data")]
+    assert files_of_user(opened.paths, later - 1) == []
+    assert files_of_user([os.__file__, landscape.__file__, "/etc/hostname"], later) == []
 
 
 def test_data_in_shared_memory_are_the_users_and_on_this_machine_alone():
@@ -220,4 +220,4 @@ def test_data_in_shared_memory_are_the_users_and_on_this_machine_alone():
         opened = Opened()
         opened.hook("open", (data.name, "r", 0))
         opened.hook("open", ("/dev/null", "r", 0))
-        assert foreign(opened.paths, os.stat(data.name).st_ctime_ns) == [data.name]
+        assert files_of_user(opened.paths, os.stat(data.name).st_ctime_ns) == [data.name]

@@ -21,7 +21,7 @@ from cluster.submit import slurm as script
 from cluster.submit.kuberay import KubeRayTarget, parse_selector, parse_tolerations, run_on_cluster
 from cluster.submit.ray_jobs import connect, dashboard_address, outcome
 from cluster.submit.slurm import SlurmTarget
-from cluster.submit.submission import SentTraining, Submission, checked_name, next_attempt, plain_name
+from cluster.submit.submission import SentTraining, Submission, check_name, next_attempt, plain_name
 from landscape.core.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -172,7 +172,7 @@ def test_shellcheck_has_nothing_to_say(name, tmp_path):
 )
 def test_the_name_comes_from_the_run_and_fits_everywhere(run, name):
     assert plain_name(run) == name
-    assert checked_name(name) == name
+    assert check_name(name) == name
 
 
 def test_the_longest_name_and_a_large_attempt_still_fit_kuberay():
@@ -223,8 +223,8 @@ def test_the_outcome_of_a_job_is_an_exit_code(status, code, expected):
 
 
 REFUSED = [
-    (lambda: checked_name("Großes"), "lower-case"),
-    (lambda: checked_name("a" * 25), "at most 24"),
+    (lambda: check_name("Großes"), "lower-case"),
+    (lambda: check_name("a" * 25), "at most 24"),
     (lambda: parse_selector(["spot"]), "key=value"),
     (lambda: parse_tolerations(["a=b:Never"]), "NoSchedule"),
     (lambda: run_on_cluster("runs/a", None, "/runs"), "--claim"),

@@ -12,11 +12,11 @@ from torch import nn
 
 from cluster.training import logs, rank, train
 from cluster.training import logs as reading
-from cluster.training.logs import logging_rank, read_log
+from cluster.training.logs import log_rank, read_log
 from cluster.training.options import named_function
 from cluster.training.rank import Enough, PacedTraining, RankFailed, TrainingJob, is_of_connection, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of, result_text
-from cluster.training.train import Scaling, compared, named_as_here, ray_train_settings, scaling_text
+from cluster.training.train import Scaling, name_options_as_here, ray_train_settings, scaling_text, scalings_of
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.core.lock import training_lock
 from landscape.core.object_store import ObjectLog
@@ -36,7 +36,7 @@ def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, caplog, mo
     monkeypatch.setattr(logs, "QUIET", ("library",))
     caplog.set_level(logging.WARNING)  # a test before may have left the process another one
     for _ in range(2):
-        with logging_rank(str(tmp_path), 1, 2, own_process=own_process):
+        with log_rank(str(tmp_path), 1, 2, own_process=own_process):
             say_everything()
     log, shown = read_log(str(tmp_path), 1), capfd.readouterr()
     assert log.count("rank 1 of 2 starts: process") == 2
@@ -49,7 +49,7 @@ def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, caplog, mo
 
 
 def test_bytes_are_printed_in_a_process_of_others_too(tmp_path, capfd):
-    with logging_rank(str(tmp_path), 0, 1, own_process=False):
+    with log_rank(str(tmp_path), 0, 1, own_process=False):
         sys.stdout.buffer.write(b"\xff")
         sys.stdout.flush()
     assert capfd.readouterr().out  # as the terminal shows them
@@ -78,7 +78,7 @@ def test_a_log_in_an_object_store_is_added_to(monkeypatch, own_process):
     store = Memory()
     monkeypatch.setattr(logs, "open_folder", lambda run: store)
     for _ in range(2):
-        with logging_rank("s3://bucket/run", 0, 1, own_process=own_process):
+        with log_rank("s3://bucket/run", 0, 1, own_process=own_process):
             say_everything()
     log = store.files["logs/rank-0.log"].decode()
     assert log.count("starts: process") == log.count("printed\n") == 2
@@ -87,7 +87,7 @@ def test_a_log_in_an_object_store_is_added_to(monkeypatch, own_process):
 def test_a_log_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank-0.log").symlink_to(tmp_path / "other")
-    with pytest.raises(OSError, match="symbolic links"), logging_rank(str(tmp_path), 0, 1, own_process=False):
+    with pytest.raises(OSError, match="symbolic links"), log_rank(str(tmp_path), 0, 1, own_process=False):
         pass
     assert not (tmp_path / "other").exists()
 
@@ -162,7 +162,7 @@ def test_a_store_that_falls_silent_does_not_hide_why_a_training_was_refused(tmp_
         raise JobError("epochs: must be another")
 
     job = TrainingJob(named_function("lenet-digits"), str(tmp_path))
-    with pytest.raises(JobError, match="epochs: must be another"), train.launched(job, 1, ""):
+    with pytest.raises(JobError, match="epochs: must be another"), train.record_launch(job, 1, ""):
         refused()
 
 
@@ -294,7 +294,7 @@ def test_efficiency_is_the_time_of_one_worker_over_that_of_all():
         one = {"world": world, "samples": 64 * len(seconds), "step_seconds": seconds, "communication": share}
         return dict.fromkeys(range(world), one)
 
-    measured = compared([ranks(1, [0.4, 0.4, 9.0]), ranks(2, [0.25, 0.25, 0.25])])
+    measured = scalings_of([ranks(1, [0.4, 0.4, 9.0]), ranks(2, [0.25, 0.25, 0.25])])
     assert measured[0] == Scaling(1, 3, 0.4, 160.0, 1.0, 1.0, ())
     assert measured[1] == Scaling(2, 3, 0.25, 256.0, pytest.approx(1.6), pytest.approx(0.8), (0.25, 0.25))
     assert scaling_text(measured).splitlines()[2].split() == ["2", "256.0", "250.0", "1.60", "80%", "25%", "25%"]
@@ -320,7 +320,7 @@ def test_an_error_of_the_function_is_not_taken_for_a_lost_connection(text, of_co
 
 
 def test_an_error_of_the_session_names_the_option_of_trainings():
-    with pytest.raises(JobError, match=r"^gpus_per_worker: a worker asks for 2 GPUs"), named_as_here():
+    with pytest.raises(JobError, match=r"^gpus_per_worker: a worker asks for 2 GPUs"), name_options_as_here():
         raise JobError("num_gpus: a worker asks for 2 GPUs")
-    with pytest.raises(JobError, match=r"^workers: too many"), named_as_here():
+    with pytest.raises(JobError, match=r"^workers: too many"), name_options_as_here():
         raise JobError("workers: too many")
