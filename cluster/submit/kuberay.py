@@ -71,11 +71,11 @@ class KubeRayTarget:
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the manifest; the exit code."""
+        place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
         if self.image is None:
             raise JobError(
                 "image: is required here: a container image with this system; deploy/Containerfile builds it"
             )
-        place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
         listing = folder_listing(job, file, job.run_path, asked.include or ())
         files = job_files(job, file, asked.include or (), listing)
         submission = asked.submission(job, file, place)

@@ -394,7 +394,6 @@ def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
     ("mode", "number"),
     [
         ("--serial", signal.SIGTERM),
-        pytest.param("--serial", signal.SIGINT, marks=pytest.mark.slow),
         # A Ray each; test_supervision sends a signal to a command with a worker.
         pytest.param("--workers=2", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("--workers=2", signal.SIGINT, marks=pytest.mark.slow),
@@ -440,6 +439,7 @@ def test_killed_five_times_the_result_is_the_same_to_the_bit(call, make_job, ray
     assert evaluated <= 63 + 2 + 6 * 2 * WITNESS + 5 * 4
 
 
+@pytest.mark.faults
 def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_folder):
     job = make_job(HELD, tile=[1])
     first = start(job, "--serial", ray_folder=ray_folder)
@@ -455,8 +455,8 @@ def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_fo
     assert call("run", "--serial", job.folder / "job.yaml").code == 0  # a dead driver's lock is no lock
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
     file = write_job()
     with (file.parent / "my_problem.py").open("a") as module:

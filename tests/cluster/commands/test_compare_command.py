@@ -10,18 +10,29 @@ from landscape.views.prepare.tables import landscape_rows
 from landscape.views.report import write_report
 from landscape.views.report_sections import compared_section
 
+PROBLEM = """
+import torch
+from landscape import Problem
+
+def problem():
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 6)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    return Problem.supervised(model, (inputs, inputs[:, :3].argmax(1)), metrics=["accuracy"])
+"""
 JOB = """\
-run: {run}
-problem: landscape.recipes.digits:problem
+run: run
+problem: compared_problem:problem
 num_samples: 64
 landscapes:
-  - {{name: float, size: 3, range: [-0.1, 0.1]}}
-  - {{name: small, like: float, quantise: {{bits: 4}}}}
+  - {name: float, size: 3, range: [-0.1, 0.1]}
+  - {name: small, like: float, quantise: {bits: 4}}
 """
 
 
 def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
-    (tmp_path / "job.yaml").write_text(JOB.format(run=tmp_path / "run"))
+    (tmp_path / "compared_problem.py").write_text(PROBLEM)
+    (tmp_path / "job.yaml").write_text(JOB)
     run(read_job(tmp_path / "job.yaml"))
     pair = (f"{tmp_path / 'run'}:float", f"{tmp_path / 'run'}:small")
     cheap = ("--bits", "2,8", "--points", 4, "--steps", 3, "--serial")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,10 @@ def problem() -> Problem:
     return Problem.supervised(torch.nn.Linear(4, 3), (torch.randn(16, 4), torch.randint(0, 3, (16,))))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trajectory of four epochs, its plane and its line, and a plane of random directions."""
-    folder, model = tmp_path / "run", problem().model
+    folder, model = tmp_path_factory.mktemp("exported") / "run", problem().model
     collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3, 7]])
     for _ in range(7):
         with torch.no_grad():
@@ -42,6 +43,11 @@ def place(tmp_path: Path) -> Path:
     ]
     run(Job(run=str(folder), problem=problem, num_samples=16, landscapes=landscapes, engine="eager"))
     return folder
+
+
+@pytest.fixture
+def place(computed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(computed, tmp_path / "run")
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from small_models import make_job, quadratic_problem
 
 from cluster.runtime.status import run_status, status_text
 from landscape import open_run, run
@@ -19,6 +20,13 @@ from landscape.model.layer_rules import RULES
 def call(call):
     """Give the command, as `call` gives any."""
     return partial(call, "inspect")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of a plane of nine points."""
+    job = make_job(tmp_path_factory.mktemp("tiny"), quadratic_problem, [{"name": "plane", "size": 3}])
+    return run(job).path
 
 
 def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call):
@@ -61,9 +69,8 @@ def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call
         (["plan"], NOT_FOUND, "landscape 'plan' is not in run"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(write_job, call, words, code, message):
-    place = Path(run(read_job(write_job(landscapes=[{"name": "plane", "size": 3}]))).path)
-    given, out, err = call(place, *words)
+def test_what_is_wrong_is_told_in_a_line(tiny, call, words, code, message):
+    given, out, err = call(tiny, *words)
     assert (given, out) == (code, "")
     assert message in err
     assert err.count("\n") == 1

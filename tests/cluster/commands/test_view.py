@@ -41,7 +41,7 @@ def browser() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.faults)])
 def test_a_page_is_served_until_a_signal_ends_it(tmp_path: Path, number: signal.Signals):
     run = tmp_path / "a"
     run.mkdir()

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cluster.commands.serve import serve
+from cluster.commands.serve import ServeOptions, serve
 from cluster.serving.serve import handle_settings, refuse_open_service
 from landscape.core.errors import JobError, NotFoundError
 
@@ -37,13 +37,13 @@ def _in_scene(scene, monkeypatch):
 )
 def test_what_cannot_be_is_refused_by_one_sentence(places, options, error, message):
     with pytest.raises(error) as refused:
-        serve(*places, **{"port": 0, **options})
+        serve(*places, how=ServeOptions(**{"port": 0, **options}))
     assert message in str(refused.value)
 
 
 def test_a_port_that_is_taken_is_refused_and_no_other_one_used():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(JobError, match="is taken; give another one"):
-        serve("lenet", port=taken.getsockname()[1])
+        serve("lenet", how=ServeOptions(port=taken.getsockname()[1]))
 
 
 def test_a_service_without_a_token_is_for_this_machine_alone():

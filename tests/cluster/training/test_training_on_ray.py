@@ -105,6 +105,7 @@ def wait_for(*paths: Path, of: subprocess.Popen) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_killed_worker_and_killed_driver_change_no_bit(local_ray, folder):
     import ray
