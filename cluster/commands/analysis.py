@@ -160,10 +160,6 @@ def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) 
     show(found, json, "\n".join(comparison_lines(found)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape check`: whether the picture of a landscape can be trusted.
-
-
 def check(
     run: str,
     name: str | None = None,
@@ -235,10 +231,6 @@ def texts_of(found: dict[str, Checks]) -> str:
     return "\n\n".join(checks_text(name, checks) for name, checks in found.items())
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape inspect`: which layer of the network goes wrong at a point of a landscape.
-
-
 def inspect(
     run: str,
     name: str,
@@ -284,19 +276,12 @@ def inspect(
 
 
 def _coordinates(text: str) -> list[float]:
-    """The numbers of `0.3,-0.7`.
-
-    Raises:
-        JobError: they are none.
-    """
+    """The numbers of `0.3,-0.7`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {quoted(text)}") from None
 
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape measure`: how sharp the loss is around some weights of a run.
 
 SAYING = (
     "These numbers describe these weights on these samples. Sharpness does not track generalisation well, sometimes "

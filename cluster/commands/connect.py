@@ -116,11 +116,7 @@ def connect(
 
 
 def _read_table(file: Path) -> dict[str, list[str | None]]:
-    """The permutation of each axis of each tensor, from a YAML file.
-
-    Raises:
-        JobError: it cannot be read, or holds something else.
-    """
+    """The permutation of each axis of each tensor, from a YAML file."""
     from landscape.job.reading import parse_yaml
 
     try:

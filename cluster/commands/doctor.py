@@ -474,10 +474,6 @@ def _write(file: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-# ----------------------------------------------------------------------------------------------------
-# All checks in turn, and their results as text.
-
-
 def diagnose(address: str | None = None, run: str | None = None) -> list[CheckResult]:
     """The results of every check; a check that raises gives a result too.
 

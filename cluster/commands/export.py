@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from landscape.store.results import Run
     from landscape.surface.surface import Surface
 
-# ----------------------------------------------------------------------------------------------------
-# The options of `landscape export` that say how a figure looks; each text is its help.
-
 
 @dataclass(frozen=True)
 class FigureOptions:
@@ -75,8 +72,6 @@ class FigureOptions:
         return given
 
 
-# ----------------------------------------------------------------------------------------------------
-
 PLAIN = FigureOptions()
 
 
@@ -124,9 +119,6 @@ def export(
     for path in paths:
         print(path, flush=True)
 
-
-# ----------------------------------------------------------------------------------------------------
-# Which files `landscape export` writes, and under which names.
 
 REPORT = "report"
 MEASURES = "run+measures.csv"  # no landscape has a plus in its name
@@ -240,22 +232,14 @@ def export_runs(
 
 
 def _refuse_broken(broken: Mapping[str, str]) -> None:
-    """Tell of landscapes that could not be read, once all others are written.
-
-    Raises:
-        LandscapeError: there are any.
-    """
+    """Tell of landscapes that could not be read, once all others are written."""
     if broken:
         others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")
 
 
 def _check_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The names of formats as they are known.
-
-    Raises:
-        JobError: one of them is not known.
-    """
+    """The names of formats as they are known."""
     wanted = [name.strip() for name in formats]
     for name in wanted:
         if name not in known:
@@ -268,9 +252,6 @@ def _stores(run: str, names: Iterable[str], *, skip: bool) -> list[LandscapeStor
 
     Args:
         skip: pass over those whose metadata cannot be read, as they are told of when the others are written.
-
-    Raises:
-        LandscapeError: one of them cannot be read.
     """
     from landscape.store.landscape import LandscapeStore
 
@@ -287,11 +268,7 @@ def _stores(run: str, names: Iterable[str], *, skip: bool) -> list[LandscapeStor
 
 
 def _check_observables(stores: Iterable[LandscapeStore], observable: str) -> None:
-    """Refuse an observable that a landscape does not have, before any file is written.
-
-    Raises:
-        JobError: a landscape has no such observable.
-    """
+    """Refuse an observable that a landscape does not have, before any file is written."""
     from landscape.surface.surface import check_observable
 
     for store in stores:
@@ -299,11 +276,7 @@ def _check_observables(stores: Iterable[LandscapeStore], observable: str) -> Non
 
 
 def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *, all_must: bool) -> set[str]:
-    """The names of the landscapes that a format and a kind are for, by their axes; says which are left out.
-
-    Raises:
-        JobError: none of them fits, or one does not where all must.
-    """
+    """The names of the landscapes that a format and a kind are for, by their axes; says which are left out."""
     from landscape.views.exporting import check_axes
 
     fitting, left, refused = set[str](), list[str](), list[JobError]()

@@ -87,11 +87,7 @@ def _named_as_typed() -> Iterator[None]:
 
 
 def _ranges(text: str) -> Sequence[tuple[float, float]]:
-    """The ranges of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`.
-
-    Raises:
-        JobError: it is something else.
-    """
+    """The ranges of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`."""
     pairs = _pairs(text)
     if not pairs or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
         raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
@@ -105,10 +101,6 @@ def _pairs(text: str) -> list[tuple[float, float]]:
         return list(zip(ends[::2], ends[1::2], strict=True))
     except ValueError:
         return []
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape refine`: a landscape finer in a box or everywhere, with every point that is known.
 
 
 def refine(
@@ -166,11 +158,7 @@ def refine(
 
 
 def _corners(text: str) -> list[tuple[float, float]]:
-    """The ends of a box on each axis.
-
-    Raises:
-        JobError: it is something else.
-    """
+    """The ends of a box on each axis."""
     pairs = _pairs(text)
     if not pairs:
         raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {quoted(text)}")

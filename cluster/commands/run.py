@@ -65,10 +65,6 @@ def run(
     return who.compute(given, accept_origin=accept_origin)
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape pack`: write a job and its problem as one file.
-
-
 def pack(
     job: Path,
     *,
@@ -103,10 +99,6 @@ def pack(
     text = f"{packed.path}: {bytes_text(packed.size)}; its values are {values}; landscape run {packed.path}"
     show(data, json, text)
     return 0
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape plan`: what a job will cost.
 
 
 def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json: Json = False) -> None:

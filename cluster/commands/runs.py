@@ -92,10 +92,6 @@ def size_text(count: int | None) -> str:
     return f"{size:.4g} {units[0]}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape import`: a trajectory made of existing checkpoints.
-
-
 def import_(
     checkpoints: list[str],
     *,
@@ -132,10 +128,6 @@ def import_(
     write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape import-surface`: surfaces of other software as landscapes of a run.
-
-
 def import_surface(*files: str, run: str, name: str | None = None) -> None:
     """Make surfaces that other software computed landscapes of a run, which views, exports and the page take.
 
@@ -162,10 +154,6 @@ def import_surface(*files: str, run: str, name: str | None = None) -> None:
     write_remark(f"next: landscape export {flat(run, 300)} --to html, or landscape view {flat(run, 300)}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape init`: a job file and a callback to start from.
-
-
 def init(folder: Path = Path()) -> None:
     """Write a commented job file and a callback to start from.
 
@@ -188,10 +176,6 @@ def init(folder: Path = Path()) -> None:
     write_remark(f"next: landscape plan {folder / 'job.yaml'}")
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape rename`: another name for a landscape.
-
-
 def rename(run: str, name: str, new: str) -> None:
     """Give a landscape another name, also in its record. A job goes on with it where its `name:` is the new one.
 
@@ -210,10 +194,6 @@ def rename(run: str, name: str, new: str) -> None:
 
     rename_landscape(run, name, new)
     write_remark(f"{flat(name)} is {flat(new)} now; a job that goes on with it needs `name: {flat(new)}`", "renamed")
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape rm`: landscapes removed from a run.
 
 
 def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False) -> int:
@@ -260,10 +240,6 @@ def _ask(run: str, names: list[str]) -> bool:
 def _described(name: str, store: object) -> str:
     shape = getattr(store, "shape", ())
     return f"{flat(name)} ({' × '.join(map(str, reversed(shape)))} points)" if shape else f"{flat(name)} (half made)"
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape status`: what is done of a run, and how a job that was sent is doing.
 
 
 def status(
@@ -313,10 +289,6 @@ def status(
         ) from None
     show(found, json, status_text(found))
     return DONE if is_readable(found) else FAILED
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape validate`: whether every chunk of a run is sound.
 
 
 def validate(run: str, *, json: Json = False) -> int:

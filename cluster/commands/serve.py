@@ -116,10 +116,6 @@ def serve(
         serve_landscapes(catalog, serving, ready)
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape view`: the page over runs, live while jobs write them.
-
-
 def view(
     *places: str,
     host: str = "127.0.0.1",
@@ -146,10 +142,6 @@ def view(
     """
 
     return view_places(places or ("runs",), host, port, allow_host or (), opens=not no_open)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Serve the page for a command: its address on stdout, what it does on stderr, a browser where there is one.
 
 
 def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequence[str], *, opens: bool) -> int:

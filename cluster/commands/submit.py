@@ -67,10 +67,6 @@ def refuse_options_of_others(target: str, targets: dict[str, RayTarget | KubeRay
             raise JobError(f"{given[0]}: serves --target {name} only, not {target}; leave it out, or name that target")
 
 
-# ----------------------------------------------------------------------------------------------------
-# `landscape cancel`: stop a job on a Ray cluster.
-
-
 def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = False) -> int:
     """Stop a job on a Ray cluster in order, and wait until it has; submitting it again goes on where it stopped.
 
@@ -88,10 +84,6 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
     keep_address(identifier, address, allow_open)
     print(f"{identifier} {ended.lower()}", flush=True)
     return 0
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape logs`: the log of a job that was sent to a Ray cluster, and those of the ranks of a training.
 
 
 def logs(
@@ -151,9 +143,6 @@ def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
-
-# ----------------------------------------------------------------------------------------------------
-# How a job that was sent is doing, by its identifier alone, for `landscape status`.
 
 IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes
 

@@ -55,8 +55,6 @@ def tell(**report: object) -> None:
             os.write(_pipe, (json.dumps(report, default=str) + "\n").encode())
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
 VARIABLE = "LANDSCAPE_LOG_FORMAT"
@@ -314,10 +312,6 @@ def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
             "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback
         )
         logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Variables of the environment, changed for a while.
 
 
 @contextlib.contextmanager

@@ -64,11 +64,6 @@ def _results(
 
     The threads are those of this process: how many share a sum decides how it rounds, and the serial run must get the
     same bits.
-
-    Raises:
-        LandscapeError: processes of Ray died of it again and again, or what `function` raised cannot travel. What can
-            is raised as it is.
-        Interrupted: `stop` said so.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -96,11 +91,7 @@ def _results(
 
 
 def _wait_until(running: list[Any], most: int, job: Job, stop: Callable[[], bool]) -> list[Any]:
-    """Wait until at most so many tasks run; returns those that still do.
-
-    Raises:
-        Interrupted: `stop` said so; the tasks are ended.
-    """
+    """Wait until at most so many tasks run; returns those that still do."""
     import ray
 
     while len(running) > most:

@@ -9,9 +9,6 @@ from typing import Any, Protocol
 
 from landscape.core.errors import JobError
 
-# ----------------------------------------------------------------------------------------------------
-# What a Ray session asks of whatever runs on it: a job of landscapes, or a training.
-
 
 class Shipped(Protocol):
     """What has a callback of the user's.
@@ -51,8 +48,6 @@ class Asking(Shipped, Protocol):
     @property
     def workers(self) -> int | None: ...
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Resources = Mapping[str, float]
 

@@ -173,8 +173,6 @@ def omitted_line(listing: SentFiles, most: int = 6) -> str:
     return f"not sent with the job: {'; '.join(parts)}"
 
 
-# ----------------------------------------------------------------------------------------------------
-
 MOST_ENTRIES = 100_000
 IGNORED_UPLOADS = (".venv", "venv", "runs", "node_modules", *CACHES)
 # Compared with every part of a path, in lower case. A file that one of them matches is never sent, whoever asks for it.
@@ -397,10 +395,6 @@ def _refuse_large(listing: SentFiles) -> None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# The archive that a cluster is sent: the listed files as a zip.
-
-
 def read_file(listed: ListedFile, root: Path) -> bytes:
     """The content of a file that was listed.
 
@@ -494,10 +488,6 @@ def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> SentFil
         JobError: one of these cannot be sent, or is too large.
     """
     return list_files(file.parent, run, [file.name, *include])
-
-
-# ----------------------------------------------------------------------------------------------------
-# The job's folder, sent to a cluster that is attached.
 
 
 @contextlib.contextmanager

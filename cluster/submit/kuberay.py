@@ -154,10 +154,6 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
     return str(path)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The manifest.
-
-
 def _config_map(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
     """Text stays readable; keys have no slashes, so a volume gives each its path."""
     text: dict[str, str] = {}
@@ -346,9 +342,6 @@ def _pod(
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# The files of a job that its ConfigMap carries.
-
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
 NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
 
@@ -387,9 +380,6 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentF
     root = listing.folder.resolve()
     return {name: read_file(each, root) for name, each in chosen.items()}
 
-
-# ----------------------------------------------------------------------------------------------------
-# What is asked of a Kubernetes cluster through kubectl.
 
 # RayJob's own words for an end, in those of Ray's jobs.
 DEPLOYMENT_ENDED = {"Complete": "SUCCEEDED", "Failed": "FAILED", "ValidationFailed": "FAILED"}
@@ -438,10 +428,6 @@ def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
         kind = ClusterUnreachableError if unreachable else LandscapeError
         raise kind(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")
     return found.stdout.strip()
-
-
-# ----------------------------------------------------------------------------------------------------
-# What Kubernetes says of a RayJob.
 
 
 def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:

@@ -322,10 +322,6 @@ async def _next(lines: Any) -> str:
     return str(await anext(lines))
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a Ray cluster says of a job.
-
-
 def ray_state(client: Any, identifier: str) -> dict[str, Any]:
     """The state of a job, asked of its dashboard."""
     found = info(client, identifier)
@@ -338,10 +334,6 @@ def ray_state(client: Any, identifier: str) -> dict[str, Any]:
         exit_code=outcome(found) if state in ENDED else None,
         run=(found.metadata or {}).get("run", ""),
     )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# `landscape submit --target ray`: its options, and the sending.
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,6 @@ class SlurmTarget:
         return 0
 
 
-# ----------------------------------------------------------------------------------------------------
-# The script.
-
-
 def render(submission: Submission, target: SlurmTarget) -> str:
     """The script; `sbatch` reads it from its standard input.
 
@@ -97,11 +93,7 @@ class NodeShare:
 
 
 def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
-    """CPUs and GPUs that a node gives, the workers being spread evenly.
-
-    Raises:
-        JobError: the numbers do not fit together, or that of the workers is missing.
-    """
+    """CPUs and GPUs that a node gives, the workers being spread evenly."""
     if target.nodes < 1:
         raise JobError(f"nodes: must be at least 1, not {target.nodes}")
     if submission.workers is None:
@@ -115,11 +107,7 @@ def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
 
 
 def _refuse_phrases(options: Mapping[str, object]) -> None:
-    """Refuse a value of several words, which would put directives of its own into the script.
-
-    Raises:
-        JobError: an option has such a value.
-    """
+    """Refuse a value of several words, which would put directives of its own into the script."""
     for name, value in options.items():
         if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
@@ -252,10 +240,6 @@ exit "$code"
 """
 
 
-# ----------------------------------------------------------------------------------------------------
-# A script handed to sbatch.
-
-
 def send(script: str) -> str:
     """Hand the script to sbatch; the job's number.
 
@@ -272,9 +256,6 @@ def send(script: str) -> str:
         raise kind(f"slurm: sbatch refuses: {text}")
     return found.stdout.strip().partition(";")[0]
 
-
-# ----------------------------------------------------------------------------------------------------
-# What Slurm says of a job.
 
 SEPARATOR = "|"
 

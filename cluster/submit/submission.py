@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from landscape.job.job import Job
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is sent to a cluster: a job of landscapes in its file, or a training.
-
-
 @dataclass(frozen=True)
 class SentTraining:
     """A training on its way to a cluster; what the targets ask of a job, it answers.
@@ -70,8 +66,6 @@ def has_files(work: Work) -> bool:
     """Whether a folder travels with it."""
     return not isinstance(work, SentTraining) or work.problem is not None
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24
@@ -241,9 +235,6 @@ def job_state(identifier: str, target: str, place: str, state: str, **fields: An
     known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
     return known | fields | texts
 
-
-# ----------------------------------------------------------------------------------------------------
-# The attempts of a job on a cluster, which takes each name once.
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 

@@ -90,8 +90,6 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
         time.sleep(LOOK_SECONDS)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store
 QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function's
 

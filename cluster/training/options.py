@@ -170,8 +170,6 @@ def _spell(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else quoted(default)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -330,11 +328,7 @@ def _check_value(name: str, value: Any, kind: Any, texts: bool) -> Any:
 
 
 def _read(name: str, text: str, kind: Any) -> Any:
-    """A word of a command line as a value that may be of this type.
-
-    Raises:
-        JobError: it holds what YAML would read otherwise than it looks, such as a key twice.
-    """
+    """A word of a command line as a value that may be of this type."""
     kinds = _alternatives(kind)
     if bool in kinds and text.lower() in (*TRUE, *FALSE):
         return text.lower() in TRUE

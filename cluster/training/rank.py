@@ -304,8 +304,6 @@ class PacedTraining(Training):
         return float(measured.get("avg_backward_comm_time", 0)) * 1e-9 * steps
 
 
-# ----------------------------------------------------------------------------------------------------
-
 OF_CONNECTIONS = ("gloo/", "NCCL", "Connection closed")  # in the text of what torch.distributed raises
 KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}  # of errors, by their exit codes
 
@@ -379,11 +377,7 @@ def run_rank(
 
 
 def _refuse_unshared(plan: RankPlan) -> None:
-    """Refuse to train on a node that does not see the run's folder.
-
-    Raises:
-        JobError: says so.
-    """
+    """Refuse to train on a node that does not see the run's folder."""
     if plan.card and "://" not in plan.run and open_folder(plan.run).read(TRAINING_CARD) != plan.card:
         raise JobError(
             f"run: {quoted(plan.run)} is not the same folder on every node of the cluster; name one that all nodes "

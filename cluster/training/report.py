@@ -46,9 +46,6 @@ class Board:
         return taken
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Report:
     """Takes the news of a training.

@@ -127,9 +127,6 @@ def next_line(run: str) -> str:
     return f"next: landscape view {name}; its landscapes: landscape run JOB, a file with `run: {name}`{problem}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# What Ray Train is told through the environment, before Ray is imported.
-
 # Ray Train's own settings, which it reads from the environment of the driver and hands on to its actors.
 SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
@@ -160,8 +157,6 @@ def ray_train_settings(attached: bool) -> Iterator[None]:
         for name in added:
             os.environ.pop(name, None)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 OWN = ("run", "workers", "gpus_per_worker", "address", "allow_open", "overwrite", "stop")
 
