@@ -48,7 +48,7 @@ class TooFewTiles(LandscapeError):
 
 
 class Watch:
-    """An observer that keeps when how many points were done, so that a rate leaves out the start and the tail."""
+    """An observer that records when each point was done, so that the rate leaves out the start and the tail."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

@@ -35,7 +35,7 @@ def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
 
 
 def run_demo(out: Path, workers: int) -> int:
-    """Train, compute, check and draw on this machine; started again, each step goes on where it was.
+    """Train, compute, check and draw on this machine; run again, each step resumes where it stopped.
 
     Args:
         out: the run folder, which report and pictures are written to as well.

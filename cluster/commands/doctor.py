@@ -191,7 +191,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> Iterator[CheckResult]:
 
 
 def _looker() -> Callable[[], dict[str, Any]]:
-    """What a node has, seen from a task on it. Made here so that it travels whole: a node may lack this package."""
+    """The task that reports what its node has; a closure, so that Ray pickles it whole: this package may be missing."""
 
     def look() -> dict[str, Any]:
         import os
@@ -242,7 +242,7 @@ def check_node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterato
 
 
 def _stop_time() -> Iterator[CheckResult]:
-    """Inside a Ray job: what `ray job stop` grants before it kills."""
+    """Inside a Ray job: how long `ray job stop` waits before it kills."""
     if IN_A_RAY_JOB not in os.environ:
         return
     seconds = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3"))
@@ -429,7 +429,7 @@ def probe_run(run: str) -> Iterator[CheckResult]:
 
 
 def _probe_store(url: str) -> Iterator[CheckResult]:
-    """The same in an object store, and whether it keeps two drivers apart."""
+    """Whether a run can be kept in an object store, and whether that keeps two drivers apart."""
     from landscape.core.errors import LandscapeError
     from landscape.core.folders import open_folder
     from landscape.core.folders import probe as probe_folder
@@ -443,7 +443,7 @@ def _probe_store(url: str) -> Iterator[CheckResult]:
 
 
 def probe(folder: str) -> Iterator[tuple[str, float]]:
-    """What a commit does, each with its median seconds: lock, write and sync, read back, delete."""
+    """The steps of a commit with their median seconds: lock, write and sync, read back, delete."""
     from filelock import FileLock
 
     content, file = os.urandom(PROBE_BYTES), Path(folder) / f".probe-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""What the commands have in common: `--json`, their results on stdout, the job file that they read."""
+"""What the commands share: `--json`, results on stdout, the job file, who computes, how a command ends."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_bound_job(path: Path, **overrides: Any) -> Job:
 
 
 def read_job_file(path: Path, **overrides: Any) -> Job:
-    """The job of a file, some fields replaced; a supervisor is told where it is a packed problem.
+    """The job of a file, some fields replaced; reports to the supervisor whether it is a packed problem.
 
     Raises:
         JobError: the file holds no job.
@@ -143,7 +143,7 @@ class WorkerOptions:
     def executor(
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
     ) -> AbstractContextManager[Executor]:
-        """What answers questions about a landscape, see `executor_of`."""
+        """The executor that answers questions about a landscape, see `executor_of`."""
         from cluster.driver.executor import executor_of
 
         return executor_of(

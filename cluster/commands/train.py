@@ -11,7 +11,15 @@ from cyclopts import Parameter
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
 from cluster.runtime.logs import bind, write_remark
-from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Whole, check_workers, given_options
+from cluster.runtime.options import (
+    Flag,
+    MaybeNumber,
+    MaybeWhole,
+    Whole,
+    Words,  # noqa: F401  cyclopts looks up the types of inherited fields here
+    check_workers,
+    given_options,
+)
 from cluster.submit.kuberay import KubeRayTarget
 from cluster.submit.options import SendingOptions, SubmitOptions
 from cluster.submit.ray_jobs import RayTarget

@@ -86,7 +86,7 @@ def is_watched() -> bool:
 
 @contextlib.contextmanager
 def show_progress(observer: Observer | None) -> Iterator[Observer]:
-    """The observer; where there is none, a display for whoever looks on."""
+    """The observer; without one, a progress display where a person watches."""
     if observer is not None:
         yield observer
     elif is_watched():
@@ -97,7 +97,7 @@ def show_progress(observer: Observer | None) -> Iterator[Observer]:
 
 
 class _Stages(logging.Handler):
-    """Passes on which stage a job is in, and how far it is with that."""
+    """Passes on the stage that a job is in, and its progress within the stage."""
 
     def __init__(self, tell: Callable[[str], None], note: Callable[[str], None]) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class ProgressDisplay:
             stages.propagate = True
 
     def stage(self, what: str) -> None:
-        """What is done now, before the points and between landscapes."""
+        """Show the present stage, before the points and between landscapes."""
         if self._bar is None:
             if what != PREPARING and what not in self._said and not in_detail():
                 self._said.add(what)
@@ -172,7 +172,7 @@ class ProgressDisplay:
         self._stage = self._bar.add_task(what, total=None, note="")
 
     def note(self, what: str) -> None:
-        """How far the present stage is; on a terminal alone, elsewhere it would be a line for each candidate."""
+        """Show the progress of the present stage, on a terminal only: elsewhere it would be a line per candidate."""
         if self._bar is not None and self._stage is not None:
             self._bar.update(self._stage, note=what)
 
@@ -205,11 +205,11 @@ class ProgressDisplay:
 # ----------------------------------------------------------------------------------------------------
 # The descriptors of a command: stdout for data alone, a stderr that may fail, Ray's native lines kept off both.
 
-_own = False  # whether the descriptors 0 to 2 are this command's, and not those of a program that calls it
+_own = False  # whether this process is the command, so that it may redirect the descriptors 0 to 2
 
 
 class Forgiving(io.FileIO):
-    """A descriptor whose text is lost where it cannot be written: no reader and no full disk end a job."""
+    """A descriptor that drops what it cannot write: neither a closed pipe nor a full disk ends a job."""
 
     def write(self, data: Buffer, /) -> int:
         """Write what can be written; returns the bytes taken, which are all of them where writing fails."""
@@ -249,7 +249,7 @@ def leave_stderr_to(descriptor: int) -> None:
 
 
 def open_forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
-    """Text that goes to a descriptor, or is lost."""
+    """A text stream to a descriptor that drops what it cannot write."""
     raw = io.BufferedWriter(Forgiving(descriptor, "w"))
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
@@ -337,5 +337,5 @@ def put(text: str) -> None:
     except OSError as error:
         drop_output()
         raise LandscapeError(
-            f"stdout: cannot be written ({error.strerror}); what was computed is kept: the same command shows it"
+            f"stdout: cannot be written ({error.strerror}); what was computed is saved: the same command shows it"
         ) from error

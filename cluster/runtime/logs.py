@@ -63,7 +63,7 @@ FIELDS = ("run", "landscape", "task", "worker", "host", "node", "attempt", "caus
 LONGEST = 2000  # characters of a worker's message that travel
 LONGEST_LINE = 1 << 16  # characters of what is printed that make one line
 MOST = 20  # messages that travel with one receipt
-# In text logs these loggers show only the worst: what every worker or task repeats would hide the rest.
+# Text logs show only critical events of these loggers: what every worker or task repeats would hide the rest.
 WORKERS, TASKS = "landscape.workers", "landscape.tasks"
 
 
@@ -110,7 +110,7 @@ class JsonLines(logging.Formatter):
         return printable(masked(json.dumps(line, default=str, ensure_ascii=False)))
 
 
-_stream: TextIO | None = None  # what is logged goes there, where stderr is left to what is printed
+_stream: TextIO | None = None  # where log lines go while stderr is left to what is printed; None for stderr
 
 
 class Stderr(logging.Handler):
@@ -125,7 +125,7 @@ class Stderr(logging.Handler):
 
 
 def choose_format(given: str | None = None) -> Format:
-    """The format that was asked for, on the command line or in the environment.
+    """The log format that the command line or the environment names.
 
     Raises:
         JobError: there is no such format.
@@ -137,7 +137,7 @@ def choose_format(given: str | None = None) -> Format:
 
 
 def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
-    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
+    """The arguments without what every command takes; whether --debug is given; the value of --log-format."""
     left, form = [], None
     given = iter(arguments)
     for each in given:
@@ -150,7 +150,7 @@ def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
 
 
 def begin(arguments: list[str]) -> None:
-    """Log in the format that the arguments ask for, before they are parsed; an unknown format is refused later."""
+    """Log in the format that the arguments name, before they are parsed; an unknown format is refused later."""
     _, debug, form = common_options(arguments)
     try:
         configure(choose_format(form), debug)
@@ -188,7 +188,7 @@ def quieten(library: str) -> None:
 
 
 def tell_unraisable(ignored: Any) -> None:
-    """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
+    """Log what Python cannot raise, such as an interruption inside its own locks; its own hook prints raw lines."""
     cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
     logging.getLogger("landscape").info(
         "ignored in %s: %s", quoted(ignored.object), cause, extra=event_fields("ignored")
@@ -224,7 +224,7 @@ def bind(**fields: Any) -> None:
 
 
 def write_remark_lines(text: str, event: str) -> None:
-    """Lines that were written for people or by another process: those that are events already stay as they are."""
+    """Write lines of a person or another process as events; those that are events already stay as they are."""
     for line in text.splitlines():
         if is_event(line):
             _put_line(printable(masked(line)))
@@ -242,7 +242,7 @@ def is_event(line: str) -> bool:
 
 
 def write_remark(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:
-    """A remark of a command: plain text on stderr, or a line of JSON."""
+    """Write a remark of a command to stderr: plain text, or a line of JSON."""
     if as_json():
         logging.getLogger("landscape").log(level, text, extra=event_fields(event, **fields))
     else:
@@ -288,7 +288,7 @@ class Listener(logging.Handler):
         self._records.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
 
     def take(self) -> tuple[Said, ...]:
-        """What was collected; it is forgotten."""
+        """Return what was collected, and forget it."""
         taken, self._records = tuple(self._records), []
         return taken
 
@@ -306,7 +306,7 @@ class Listener(logging.Handler):
 
 
 def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
-    """Log in this process what a worker has logged."""
+    """Log in this process what a worker logged in its own."""
     for each in said:
         fields = event_fields(
             "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback

@@ -1,4 +1,4 @@
-"""Functions that run on the workers of a cluster before a job has workers of its own: directions are made by them."""
+"""Apply a function to many items on Ray before a job has workers of its own, as directions need."""
 
 from __future__ import annotations
 

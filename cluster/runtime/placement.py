@@ -11,7 +11,7 @@ from landscape.core.errors import JobError
 
 
 class Shipped(Protocol):
-    """What has a callback of the user's.
+    """A job or a training with a callback of the user's, which is sent to a cluster.
 
     Attributes:
         folder: where its module lies, and travels from.
@@ -28,7 +28,7 @@ class Shipped(Protocol):
 
 
 class Asking(Shipped, Protocol):
-    """What runs on a session.
+    """A job or a training that runs on a Ray session.
 
     Attributes:
         device: auto, cpu or cuda.

@@ -87,7 +87,7 @@ def _begin(job: Asking, address: str | None, workers: int | None) -> None:
 
 
 def private_ray_ended() -> str:
-    """Which necessary process of a private Ray has ended; '' while all live, and on a cluster."""
+    """The name of the process that a private Ray needs and that has ended; '' while all live, and on a cluster."""
     from ray._private import worker
 
     node = worker._global_node
@@ -105,8 +105,8 @@ def refuse_dead_ray() -> None:
     if gone:
         tell(lost=f"its {gone} has ended")
         raise RayDied(
-            f"address: the private Ray has died (its {gone} has ended); what is done is kept: give the job again, in a "
-            "fresh process"
+            f"address: the private Ray has died (its {gone} has ended); finished tiles are saved: run the job "
+            "again in a new process"
         )
 
 
@@ -214,7 +214,7 @@ def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
 
 
 def supply() -> Supply:
-    """What the cluster has at this moment; takes a session."""
+    """What the cluster has at this moment; needs a session."""
     import ray
 
     nodes = [each for each in ray.nodes() if each["Alive"]]

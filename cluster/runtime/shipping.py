@@ -1,4 +1,4 @@
-"""The walk through a job's folder that decides what of it is sent."""
+"""What of a job's folder is sent to a cluster: the list of its files, and the archive that is made from it."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def ignored_by(files: Iterable[IgnoreFile], name: str, is_folder: bool) -> str:
 # ----------------------------------------------------------------------------------------------------
 # The list of a job's folder: which files are sent to a cluster, and why the others are not.
 #
-# Ray's own packing follows links out of the folder and includes keys, so the archive is made here, from this list: what
-# a person is shown is what is sent.
+# Ray's own packing follows links out of the folder and includes keys, so the archive is made here: what the user is
+# shown is what is sent.
 
 LARGEST_UPLOAD = 200 << 20  # bytes of all files
 DEEPEST = 60  # folders below one another
@@ -140,7 +140,7 @@ class SentFiles:
 
 
 def in_singular(reason: str) -> str:
-    """A reason as it is said of one file."""
+    """The reason in the singular, for one file."""
     return {LEAVES: "a link that leaves the job file's folder", CIRCLE: "a link that runs in a circle"}.get(
         reason, reason
     )
@@ -197,7 +197,7 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
     Args:
         run: the run's folder or URL.
         include: names of files and folders that are sent although they are ignored.
-        required: names of files without which the job cannot run; they are sent although they are ignored.
+        required: names of files that the job cannot run without; they are sent although they are ignored.
 
     Raises:
         JobError: a file of `include` or `required` cannot be sent, or all files are more than can be shipped.
@@ -367,7 +367,7 @@ def is_secret(name: str) -> bool:
 
 
 def _can_be_packed(name: str) -> bool:
-    """Whether an archive can hold the name, and Ray unpacks it: it silently skips names with a backslash or a drive."""
+    """Whether an archive can hold the name and Ray unpacks it: Ray silently skips names with a backslash or a drive."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -475,7 +475,7 @@ def travelling_folder(folder: Path) -> Path:
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether what a job's paths are relative to is a portable problem, which holds all that the job names."""
+    """Whether a job's folder is the file of a portable problem, which holds all that the job names."""
     from landscape.model.packed_file import names_a_file
 
     return names_a_file(str(folder))

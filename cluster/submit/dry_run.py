@@ -1,4 +1,4 @@
-"""A look at a job before it is sent: is it sound, and are the files that its callback opens sent with it?
+"""Try out a job before it is sent: can it be prepared, and are the files that its callback opens sent with it?
 
 A process of its own prepares the job: `python -m cluster.submit.dry_run`. Python tells an audit hook there of every
 file that it opens. Files that a library opens by its own C code are missed, except by safetensors, and except those
@@ -35,12 +35,12 @@ SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it nee
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look found.
+    """What trying out a job has shown.
 
     Attributes:
         opened: the user's files that the job opened.
         error: why the job cannot be computed; '' where it can.
-        remarks: what could not be tried here.
+        remarks: what could not be tried out here.
     """
 
     opened: tuple[Path, ...] = ()
@@ -83,7 +83,7 @@ def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) ->
 
     Args:
         folder: where it runs.
-        given: what it is told on its standard input.
+        given: what it reads from its standard input.
         words: the file that takes its standard error.
     """
     # -P: a module of the job's folder, such as random.py, must not replace one of Python.
@@ -159,7 +159,7 @@ def compare(seen: Seen, listing: SentFiles, run: str) -> list[str]:
 
 
 def _gathered(names: list[str]) -> list[str]:
-    """The files, or the folders that hold them where they are many."""
+    """The files, or their top folders where there are many files."""
     if len(names) <= MOST_NAMED:
         return names
     return list(dict.fromkeys(name.partition("/")[0] for name in names))
@@ -186,7 +186,7 @@ USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".
 
 
 class Opened:
-    """The files that this process opens to read, as the audit hook is told."""
+    """The files that this process opens to read, as its audit hook hears."""
 
     def __init__(self) -> None:
         self._paths: set[str] = set()
@@ -239,10 +239,10 @@ class Opened:
 
 
 def files_of_user(paths: Iterable[str], made_before: int) -> list[str]:
-    """Those of the files that are the user's: not of Python or a package, and not created by the look itself.
+    """The files that belong to the user: not to Python or a package, and not created by the try-out itself.
 
     Args:
-        made_before: a change time in nanoseconds; newer files were created by the look.
+        made_before: a change time in nanoseconds; newer files were created by the try-out.
     """
     found = set()
     for each in paths:

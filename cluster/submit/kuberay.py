@@ -411,7 +411,7 @@ def send(manifest: str, namespace: str | None) -> str:
 
 
 def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
-    """What kubectl answers.
+    """Run kubectl; its standard output.
 
     Raises:
         ClusterUnreachableError, NotFoundError, LandscapeError: it does not, or there is no kubectl here.

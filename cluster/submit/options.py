@@ -1,4 +1,4 @@
-"""What `landscape submit` is told of any target, and what it prints for all of them."""
+"""The options of `landscape submit` for every target, and what is refused before a job is sent."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SubmitOptions(SendingOptions):
 
 
 def tell_files(listing: SentFiles, everything: bool) -> None:
-    """Say which files are sent and which are not: file by file, or in one line what somebody might miss."""
+    """List the files that are sent and those that are not: file by file, or in one line what a user might miss."""
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):
         write_remark(line, "files")
@@ -144,7 +144,7 @@ def named_runs(job: Work) -> Iterator[str]:
 
 
 def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:
-    """Settings that hold on one machine, or that contradict what is asked of the cluster.
+    """Refuse settings that only hold on one machine, or that contradict what the cluster is asked for.
 
     Args:
         workers_gpus: GPUs of each worker; None where that is left to the cluster.
@@ -173,7 +173,7 @@ def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int
 
 
 def refuse_missing_files(job: Work) -> None:
-    """A relative path is looked up beside the job file, here as on the cluster.
+    """Refuse a job that names a file which does not exist: relative paths are looked up beside the job file.
 
     Raises:
         JobError: names the file that is not there.
@@ -184,9 +184,7 @@ def refuse_missing_files(job: Work) -> None:
 
 
 def refuse_files_left_behind(job: Work) -> None:
-    """A relative path that leaves the folder is not shipped with it.
-
-    Nor are other runs, which may be of any size.
+    """Refuse a job that names a file outside its folder, or another run, by a relative path: neither is sent.
 
     Raises:
         JobError: names the file or the run; also where a file of the folder does not exist.

@@ -1,4 +1,4 @@
-"""A connection to the dashboard of a Ray cluster, and its errors in our words."""
+"""Jobs on a Ray cluster that runs already, by its dashboard: sent, followed, asked for, cancelled."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def log_so_far(client: Any, submission_id: str) -> str:
 
 
 def fit_to_show(text: str) -> str:
-    """A log without Ray's own lines, keys and control characters."""
+    """The log without Ray's own lines, without keys and without control characters."""
     return printable(masked(RAYS_REMARK.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))))
 
 
@@ -410,7 +410,7 @@ def keep_address(identifier: str, address: str | None, allow_open: bool) -> None
 
 
 def _by_hand(identifier: str, job: SentJob, command: str) -> str:
-    """The command of the target's own that does what `command` does."""
+    """The command of Slurm or Kubernetes that does what `command` would."""
     if job.target == "slurm":
         return f"give: tail -F {job.log}" if command == "logs" else f"give: scancel {identifier}"
     where = f"--namespace {job.namespace} " if job.namespace else ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SentTraining:
-    """A training on its way to a cluster; what the targets ask of a job, it answers.
+    """A training on its way to a cluster, with the attributes of a job that the targets read.
 
     Attributes:
         what: a recipe's name or 'module:function'.
@@ -63,7 +63,7 @@ Work = Union["Job", SentTraining]
 
 
 def has_files(work: Work) -> bool:
-    """Whether a folder travels with it."""
+    """Whether a folder is sent with it."""
     return not isinstance(work, SentTraining) or work.problem is not None
 
 
@@ -274,7 +274,7 @@ LOCK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SentJob:
-    """What is kept of a job that was sent.
+    """What this machine remembers of a job that was sent.
 
     Attributes:
         target: ray, kuberay or slurm.
@@ -299,7 +299,7 @@ def jobs_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def remember(identifier: str, job: SentJob) -> None:
-    """Keep a job under its identifier; the oldest ones are dropped."""
+    """Remember a job by its identifier; the oldest ones are dropped."""
     from filelock import FileLock, Timeout
 
     file = jobs_file()
@@ -321,13 +321,13 @@ def remember(identifier: str, job: SentJob) -> None:
 
 
 def recall(identifier: str) -> SentJob | None:
-    """What is kept of a job; None where nothing is."""
+    """What is remembered of a job; None for an unknown one."""
     file = jobs_file()
     return None if file is None else _read(file).get(identifier)
 
 
 def plain_address(address: str) -> str:
-    """An address without what may be a key: user, password, query."""
+    """An address without user, password and query, which may hold keys."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 

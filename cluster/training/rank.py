@@ -39,7 +39,7 @@ THREADS = 1  # of a rank on a CPU: how many share a sum decides how it rounds
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training as it is asked for; what a Ray session asks of a job, it answers.
+    """A training that was requested, with the attributes of a job that a Ray session reads.
 
     Attributes:
         run: the run's folder or URL, as it was given.
@@ -139,7 +139,7 @@ Tell = Callable[[str, dict[str, Any]], object]
 
 
 class Enough(BaseException):
-    """As many steps are done as were to be measured. No exception of the function's own, which could catch it."""
+    """Ends a measurement after its last step. A BaseException, as the user's function may catch exceptions."""
 
 
 @dataclass
@@ -309,7 +309,7 @@ KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}  # of errors, by their e
 
 
 class RankFailed(Exception):
-    """A training cannot go on, and not because a rank was lost: trying it again would end in the same way.
+    """A training cannot go on for a reason other than a lost rank: another try would end in the same way.
 
     Args:
         text: why, as a user reads it.
@@ -326,7 +326,7 @@ class RankFailed(Exception):
 
 
 class PeerLost(Exception):
-    """A rank could not reach another one. Why that is gone, it cannot tell."""
+    """A rank lost the connection to another one; it cannot tell why."""
 
 
 def run_rank(
@@ -387,7 +387,7 @@ def _refuse_unshared(plan: RankPlan) -> None:
 
 @contextlib.contextmanager
 def _tell_warnings(tell: Tell) -> Iterator[None]:
-    """What this package warns of is told to the user as well, who does not see this process."""
+    """Pass this package's warnings on to the user, who does not see this process."""
     handler, logger = _Telling(tell), logging.getLogger("landscape")
     logger.addHandler(handler)
     try:
@@ -397,7 +397,7 @@ def _tell_warnings(tell: Tell) -> Iterator[None]:
 
 
 class _Telling(logging.Handler):
-    """Tells warnings and worse as remarks."""
+    """Passes warnings and worse on as remarks."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(logging.WARNING)
@@ -420,7 +420,7 @@ def _set_threads(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_traceback(log: TextIO | None) -> Iterator[None]:
-    """The traceback of what the function raised is the last thing in the log."""
+    """Write the traceback of what the function raises to the end of the log."""
     try:
         yield
     except BaseException as error:
@@ -431,7 +431,7 @@ def _log_traceback(log: TextIO | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _translate_errors(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
-    """Whatever is raised, as what it means for the training."""
+    """Turn whatever is raised into what it means for the training."""
     try:
         yield
     except LandscapeError as error:

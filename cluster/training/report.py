@@ -1,4 +1,4 @@
-"""What a training tells while it runs and at its end: a line per epoch on stderr, then its pace as a value."""
+"""What a training reports while it runs, a line per epoch on stderr, and at its end, its pace as a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from landscape.core.errors import quoted
 from landscape.store.state import finite
 
 # ----------------------------------------------------------------------------------------------------
-# What the ranks and the controller of a training tell the driver, in an actor of the driver's own.
+# News from the ranks and the controller of a training to its driver, by way of an actor.
 
 # The kinds of news.
 PACE = "pace"  # of one rank: an epoch, or what of it is done
@@ -25,7 +25,7 @@ MOST_NEWS = 10_000  # that wait for the driver; the oldest go first
 
 
 class Board:
-    """Keeps what it is told until the driver takes it."""
+    """An actor that keeps news until the driver takes them."""
 
     def __init__(self) -> None:
         self._news: list[dict[str, Any]] = []

@@ -76,7 +76,7 @@ def _ended(launch: Launch, error: BaseException) -> Launch:
 
 
 def former_function(job: TrainingJob, overwrite: bool) -> str:
-    """The function that the run was trained by, where it was another one than now; empty where that says nothing."""
+    """The function that trained the run before, if it was another one; else empty."""
     former = None if overwrite else read_launch(job.run_path)
     return former.function if former is not None and former.function != job.what.name else ""
 
@@ -250,7 +250,7 @@ def epochs_of(job: TrainingJob) -> int | None:
 
 
 def may_train_here(job: TrainingJob, address: str | None) -> bool:
-    """Whether nobody asks for Ray, and this process has one GPU at the most."""
+    """Whether no option asks for Ray, and this process has at most one GPU."""
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
     return may_run_here(job.workers, address, job.gpus_per_worker, gpus)
 

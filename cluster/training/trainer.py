@@ -134,7 +134,7 @@ def _on_worker(told: dict[str, Any]) -> None:
 
 
 class _Fitting:
-    """`TorchTrainer.fit`, which blocks, in a thread; outside the main thread it leaves signals alone."""
+    """Runs `TorchTrainer.fit`, which blocks, in a thread; outside the main thread it leaves signals alone."""
 
     def __init__(self, trainer: Any) -> None:
         self._error: BaseException | None = None
@@ -153,7 +153,7 @@ class _Fitting:
         return self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise what it ended with, if that was an error."""
+        """Raise the error that it ended with, if any."""
         error = self._error
         if error is None:
             return
