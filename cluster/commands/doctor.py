@@ -260,10 +260,9 @@ HEAD_PORTS = (6379, 8265, 10001)
 
 
 def _python() -> Iterator[CheckResult]:
-    good = sys.version_info >= (3, 11)
-    yield result("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
     from landscape.core.devices import cores
 
+    yield judge_value("python", sys.version_info < (3, 11), platform.python_version(), "needs 3.11 or later")
     yield result("cores", GOOD, f"{cores()} of {os.cpu_count()}")
 
 
@@ -274,22 +273,14 @@ def _torch() -> Iterator[CheckResult]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
-            yield result(
-                f"gpu {index}",
-                GOOD,
-                f"{torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free",
-            )
+            memory = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+            yield result(f"gpu {index}", GOOD, f"{torch.cuda.get_device_name(index)}, {memory}")
     elif torch.version.cuda:
-        yield result(
-            "gpu", WRONG, "torch is built for CUDA and sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
-        )
+        remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        yield result("gpu", WRONG, "torch is built for CUDA and sees no GPU", remedy)
     else:
-        yield result(
-            "gpu",
-            NOTE,
-            "none: torch is the CPU build",
-            "landscapes run on the CPU; for GPUs install a CUDA build of torch",
-        )
+        remedy = "landscapes run on the CPU; for GPUs install a CUDA build of torch"
+        yield result("gpu", NOTE, "none: torch is the CPU build", remedy)
 
 
 def _ray() -> Iterator[CheckResult]:
@@ -302,58 +293,40 @@ def _ray() -> Iterator[CheckResult]:
 def _zarr() -> Iterator[CheckResult]:
     found = version("zarr")
     old = tuple(int(part) for part in found.split(".")[:3]) < (3, 1, 3)
-    yield result(
-        "zarr",
-        WRONG if old else GOOD,
-        found,
-        "3.1.3 is the first whose files appear whole: pip install -U zarr" if old else "",
-    )
+    yield judge_value("zarr", old, found, "3.1.3 is the first whose files appear whole: pip install -U zarr")
 
 
 def _browser() -> Iterator[CheckResult]:
     from landscape.views.export_files import find_browser
 
     try:
-        found = version("kaleido")
+        yield result("kaleido", GOOD, version("kaleido"))
     except PackageNotFoundError:
-        yield result(
-            "kaleido",
-            NOTE,
-            "not installed",
-            "PNG and SVG export needs it: pip install 'loss-landscape-cluster[export]'",
-        )
+        remedy = "PNG and SVG export needs it: pip install 'loss-landscape-cluster[export]'"
+        yield result("kaleido", NOTE, "not installed", remedy)
         return
-    yield result("kaleido", GOOD, found)
     browser = find_browser()
-    if browser:
-        yield result("browser", GOOD, browser)
-    else:
-        yield result(
-            "browser",
-            NOTE,
-            "no Chromium found",
-            "PNG and SVG export needs one: apt install chromium, or set BROWSER_PATH",
-        )
+    remedy = "PNG and SVG export needs one: apt install chromium, or set BROWSER_PATH"
+    yield judge_value("browser", browser is None, browser or "no Chromium found", remedy, NOTE)
 
 
 def _memory() -> Iterator[CheckResult]:
-    shm = Path("/dev/shm")
-    if shm.is_dir():
-        free = shutil.disk_usage(shm).free
-        small = free < SMALLEST_SHM
-        yield result(
-            "shared memory", WRONG if small else GOOD, f"{free / 1e9:.1f} GB free",
-            "Ray keeps samples and directions there: give the container --shm-size" if small else "",
-        )  # fmt: skip
+    if os.path.isdir("/dev/shm"):
+        remedy = "Ray keeps samples and directions there: give the container --shm-size"
+        yield _room("shared memory", "/dev/shm", SMALLEST_SHM, remedy)
 
 
 def _disk() -> Iterator[CheckResult]:
-    for name, place in (("disk", Path.cwd()), ("temporary folder", Path(tempfile.gettempdir()))):
-        usage = shutil.disk_usage(place)
-        small = usage.free < SMALLEST_DISK
-        yield result(name, WRONG if small else GOOD, f"{usage.free / 1e9:.1f} GB free", "make room" if small else "")
+    yield _room("disk", Path.cwd(), SMALLEST_DISK, "make room")
+    yield _room("temporary folder", tempfile.gettempdir(), SMALLEST_DISK, "make room")
     if not os.access(Path.cwd(), os.W_OK):
         yield result("working directory", WRONG, "not writable", "change to a folder of your own")
+
+
+def _room(what: str, place: str | Path, least: float, remedy: str) -> CheckResult:
+    """Whether a disk has so many bytes free."""
+    free = shutil.disk_usage(place).free
+    return judge_value(what, free < least, f"{free / 1e9:.1f} GB free", remedy)
 
 
 def check_network() -> Iterator[CheckResult]:
@@ -417,10 +390,7 @@ def probe_run(run: str) -> Iterator[CheckResult]:
         yield result("run", WRONG, f"{there}: {error.strerror or error}", f"{remedy}, or name another place")
         return
     yield result("run", GOOD, str(folder) if there == folder else f"{folder} (new, in {there})")
-    free = shutil.disk_usage(there).free
-    yield judge_value(
-        "run's disk", free < SMALLEST_DISK, f"{free / 1e9:.1f} GB free", "make room, or name another place"
-    )
+    yield _room("run's disk", there, SMALLEST_DISK, "make room, or name another place")
     slow = any(seconds > SLOW_STORE for _, seconds in times)
     yield judge_value(
         "run's latency", slow, ", ".join(f"{what} {1000 * seconds:.3g} ms" for what, seconds in times),
@@ -430,7 +400,6 @@ def probe_run(run: str) -> Iterator[CheckResult]:
 
 def _probe_store(url: str) -> Iterator[CheckResult]:
     """Whether a run can be kept in an object store, and whether that keeps two drivers apart."""
-    from landscape.core.errors import LandscapeError
     from landscape.core.folders import open_folder
     from landscape.core.folders import probe as probe_folder
 

@@ -1,7 +1,8 @@
-"""`landscape run`: compute a job."""
+"""What a job file is given to: `landscape run`, `pack` and `plan`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,23 +10,43 @@ from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, Json, Workers, read_bound_job, show
 from cluster.runtime.console import bytes_text, divert_stdout
-from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, check_workers
+from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, check_workers, given_options
+
+
+@dataclass(frozen=True)
+class JobFields:
+    """Fields of the job file that the options of `landscape run` replace."""
+
+    run: str | None = None
+    """The run folder or URL."""
+    num_samples: MaybeWhole = None
+    """Samples that every value is the mean of."""
+    seed: MaybeWhole = None
+    """Decides which samples are taken."""
+    batch_size: MaybeWhole = None
+    """Samples per forward pass."""
+    precision: str | None = None
+    """{precisions}."""
+    batch_norm: str | None = None
+    """{batch_norms}: what normalisation layers do."""
+    device: str | None = None
+    """auto, cpu or cuda."""
+    threads: MaybeWhole = None
+    """CPU threads of each worker."""
+    num_gpus: MaybeNumber = None
+    """GPUs of each worker: a share from 0 to 1, or a whole number."""
+    device_ids: ManyWhole = None
+    """Which GPUs of this machine a local Ray may use."""
+
+
+AS_WRITTEN = JobFields()
 
 
 def run(
     job: Path,
     *,
     who: Workers = ANYONE,
-    run: str | None = None,
-    num_samples: MaybeWhole = None,
-    seed: MaybeWhole = None,
-    batch_size: MaybeWhole = None,
-    precision: str | None = None,
-    batch_norm: str | None = None,
-    device: str | None = None,
-    threads: MaybeWhole = None,
-    num_gpus: MaybeNumber = None,
-    device_ids: ManyWhole = None,
+    fields: Annotated[JobFields, Parameter(name="*")] = AS_WRITTEN,
     accept_origin: Flag = False,
 ) -> int:
     """Compute a job, or go on with it where it stopped.
@@ -34,33 +55,10 @@ def run(
     ----------
     job
         The YAML job file. The options below replace its fields.
-    run
-        The run folder or URL.
-    num_samples
-        Samples that every value is the mean of.
-    seed
-        Decides which samples are taken.
-    batch_size
-        Samples per forward pass.
-    precision
-        {precisions}.
-    batch_norm
-        {batch_norms}: what normalisation layers do.
-    device
-        auto, cpu or cuda.
-    threads
-        CPU threads of each worker.
-    num_gpus
-        GPUs of each worker: a share from 0 to 1, or a whole number.
-    device_ids
-        Which GPUs of this machine a local Ray may use.
     accept_origin
         Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass.
     """
-    given = read_bound_job(
-        job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
-        batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
-    )  # fmt: skip
+    given = read_bound_job(job, **given_options(fields))
     who.check()
     return who.compute(given, accept_origin=accept_origin)
 

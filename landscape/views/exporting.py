@@ -79,7 +79,7 @@ def render_picture(format: str, surface: Surface, request: ExportRequest) -> Wri
 
 # ----------------------------------------------------------------------------------------------------
 
-# A format is a line here and a file that renders it; the help of `landscape export` lists the names as well.
+# A format is a line here and a file that renders it.
 FORMAT_TABLE = {
     "html": Format(render_html),
     "png": Format(partial(render_picture, "png"), pictures=True),

@@ -47,7 +47,7 @@ class Preset:
     levels: int | None = None
 
 
-# A preset is a line here; what it stands for is in the help of `landscape export` as well.
+# A preset is a line here.
 PRESETS = {
     "column": Preset("3.25in", levels=8),
     "page": Preset("6.75in"),

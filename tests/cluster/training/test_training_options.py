@@ -225,15 +225,6 @@ def test_words_that_are_no_options(words, message):
         read_words(words)
 
 
-def test_a_key_that_stands_twice_in_a_value_is_refused():
-    def function(training, table: dict[str, int]):
-        """Trains nothing."""
-
-    assert options(of=function, table="{a: 1, b: 2}") == {"table": {"a": 1, "b": 2}}
-    with pytest.raises(JobError, match="table: key 'a' stands twice, first in line 1; keep one"):
-        options(of=function, table="{a: 1, a: 2}")
-
-
 def test_what_is_trained_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "my_training.py").write_text("def train(training, epochs: int = 1):\n    pass\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
