@@ -208,7 +208,7 @@ class ProgressDisplay:
 _own = False  # whether this process is the command, so that it may redirect the descriptors 0 to 2
 
 
-class Forgiving(io.FileIO):
+class LossyFile(io.FileIO):
     """A descriptor that drops what it cannot write: neither a closed pipe nor a full disk ends a job."""
 
     def write(self, data: Buffer, /) -> int:
@@ -236,7 +236,7 @@ def own_descriptors() -> None:
     """Make this process's descriptors the command's own: Python's stderr keeps working whatever becomes of fd 2."""
     global _own
     open_standard()
-    sys.stderr = open_forgiving(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
+    sys.stderr = open_lossy(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
     # Python has none where it was closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     _own = True
@@ -244,13 +244,13 @@ def own_descriptors() -> None:
 
 def leave_stderr_to(descriptor: int) -> None:
     """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor."""
-    sys.stderr = open_forgiving(descriptor)
+    sys.stderr = open_lossy(descriptor)
     os.dup2(descriptor, 2)
 
 
-def open_forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
+def open_lossy(descriptor: int, encoding: str = "utf-8") -> TextIO:
     """A text stream to a descriptor that drops what it cannot write."""
-    raw = io.BufferedWriter(Forgiving(descriptor, "w"))
+    raw = io.BufferedWriter(LossyFile(descriptor, "w"))
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
@@ -310,7 +310,7 @@ def stdout_as_it_is() -> Iterator[Callable[[str], None]]:
         yield put
         return
     sys.stdout.flush()
-    with open_forgiving(os.dup(1)) as kept:
+    with open_lossy(os.dup(1)) as kept:
 
         def put_line(text: str) -> None:
             print(text, file=kept, flush=True)

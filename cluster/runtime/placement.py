@@ -27,7 +27,7 @@ class Shipped(Protocol):
     def problem(self) -> Any: ...
 
 
-class Asking(Shipped, Protocol):
+class ResourceRequest(Shipped, Protocol):
     """A job or a training that runs on a Ray session.
 
     Attributes:
@@ -87,7 +87,7 @@ class Supply:
         return max((each.get(name, 0.0) for each in self.nodes), default=0.0)
 
 
-def placement(job: Asking, workers: int | None, has: Supply) -> Placement:
+def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placement:
     """One worker per GPU where there are GPUs, else one per CPU core and thread; or as the job says.
 
     Raises:

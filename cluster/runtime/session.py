@@ -14,7 +14,7 @@ import torch
 from cluster.runtime.address import check_address, unreachable
 from cluster.runtime.console import without_native_text
 from cluster.runtime.logs import in_detail, in_environment, is_supervised, tell
-from cluster.runtime.placement import Asking, Placement, Supply, placement
+from cluster.runtime.placement import Placement, ResourceRequest, Supply, placement
 from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
 from landscape.core.errors import ClusterUnreachableError, JobError, one_line, stage
@@ -27,7 +27,9 @@ class RayDied(ClusterUnreachableError):
 
 
 @contextlib.contextmanager
-def ray_session(job: Asking, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
+def ray_session(
+    job: ResourceRequest, address: str | None, workers: int | None, allow_open: bool = False
+) -> Iterator[Placement]:
     """Within the block, a private local Ray, or the cluster at `address` (default: RAY_ADDRESS), is attached.
 
     Raises:
@@ -76,7 +78,7 @@ def keep_signals() -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _begin(job: Asking, address: str | None, workers: int | None) -> None:
+def _begin(job: ResourceRequest, address: str | None, workers: int | None) -> None:
     try:
         if address is not None:
             _attach(job, address)
@@ -110,7 +112,7 @@ def refuse_dead_ray() -> None:
         )
 
 
-def _attach(job: Asking, address: str) -> None:
+def _attach(job: ResourceRequest, address: str) -> None:
     import ray
 
     with upload(job) as shipped:
@@ -120,7 +122,7 @@ def _attach(job: Asking, address: str) -> None:
             raise ClusterUnreachableError(unreachable(address, str(error))) from error
 
 
-def _start(job: Asking, workers: int | None) -> None:
+def _start(job: ResourceRequest, workers: int | None) -> None:
     """A private Ray of this process's own, which listens on this machine's loopback alone."""
     import ray
 
@@ -188,7 +190,7 @@ def without_services() -> Iterator[None]:
             setattr(Node, name, method)
 
 
-def _local_gpus(job: Asking) -> int:
+def _local_gpus(job: ResourceRequest) -> int:
     """GPUs of this machine that the job may use."""
     there = torch.cuda.device_count() if job.device != "cpu" else 0
     if job.device_ids is None:

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from cluster.runtime import logs
-from cluster.runtime.console import leave_stderr_to, open_forgiving
+from cluster.runtime.console import leave_stderr_to, open_lossy
 from cluster.runtime.logs import LONGEST_LINE, as_json, bind, log_to, write_remark, write_remark_lines
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.core.system import adopt_orphans, end_with_parent
@@ -282,7 +282,7 @@ def _be_child(
     if outputs is not None:
         for output in outputs:
             os.close(output.reader)
-        log_to(open_forgiving(outputs.logged.writer))
+        log_to(open_lossy(outputs.logged.writer))
         leave_stderr_to(outputs.printed.writer)
     try:
         code = work()

@@ -34,7 +34,7 @@ SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it nee
 
 
 @dataclass(frozen=True)
-class Seen:
+class LookReport:
     """What trying out a job has shown.
 
     Attributes:
@@ -48,7 +48,7 @@ class Seen:
     remarks: tuple[str, ...] = ()
 
 
-def look(job: Job, file: Path, run: str) -> Seen:
+def look(job: Job, file: Path, run: str) -> LookReport:
     """Prepare the job in a child process, in the job's folder, and note which files it opens.
 
     Args:
@@ -67,7 +67,7 @@ def look(job: Job, file: Path, run: str) -> Seen:
         seen = _read_report(report)
         last = flat(words.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
     if code is None:
-        return seen or Seen(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
+        return seen or LookReport(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
     if seen is None:
         raise JobError(
             f"problem: {job.problem} ended the process that looked at it, with code {code}; "
@@ -108,15 +108,15 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _read_report(report: Path) -> Seen | None:
+def _read_report(report: Path) -> LookReport | None:
     try:
         found = json.loads(report.read_text(errors="surrogateescape"))
-        return Seen(tuple(map(Path, found["opened"])), found["error"], tuple(found["remarks"]))
+        return LookReport(tuple(map(Path, found["opened"])), found["error"], tuple(found["remarks"]))
     except (OSError, ValueError, KeyError):
         return None
 
 
-def compare(seen: Seen, listing: SentFiles, run: str) -> list[str]:
+def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
     """The files that were opened here and will be missing on the cluster, a warning for each kind.
 
     Raises:
@@ -185,7 +185,7 @@ SHARED_MEMORY = "/dev/shm/"  # where data are put for speed: they are the user's
 USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
 
 
-class Opened:
+class OpenedFiles:
     """The files that this process opens to read, as its audit hook hears."""
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ def main() -> None:
 
     gc.freeze()  # what is imported stays: no collection needs to walk it
     gc.enable()
-    opened = Opened()
+    opened = OpenedFiles()
     opened.hear_safetensors()
     sys.addaudithook(opened.hook)
 

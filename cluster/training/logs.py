@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from cluster.runtime.console import open_forgiving
+from cluster.runtime.console import open_lossy
 from landscape.core.errors import NotFoundError, quoted
 from landscape.core.files import Folder, LineLog
 from landscape.core.folders import open_folder
@@ -123,7 +123,7 @@ def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
     place.parent.mkdir(parents=True, exist_ok=True)
     # A link would let another file be written.
     handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with open_forgiving(handle) as log:
+    with open_lossy(handle) as log:
         yield log
 
 
@@ -133,7 +133,7 @@ def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
     reader, writer = os.pipe()
     thread = threading.Thread(target=_pass_on, args=(reader, folder.log(log_path(rank))), daemon=True, name="rank log")
     thread.start()
-    with open_forgiving(writer) as log:
+    with open_lossy(writer) as log:
         yield log
     thread.join(2 * SYNC_SECONDS)
 
@@ -160,7 +160,7 @@ def _take_over_output(log: TextIO) -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     for number in (1, 2):
         os.dup2(log.fileno(), number)
-    sys.stdout = sys.stderr = open_forgiving(os.dup(log.fileno()))
+    sys.stdout = sys.stderr = open_lossy(os.dup(log.fileno()))
     try:
         yield
     finally:

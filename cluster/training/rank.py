@@ -138,7 +138,7 @@ log = logging.getLogger("landscape")
 Tell = Callable[[str, dict[str, Any]], object]
 
 
-class Enough(BaseException):
+class MeasurementDone(BaseException):
     """Ends a measurement after its last step. A BaseException, as the user's function may catch exceptions."""
 
 
@@ -167,7 +167,7 @@ class PacedTraining(Training):
     Args:
         run, options: those of `Training`.
         tell: is told the pace of rank 0 at each epoch's end, and now and then in between.
-        steps: end with `Enough` after so many steps, `warm` of them beforehand not counted.
+        steps: end with `MeasurementDone` after so many steps, `warm` of them beforehand not counted.
         function: what trains, by its name.
         former: what trained the run before, where it was another function.
     """
@@ -267,7 +267,7 @@ class PacedTraining(Training):
         if self._stop_after is not None:
             pace.step_seconds.append(seconds)
             if len(pace.step_seconds) >= self._stop_after:
-                raise Enough
+                raise MeasurementDone
 
     def _tell_pace(self, epoch: int, samples: int, seconds: float, count: int | None = None) -> None:
         """Tell the pace of an epoch; `count` is its number of samples where it has not ended."""
@@ -368,7 +368,7 @@ def run_rank(
             if own_process and rank == 0:
                 stack.enter_context(_tell_warnings(tell))
             tell(STARTED, {"rank": rank, "world": world})
-            with contextlib.suppress(Enough):
+            with contextlib.suppress(MeasurementDone):
                 plan.what.load()(training, **plan.options)
                 training.end()
             summary = training.summary()

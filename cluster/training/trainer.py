@@ -55,15 +55,15 @@ def train_on_ray(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
     with tempfile.TemporaryDirectory(prefix="landscape-ray-train-") as storage:
-        fitting = _Fitting(_trainer(plan, placement, board, storage, overwrite))
+        fit = _FitThread(_trainer(plan, placement, board, storage, overwrite))
         watch = _Watch(plan, placement, board, observer)
         try:
-            while fitting.runs(LOOK_SECONDS):
+            while fit.runs(LOOK_SECONDS):
                 watch.look()
                 if stop():
                     raise Interrupted(f"run {quoted(plan.run)} is interrupted; the same command goes on")
             watch.look()
-            fitting.check()
+            fit.check()
         finally:
             watch.end()
 
@@ -133,7 +133,7 @@ def _on_worker(told: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-class _Fitting:
+class _FitThread:
     """Runs `TorchTrainer.fit`, which blocks, in a thread; outside the main thread it leaves signals alone."""
 
     def __init__(self, trainer: Any) -> None:

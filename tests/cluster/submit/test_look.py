@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from cluster.submit.dry_run import Opened, compare, files_of_user, look, prepare_job
+from cluster.submit.dry_run import OpenedFiles, compare, files_of_user, look, prepare_job
 from cluster.submit.options import folder_listing
 from landscape.core.errors import JobError
 from landscape.job.job import Job
@@ -196,7 +196,7 @@ def test_a_run_whose_store_does_not_answer_here_is_looked_at_as_if_it_were_new(j
 
 
 def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
-    opened = Opened()
+    opened = OpenedFiles()
     opened.hook("open", (str(tmp_path / "w"), "w", os.O_WRONLY | os.O_CREAT))
     opened.hook("open", (7, "r", 0))
     opened.hook("open", ("a\0b", "r", 0))
@@ -216,7 +216,7 @@ def test_data_in_shared_memory_are_the_users_and_on_this_machine_alone():
     if not os.access(shared, os.W_OK):
         pytest.skip("no shared memory")
     with tempfile.NamedTemporaryFile(dir=shared) as data:
-        opened = Opened()
+        opened = OpenedFiles()
         opened.hook("open", (data.name, "r", 0))
         opened.hook("open", ("/dev/null", "r", 0))
         assert files_of_user(opened.paths, os.stat(data.name).st_ctime_ns) == [data.name]

@@ -14,7 +14,15 @@ from cluster.training import logs, rank, train
 from cluster.training import logs as reading
 from cluster.training.logs import log_rank, read_log
 from cluster.training.options import named_function
-from cluster.training.rank import Enough, PacedTraining, RankFailed, TrainingJob, is_of_connection, plan_of, run_rank
+from cluster.training.rank import (
+    MeasurementDone,
+    PacedTraining,
+    RankFailed,
+    TrainingJob,
+    is_of_connection,
+    plan_of,
+    run_rank,
+)
 from cluster.training.report import Report, TrainingResult, result_of, result_text
 from cluster.training.train import Scaling, name_options_as_here, ray_train_settings, scaling_text, scalings_of
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
@@ -187,7 +195,7 @@ def test_what_another_function_left_is_refused_with_the_reason_that_the_object_g
 
 def test_a_measurement_ends_after_its_steps_and_leaves_the_first_ones_out(tmp_path):
     training = PacedTraining(str(tmp_path / "run"), lambda *_: None, steps=3, warm=2)
-    with pytest.raises(Enough):
+    with pytest.raises(MeasurementDone):
         steps_of(training, epochs=9)
     assert training.pace.steps == 5
     assert len(training.pace.step_seconds) == 3
