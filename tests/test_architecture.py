@@ -27,7 +27,7 @@ LAYERS = [
     "landscape: connectivity; cluster: training",
     "cluster: commands",
 ]
-FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
+FACES = ("__init__.py", "__main__.py")  # of the packages: they hand names on, and are no rooms
 # The only places that import a module by its name: what it gives is asked for by users of the values here, or is a
 # table whose names stand in a help text.
 BY_NAME = {

@@ -158,7 +158,7 @@ class House:
     def _room(self, path: Path) -> str:
         """The first-level entry that a file belongs to; '' for the faces of the packages."""
         parts = path.relative_to(self.root).parts
-        if len(parts) == 2 and parts[1] in ("__init__.py", "__main__.py", "cli.py"):
+        if len(parts) == 2 and parts[1] in ("__init__.py", "__main__.py"):
             return ""
         return f"{parts[0]}/{parts[1]}"
 
