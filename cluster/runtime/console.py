@@ -1,4 +1,4 @@
-"""Progress on stderr while a job runs: a bar with rate and ETA on a terminal, a line per 10 % elsewhere."""
+"""What a command shows: progress on stderr, a bar on a terminal and a line per 10 % elsewhere; data alone on stdout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What the commands write to stderr, as text for people or as one JSON object a line for machines; and workers' logs.
 
-A log call gives the event and its fields with `event_fields`. As text, only the message is shown.
+A log call gives the event and its fields with `event_fields`. As text, only the message is shown. What a process
+reports to its supervisor is here as well, since the fields of every event are reported to it.
 """
 
 from __future__ import annotations
