@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, JobRunner, Json, Workers, read_bound_job, show
-from cluster.runtime.console import divert_stdout
+from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, message_of, quoted
 
@@ -167,10 +167,8 @@ def text_of_connection(found: Connection) -> str:
     """A row for the line and one for the curve."""
     heads = ["", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)"]
     rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(heads))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     last = f"{_gone_text(found)}; the plane is landscape {found.name}, the bend {found.bend}"
-    return "\n".join([*lines, *_matching(found), last])
+    return "\n".join([*align(rows), *_matching(found), last])
 
 
 def _matching(found: Connection) -> list[str]:

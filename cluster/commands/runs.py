@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from cluster.commands.help import with_tables
 from cluster.commands.output import Json, show
-from cluster.runtime.console import seconds_text
+from cluster.runtime.console import align, seconds_text
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag
 from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, quoted
@@ -42,14 +42,9 @@ def list_(folder: str = ".", *, json: Json = False) -> int:
 def list_text(rows: list[dict[str, Any]]) -> str:
     """The rows of `list_runs` as aligned lines, each with its problem below it."""
     cells = [("run", "state", "points", "size", "written", "landscapes"), *map(_cells, rows)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]) - 1)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]]) for row in cells
-    ]
-    for number in range(len(rows), 0, -1):
-        if rows[number - 1]["problem"]:
-            lines.insert(number + 1, f"  {flat(rows[number - 1]['problem'], 1000)}")
-    return "\n".join(line.rstrip() for line in lines)
+    head, *lines = align(cells)
+    problems = [f"\n  {flat(row['problem'], 1000)}" if row["problem"] else "" for row in rows]
+    return "\n".join([head, *(line + problem for line, problem in zip(lines, problems, strict=True))])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -38,6 +38,12 @@ def bytes_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines whose columns are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def progress_text(progress: Progress) -> str:
