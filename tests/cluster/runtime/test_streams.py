@@ -124,7 +124,7 @@ import os, threading
 from cluster.runtime import logs, console as streams, supervision
 
 logs.begin(["--log-format=json"])
-streams.own()
+streams.own_descriptors()
 
 
 def work():
