@@ -23,16 +23,12 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, neare
 from landscape.core.plan import Plan
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_onnx
-from landscape.model.packed_model import PackedSamples, PortableFile, PortableModel
+from landscape.model.packed_model import PortableFile, PortableModel
 from landscape.model.parameters import describe_parameters
-from landscape.problem.batches import batch_bytes, map_tensors
-from landscape.problem.collated import Collated
 from landscape.problem.language import Padding, Reader
 from landscape.problem.network import knowing
-from landscape.problem.randomness import SampleRequest, SelectedSamples
-from landscape.problem.samples import TensorSamples
 from landscape.problem.supervised import Observe, Supervised
-from landscape.problem.terms import PointSets, Problem
+from landscape.problem.terms import Problem
 from landscape.problem.user_code import calling
 
 # ----------------------------------------------------------------------------------------------------
@@ -405,40 +401,3 @@ def _look_first_in(folder: Path, package: str) -> None:
     if any(file.is_file() for file in files) and Path(loaded).resolve() not in {file.resolve() for file in files}:
         for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
             del sys.modules[name]
-
-
-# ----------------------------------------------------------------------------------------------------
-# The samples of a portable problem: those that were packed, or the first of them.
-
-
-def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
-    """The first of the packed samples, as many as are asked for: those that the packed job would have drawn.
-
-    Raises:
-        JobError: more are asked for, or those of another seed.
-    """
-    if choice.seed != data.seed:
-        raise JobError(
-            f"seed: must be {data.seed}, with which the samples of {data.name} were drawn, not {choice.seed}; pack the "
-            "job anew with the other one"
-        )
-    choice.check(data.length)
-    count = min(choice.num_samples, data.length)
-    order = data.indices[:count].argsort() if choice.ascending else None
-
-    if data.sequences is not None:
-        places = range(count) if order is None else order.tolist()
-        items = [data.sets[""][place] for place in places]
-        kept = data.indices[:count] if order is None else data.indices[:count][order]
-        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
-
-    def taken(tensor: Tensor) -> Tensor:
-        first = tensor[:count]
-        return first if order is None or len(first) != count else first[order]
-
-    sets = {name: map_tensors(taken, rows) for name, rows in data.sets.items()}
-    whole = data.in_memory and count == data.length
-    if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
-        sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
-    indices = taken(data.indices).numpy()
-    return SelectedSamples(TensorSamples(sets[""]) if "" in sets else PointSets(sets), indices)

@@ -21,7 +21,7 @@ from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
 from torch.utils.data import DataLoader
 
 from landscape import JobError
-from landscape.problem import disk_buffer, randomness
+from landscape.problem import disk_buffer, selection
 from landscape.problem.batches import samples_digest, tensors_of
 from landscape.problem.selection import select_samples
 
@@ -271,7 +271,7 @@ def test_in_ascending_order_they_are_the_same_samples(source):
 
 
 def test_fewer_of_very_many_are_the_first_of_more(monkeypatch):
-    monkeypatch.setattr(randomness, "LARGEST_SHUFFLED", 100)
+    monkeypatch.setattr(selection, "LARGEST_SHUFFLED", 100)
     data = torch.arange(300)
     few, many = (select_samples(data, count, 3).indices.tolist() for count in (40, 250))
     assert few == many[:40]

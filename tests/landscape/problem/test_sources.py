@@ -168,7 +168,7 @@ def test_a_length_that_is_not_true_is_told(length, words):
 
 
 def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monkeypatch):
-    monkeypatch.setattr("landscape.problem.randomness.LARGEST_SHUFFLED", 5)
+    monkeypatch.setattr("landscape.problem.selection.LARGEST_SHUFFLED", 5)
     data = TensorDataset(torch.arange(12))
     counts = np.zeros(12)
     for seed in range(400):
