@@ -19,7 +19,8 @@ from landscape.core.errors import JobError, nearest, quoted
 from landscape.job.reading import NotYaml, parse_yaml
 from landscape.problem.callback import import_callback
 from landscape.problem.user_code import INSTALLED, PACKAGE, STANDARD
-from landscape.recipes.settings import OptionTable, Words, alternatives
+from landscape.recipes.options import OptionTable, Words
+from landscape.recipes.settings import alternatives
 from landscape.recipes.table import RECIPES, recipe
 
 # ----------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def default_words(parameter: inspect.Parameter, table: OptionTable | None = None
     first, *others = optimizers_of
     words = [first, *(f"{other} with {alternatives(optimizers_of[other])}" for other in others)]
     taken = table.takers_of(parameter.name)
-    return ", ".join(words) + (f"; only with {taken[0]} {alternatives(taken[1])}" if taken else "")
+    return ", ".join(words) + (f"; only with {taken.field} {alternatives(taken.names)}" if taken else "")
 
 
 def _spell(default: Any) -> str:

@@ -5,13 +5,12 @@ python -m landscape.recipes.cifar10 --data cifar-10-batches-bin/ --run runs/resn
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from landscape.core.errors import JobError, NotFoundError, message_of, nearest, 
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.crops import normalise
 from landscape.recipes.data import DataPlace, class_numbers
-from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
+from landscape.recipes.images import normalise
+from landscape.recipes.options import ImageRecipe, takes_loop_options
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Images, SampleDraws, Trained, seeded
 from landscape.training.training import Training
@@ -164,7 +163,7 @@ def train(
     width: int = 1,
     shortcuts: bool = True,
     split: Split = "train",
-    **options: Unpack[LoopOptions],
+    **options: Any,
 ) -> Trained:
     """Train a ResNet with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
@@ -172,10 +171,12 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: see `read_cifar10`; default: see `DataPlace`.
-        depth, width, shortcuts: of the network, see `ResNet`.
+        data: the folder of CIFAR-10's binary version, or an npz file (`read_cifar10`); default: see `DataPlace`.
+        depth: 6n+2 layers.
+        width: multiplies the channels.
+        shortcuts: False takes the skip connections away.
         split: the images to train on.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RunOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.
@@ -218,13 +219,7 @@ def problem() -> Problem:
     return problem_of_run(make_problem, PLACE)
 
 
-def _extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--depth", type=int, default=20, help="6n+2 layers")
-    parser.add_argument("--width", type=int, default=1, help="multiplies the channels")
-    parser.add_argument("--no-shortcuts", dest="shortcuts", action="store_false", help="without skip connections")
-
-
-main = main_of(__doc__, train, data="folder of CIFAR-10's binary version, or an npz file", extend=_extend)
+main = main_of(__doc__, train)
 
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.lenet import OF_OPTIMIZERS
 from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
-from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
+from landscape.recipes.options import ImageRecipe, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
 from landscape.training.training import Training
 
@@ -70,7 +70,7 @@ def train(
     *,
     dropout: float = 0.5,
     split: Split = "train",
-    **options: Unpack[LoopOptions],
+    **options: Any,
 ) -> Trained:
     """Train the network on MNIST, with the collector at the epochs of `intervals`; accuracy is of the test images.
 
@@ -82,7 +82,7 @@ def train(
         data: the folder with MNIST's idx files; default: see `DataPlace`.
         dropout: the share of the dense units that are left out at each step.
         split: the images to train on.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RunOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.
@@ -123,7 +123,7 @@ def problem() -> Problem:
     return problem_of_run(make_problem, PLACE)
 
 
-main = main_of(__doc__, train, data="folder with MNIST's idx files, .gz or not")
+main = main_of(__doc__, train)
 
 if __name__ == "__main__":
     main()

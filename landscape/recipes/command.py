@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -18,6 +20,8 @@ from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
 from landscape.problem.terms import Problem
 from landscape.recipes.data import REMEMBERED, DataPlace
+from landscape.recipes.options import RunOptions
+from landscape.recipes.settings import Settings
 from landscape.recipes.training import Trained, print_epoch
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
@@ -54,37 +58,52 @@ def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
     return model.eval()
 
 
-def parser_of(story: str | None, *, data: str | None = None) -> argparse.ArgumentParser:
-    """The options that all recipes have; `data` is the help of --data, for a recipe that reads any."""
+def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.ArgumentParser:
+    """The options of `train` that a word of a command line can stand for, with the texts of its docstring as help.
+
+    Args:
+        story: what the command does.
+    """
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
-    if data:
-        parser.add_argument("--data", help=data)
-    parser.add_argument("--epochs", type=int, default=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=argparse.SUPPRESS)
-    parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the run holds")
+    types, texts = get_type_hints(train), described(Settings) | described(RunOptions) | described(train)
+    for name in inspect.signature(train).parameters:
+        read = _reading(types[name])
+        if name != "run" and read is not None:
+            parser.add_argument(
+                f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=texts.get(name, "").replace("%", "%%"),
+                **read,
+            )  # fmt: skip
     return parser
 
 
-def main_of(
-    story: str | None,
-    train: Callable[..., Trained],
-    *,
-    data: str | None = None,
-    extend: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
-) -> Callable[..., None]:
+def _reading(kind: Any) -> dict[str, Any] | None:
+    """How argparse reads an option of this type; None where no word stands for it."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    names = [name for each in kinds if get_origin(each) is Literal for name in get_args(each)]
+    if names:
+        return {"choices": names}
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction}
+    return next(({"type": each} for each in (int, float, str) if each in kinds), None)
+
+
+def described(function: Callable[..., Any]) -> dict[str, str]:
+    """What the docstring of a function or class says of each of its arguments, in a line."""
+    _, _, arguments = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+    texts = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8,}.*)*)", arguments.partition("\n\n")[0], re.M)
+    return {name: " ".join(text.split()) for names, text in texts for name in names.split(", ")}
+
+
+def main_of(story: str | None, train: Callable[..., Trained]) -> Callable[..., None]:
     """A command that hands its options to `train`, prints each epoch to stderr and the accuracy to stdout.
 
     Args:
         story: what the command does, for its help.
-        data: the help of --data; None for a recipe without one.
-        extend: adds options of this recipe to the parser.
     """
 
     def main(arguments: Sequence[str] | None = None) -> None:
-        parser = parser_of(story, data=data)
-        extend(parser)
-        options = vars(parser.parse_args(arguments))
+        options = vars(parser_of(story, train).parse_args(arguments))
         try:
             trained = train(**options, report=print_epoch)
         except LandscapeError as error:

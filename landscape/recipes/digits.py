@@ -6,7 +6,7 @@ python -m landscape.recipes.digits --run runs/digits
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,7 @@ from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
-from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
-from landscape.recipes.settings import epochs_in_words, of_all
+from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training.training import Training
 
@@ -58,7 +57,7 @@ def enlarge(images: Tensor) -> Tensor:
     told={"intervals": of_all(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
     learning_rate=0.01, final=0.2, num_samples=1024,
 )  # fmt: skip
-def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions]) -> Trained:
+def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; seconds on one CPU core.
 
     Called again after an interruption it goes on from the last checkpoint, to the same bits; when all is done it
@@ -66,7 +65,7 @@ def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        options: those of `LoopOptions`; the default `intervals` are `INTERVALS`, moved to end with it.
+        options: those of `Settings` and `RunOptions`; the default `intervals` are `INTERVALS`, moved to end with it.
 
     Raises:
         JobError: the run holds another trajectory, or was begun with other settings.

@@ -5,11 +5,12 @@ python -m landscape.recipes.imagefolder --data imagenet/ --run runs/resnet50
 
 from __future__ import annotations
 
-import argparse
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -18,9 +19,9 @@ from landscape.core.files import Place
 from landscape.core.validation import check_whole
 from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
-from landscape.recipes.crops import SIDE
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.images import (
+    SIDE,
     EvaluatedImages,
     ImageListing,
     Photographs,
@@ -28,19 +29,11 @@ from landscape.recipes.images import (
     list_images,
     naming_lost_decoders,
 )
-from landscape.recipes.options import (
-    DEFAULT,
-    OF_OPTIMIZERS,
-    LoopOptions,
-    settings_of,
-    takes_loop_options,
-    told,
-    with_published,
-)
+from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
 from landscape.recipes.resnet50 import ResNet50
-from landscape.recipes.settings import epochs_in_words, of_all
 from landscape.recipes.training import Trained, fit, seeded, training_of
 from landscape.training.distributed import smallest_share, steps_in
+from landscape.training.thor.optimizer import SCHEDULES, Schedule
 from landscape.training.training import Training
 
 Split = Literal["train", "val"]
@@ -51,6 +44,92 @@ INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for Re
 BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
 log = logging.getLogger("landscape")
+
+
+# By what ResNet-50 is trained: the published rates of THOR and of SGD, in place of options that are left open.
+DEFAULT = "gpu-8"  # of THOR's trainings
+REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004
+# Goyal et al. (2017), by which SGD comes to 76.3 %: 0.1 for 256 images, scaled with the batch, warmed up for 5 epochs.
+EPOCHS, MILESTONES, WARMUP = 90, (30, 60, 80), 5
+
+# The options with each optimiser. None is left open: it follows from the number of epochs, and of steps in each.
+SGD: Mapping[str, Any] = {
+    "learning_rate": 0.1, "base_batch": 256, "weight_decay": 1e-4,
+    "schedule": "steps", "milestones": None, "warmup_epochs": None,
+}  # fmt: skip
+THOR: Mapping[str, Any] = {
+    "learning_rate": None, "schedule": None, "damping": None, "frequency": None, "weight_decay": 5e-4,
+}  # fmt: skip
+OF_OPTIMIZERS = {"thor": THOR, "momentum": SGD, "sgd": SGD}
+# What is left open, in words.
+TOLD_OF_THOR = {
+    "epochs": f"{SCHEDULES[DEFAULT].epochs} as published",
+    "learning_rate": f"{SCHEDULES[DEFAULT].lr_init} falling as published",
+    "schedule": "the published one",
+    "damping": f"{SCHEDULES[DEFAULT].damping(0)} falling as published",
+    "frequency": "a sixth of an epoch",
+}
+TOLD_OF_SGD = {
+    "milestones": f"after {', '.join(map(str, MILESTONES))} of {EPOCHS} epochs",
+    "warmup_epochs": f"{WARMUP} of {EPOCHS} epochs",
+}
+
+
+@dataclass(frozen=True)
+class OverEpochs:
+    """A published schedule of THOR, stretched or squeezed to another number of epochs."""
+
+    published: Schedule
+    epochs: int
+
+    def learning_rate(self, epoch: float) -> float:
+        """After some epochs of this training."""
+        return self.published.learning_rate(epoch * self.published.epochs / self.epochs)
+
+    def damping(self, epoch: float) -> float:
+        """After some epochs of this training."""
+        return self.published.damping(epoch * self.published.epochs / self.epochs)
+
+
+def with_published(
+    epochs: int | None, options: Mapping[str, Any], published: str, steps: int
+) -> tuple[int, Mapping[str, Any]]:
+    """The number of epochs, and the options with the published ones in place of those that are left open.
+
+    Args:
+        published: which of THOR's trainings.
+        steps: in an epoch.
+
+    Raises:
+        JobError: nothing is published under this name.
+    """
+    if published not in SCHEDULES:
+        raise JobError(f"published: unknown {quoted(published)}; {nearest(published, SCHEDULES)}")
+    if epochs is not None:
+        check_whole("epochs", epochs, 1)
+    known: dict[str, Any]
+    if options["optimizer"] == "thor":
+        of_thor = SCHEDULES[published]
+        epochs = of_thor.epochs if epochs is None else epochs
+        rate = options["learning_rate"] or of_thor.lr_init
+        over = OverEpochs(replace(of_thor, lr_init=rate), epochs)
+        known = {"learning_rate": rate, "schedule": over.learning_rate, "damping": over.damping,
+                 "frequency": max(1, steps // REFRESHES)}  # fmt: skip
+    else:
+        epochs = EPOCHS if epochs is None else epochs
+        share = epochs / EPOCHS
+        milestones = tuple(share * each for each in MILESTONES) if options["schedule"] == "steps" else ()
+        known = {"milestones": milestones, "warmup_epochs": WARMUP * share}
+    left_open = {name: value for name, value in known.items() if options[name] is None}
+    return epochs, {**options, **left_open}
+
+
+def told() -> dict[str, dict[str, str]]:
+    """What is left open, in words, by the option's name and the optimiser's."""
+    words = {name: {"thor": text} for name, text in TOLD_OF_THOR.items()}
+    words |= {name: dict.fromkeys(("momentum", "sgd"), text) for name, text in TOLD_OF_SGD.items()}
+    words["epochs"] |= dict.fromkeys(("momentum", "sgd", "adagrad", "adam"), str(EPOCHS))
+    return words
 
 
 @takes_loop_options(
@@ -69,7 +148,7 @@ def train(
     zero_gamma: bool = False,
     decoders: int = 4,
     unreadable: Unreadable = "refuse",
-    **options: Unpack[LoopOptions],
+    **options: Any,
 ) -> Trained:
     """Train ResNet-50 with the collector at the epochs of `intervals`; accuracy is taken on the images of `val`.
 
@@ -89,7 +168,7 @@ def train(
         decoders: processes of each rank that decode images; as many others are for evaluation, idle in between.
         unreadable: whether an image that cannot be read ends the training ("refuse"), or is counted and another taken
             for it ("skip", see `ImageLoader`).
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RunOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a folder of the data is missing.
@@ -188,16 +267,7 @@ def problem() -> Problem:
     return problem_of_run(make_problem, PLACE)
 
 
-def _extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--optimizer", default="thor", help="thor, momentum, sgd, adam or adagrad")
-    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)
-    parser.add_argument("--side", type=int, default=SIDE, help="of the network's input in pixels")
-    parser.add_argument("--channels", type=int, default=64, help="of the network's first stage")
-    parser.add_argument("--decoders", type=int, default=4, help="processes that decode images")
-    parser.add_argument("--unreadable", choices=get_args(Unreadable), default="refuse")
-
-
-main = main_of(__doc__, train, data="folder with train/class/*.jpeg and val/class/*.jpeg", extend=_extend)
+main = main_of(__doc__, train)
 
 if __name__ == "__main__":
     main()

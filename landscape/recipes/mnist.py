@@ -5,12 +5,11 @@ python -m landscape.recipes.mnist --data mnist/ --run runs/mnist
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from landscape.problem.terms import Problem
 from landscape.recipes.command import initial_or_given, main_of, problem_of_run
 from landscape.recipes.data import DataPlace, class_numbers
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
-from landscape.recipes.options import ImageRecipe, LoopOptions, takes_loop_options
+from landscape.recipes.options import ImageRecipe, takes_loop_options
 from landscape.recipes.training import Images, Trained, seeded
 from landscape.training.training import Training
 
@@ -125,7 +124,7 @@ def train(
     *,
     scaling: Scaling = "resize",
     split: Split = "train",
-    **options: Unpack[LoopOptions],
+    **options: Any,
 ) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
@@ -133,10 +132,10 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder of the idx files; default: see `DataPlace`.
+        data: the folder with MNIST's idx files, .gz or not; default: see `DataPlace`.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
-        options: those of `LoopOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RunOptions`; the default `intervals` are the tutorial's, moved to end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.
@@ -181,11 +180,7 @@ def problem() -> Problem:
     return problem_of_run(make_problem, PLACE)
 
 
-def _extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scaling", choices=get_args(Scaling), default="resize", help="how 28×28 becomes 32×32")
-
-
-main = main_of(__doc__, train, data="folder with MNIST's idx files, .gz or not", extend=_extend)
+main = main_of(__doc__, train)
 
 if __name__ == "__main__":
     main()

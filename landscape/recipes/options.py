@@ -1,79 +1,156 @@
-"""The options that all recipes share: one list of them, which becomes part of the signature of each `train`."""
+"""The options that all recipes share: the fields of `Settings` and `RunOptions`, as the signature of each `train`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_type_hints
 
 from torch import nn
 
-from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.files import Place
-from landscape.core.validation import Unit, check_whole
+from landscape.core.validation import Unit
 from landscape.recipes.data import REMEMBERED, DataPlace
-from landscape.recipes.settings import Damping, OptionTable, Settings, epochs_in_words, listed_intervals, of_all
+from landscape.recipes.settings import OPTIMIZERS, OneOf, OnlyWith, Settings, known_of_settings, listed_intervals
 from landscape.recipes.training import Arrays, Images, Report, Trained, Transform, as_stored, fit, training_of
-from landscape.training.schedules import RateSchedule
-from landscape.training.thor.optimizer import SCHEDULES, Schedule
 from landscape.training.training import Training
 
 
-class LoopOptions(TypedDict, total=False):
-    """Those of `Settings`, of `TrajectoryCollector` and of `Training`, as recipes take them."""
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of recipes beside those of `Settings`: of `TrajectoryCollector` and of `Training`.
 
-    seed: int | None
-    batch_size: int
-    learning_rate: float
-    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "thor"]
-    momentum: float
-    weight_decay: float
-    schedule: Literal["constant", "cosine", "steps", "polynomial"] | RateSchedule
-    final: float
-    milestones: Sequence[float]
-    factor: float
-    power: float
-    warmup_epochs: float
-    base_batch: int | None
-    damping: Damping
-    frequency: int
-    balance: bool
-    average: float
-    first_order: float
-    refresh: Literal["frequency", "thor", "thor_stop", "thor_nt"]
-    growth: float
-    clip: float | None
-    label_smoothing: float
-    precision: Literal["float32", "bfloat16", "float16"]
-    loss_scale: float
-    checkpoint_steps: int | None
-    log_every: int
-    watch: str | Sequence[str] | Mapping[str, float] | None
-    watch_every: int
-    intervals: Sequence[Sequence[int]] | None
-    unit: Unit
-    landscape_size: int
-    num_samples: int
-    device: str
-    overwrite: bool
-    report: Report | None
+    Args:
+        seed: that of the training; None for 0.
+        intervals: lists of epochs or steps; every list becomes one landscape of the trajectory.
+        unit: what the intervals count.
+        landscape_size: points per axis.
+        num_samples: how many samples the losses of landscapes are computed on.
+        device: "cpu", "cuda" or "auto".
+        overwrite: begin anew, whatever the run holds.
+        report: called after every epoch with its number and metrics, on rank 0.
+    """
+
+    seed: int | None = None
+    intervals: Sequence[Sequence[int]] | None = None
+    unit: Unit = "epoch"
+    landscape_size: int = 40
+    num_samples: int = 2048
+    device: str = "cpu"
+    overwrite: bool = False
+    report: Report | None = None
 
 
-OTHERS: dict[str, Any] = {  # defaults of what is none of the settings
-    "seed": None,
-    "intervals": None,
-    "unit": "epoch",
-    "landscape_size": 40,
-    "num_samples": 2048,
-    "device": "cpu",
-    "overwrite": False,
-    "report": None,
-}
+NOT_SHARED = ("epochs", "seed", "collect", "network", "default_intervals")  # of `Settings`: a recipe works them out
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@functools.cache
+def shared_types() -> dict[str, Any]:
+    """The type of each option that recipes share; where it is one of several names, these."""
+    hints = {name: hint for name, hint in get_type_hints(Settings).items() if name not in NOT_SHARED}
+    for name, hint in hints.items():
+        for rule in known_of_settings()[name]:
+            if isinstance(rule, OneOf):
+                others = [kind for kind in get_args(hint) if kind is not str]
+                hints[name] = Union[(Literal[rule.names], *others)]
+    return hints | get_type_hints(RunOptions)
+
+
+# What is usual wherever a recipe knows nothing better: PyTorch's own.
+USUAL: Mapping[str, Mapping[str, Any]] = {"adagrad": {"learning_rate": 0.01}, "adam": {"learning_rate": 0.001}}
+
+
+class Words(str):
+    """A default in words, where it follows from something else."""
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """The options of a recipe's loop.
+
+    Args:
+        base: the default of each.
+        of_optimizers: what takes its place with an optimiser.
+        told: how defaults that `train` works out are described, by the option's name and the optimiser's.
+        only_with: the optimisers that take an option of the recipe's own, where not all do.
+    """
+
+    base: Mapping[str, Any]
+    of_optimizers: Mapping[str, Mapping[str, Any]]
+    told: Mapping[str, Mapping[str, str]]
+    only_with: Mapping[str, Sequence[str]]
+
+    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that were given, and the defaults of all others with the optimiser that is among them."""
+        return {**self._with(given.get("optimizer", self.base["optimizer"])), **given}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default.
+
+        Raises:
+            JobError: names the option, and what takes it.
+        """
+        chosen = self.completed(given)
+        known = {"optimizer": chosen["optimizer"] in list(OPTIMIZERS), "schedule": True}  # the settings refuse others
+        for name, value in given.items():
+            taken = self.takers_of(name)
+            if value is not None and taken is not None and known[taken.field]:
+                taken.check(name, chosen[taken.field])
+
+    def default_of(self, name: str) -> Any:
+        """The default of an option with the recipe's own optimiser, or with the first that takes it."""
+        return self._with(self._optimizers_of(name)[0])[name]
+
+    def takers_of(self, name: str) -> OnlyWith | None:
+        """The optimisers or schedules that take an option; None where all do."""
+        if name in self.only_with:
+            return OnlyWith("optimizer", tuple(self.only_with[name]))
+        return next((each for each in known_of_settings().get(name, ()) if isinstance(each, OnlyWith)), None)
+
+    def defaults_of(self, name: str) -> dict[str, Any]:
+        """The default of an option with each optimiser that takes it, the recipe's own optimiser first.
+
+        A default that `train` works out is described by `Words`; an option of the recipe's own that has no such
+        description has none here.
+        """
+        told = self.told.get(name, {})
+        return {
+            optimizer: Words(told[optimizer]) if optimizer in told else self._with(optimizer)[name]
+            for optimizer in self._optimizers_of(name)
+            if optimizer in told or name in self.base
+        }
+
+    def _optimizers_of(self, name: str) -> list[str]:
+        """Those that take an option, the recipe's own first."""
+        taken = self.takers_of(name)
+        names = OPTIMIZERS if taken is None or taken.field == "schedule" else taken.names
+        return sorted(names, key=lambda optimizer: optimizer != self.base["optimizer"])
+
+    def _with(self, optimizer: Any) -> dict[str, Any]:
+        own = [table.get(optimizer, {}) for table in (USUAL, self.of_optimizers) if isinstance(optimizer, str)]
+        return {name: value for table in (self.base, *own) for name, value in table.items()}
+
+
+def of_all(words: str) -> dict[str, str]:
+    """The same description with every optimiser."""
+    return dict.fromkeys(OPTIMIZERS, words)
+
+
+def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
+    """The epochs of several landscapes, each without gaps, the last of which end with the training.
+
+    Example:
+        >>> epochs_in_words([[1, 2, 3], [7, 8]])
+        'epochs 1 to 3 and the last 2, or all where there are fewer'
+    """
+    *first, last = intervals
+    spans = " and ".join([*(f"{min(each)} to {max(each)}" for each in first), f"the last {len(last)}"])
+    return f"epochs {spans}, or all where there are fewer"
 
 
 def takes_loop_options(
@@ -83,7 +160,7 @@ def takes_loop_options(
     only_with: Mapping[str, Sequence[str]] = MappingProxyType({}),
     **defaults: Any,
 ) -> Callable[[F], F]:
-    """Give a function with `**options: Unpack[LoopOptions]` all of them, each with its default, and refuse others.
+    """Give a function with `**options` all that recipes share, each with its type and default, and refuse others.
 
     An option that does nothing with the optimiser or the schedule is refused, too. The function has its `OptionTable`
     as the attribute `options`.
@@ -92,14 +169,15 @@ def takes_loop_options(
         of_optimizers, told, only_with: see `OptionTable`.
         defaults: those of this recipe, where they differ from those of `Settings`.
     """
-    known = {each.name: each.default for each in fields(Settings) if each.default is not MISSING} | OTHERS | defaults
-    known = {name: known[name] for name in LoopOptions.__annotations__}
-    table = OptionTable(known, of_optimizers, told, only_with)
+    known = {each.name: each.default for kind in (Settings, RunOptions) for each in fields(kind)} | defaults
+    types = shared_types()
+    table = OptionTable({name: known[name] for name in types}, of_optimizers, told, only_with)
+    assert MISSING not in table.base.values(), "what `Settings` has no default for, a recipe must have one for"
 
     def decorate(function: F) -> F:
         own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
         shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=table.default_of(name)) for name in known
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=table.default_of(name)) for name in types
         ]
 
         @functools.wraps(function)
@@ -110,6 +188,8 @@ def takes_loop_options(
 
         signature = inspect.Signature([*own, *shared])
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in own if each.annotation is not each.empty}
+        called.__annotations__ |= types
         called.options = table  # type: ignore[attr-defined]
         return cast(F, called)
 
@@ -119,7 +199,7 @@ def takes_loop_options(
 def settings_of(
     training: Training,
     epochs: int,
-    options: LoopOptions,
+    options: Mapping[str, Any],
     default_intervals: Sequence[Sequence[int]],
     **network: Any,
 ) -> Settings:
@@ -143,10 +223,6 @@ def settings_of(
     settings["milestones"] = tuple(given["milestones"])
     default = intervals is None
     return Settings(epochs=epochs, **settings, collect=collect, network=network, default_intervals=default)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The training that recipes of images in memory share: from the place of the data to a trained network.
 
 
 @dataclass(frozen=True)
@@ -175,7 +251,7 @@ class ImageRecipe:
         run: Place | Training,
         data: str | Path | None,
         epochs: int,
-        options: LoopOptions,
+        options: Mapping[str, Any],
         build: Callable[[], nn.Module],
         read: Callable[[str, Any], Images],
         *,
@@ -204,89 +280,3 @@ class ImageRecipe:
             training, build, trained, held_out, settings, threads=self.threads, problem=self.problem,
             report=options["report"], told={REMEMBERED: path},
         )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# By what ResNet-50 is trained: the published rates of THOR and of SGD, in place of options that are left open.
-
-DEFAULT = "gpu-8"  # of THOR's trainings
-REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004
-# Goyal et al. (2017), by which SGD comes to 76.3 %: 0.1 for 256 images, scaled with the batch, warmed up for 5 epochs.
-EPOCHS, MILESTONES, WARMUP = 90, (30, 60, 80), 5
-
-# The options with each optimiser. None is left open: it follows from the number of epochs, and of steps in each.
-SGD: Mapping[str, Any] = {
-    "learning_rate": 0.1, "base_batch": 256, "weight_decay": 1e-4,
-    "schedule": "steps", "milestones": None, "warmup_epochs": None,
-}  # fmt: skip
-THOR: Mapping[str, Any] = {
-    "learning_rate": None, "schedule": None, "damping": None, "frequency": None, "weight_decay": 5e-4,
-}  # fmt: skip
-OF_OPTIMIZERS = {"thor": THOR, "momentum": SGD, "sgd": SGD}
-# What is left open, in words.
-TOLD_OF_THOR = {
-    "epochs": f"{SCHEDULES[DEFAULT].epochs} as published",
-    "learning_rate": f"{SCHEDULES[DEFAULT].lr_init} falling as published",
-    "schedule": "the published one",
-    "damping": f"{SCHEDULES[DEFAULT].damping(0)} falling as published",
-    "frequency": "a sixth of an epoch",
-}
-TOLD_OF_SGD = {
-    "milestones": f"after {', '.join(map(str, MILESTONES))} of {EPOCHS} epochs",
-    "warmup_epochs": f"{WARMUP} of {EPOCHS} epochs",
-}
-
-
-@dataclass(frozen=True)
-class OverEpochs:
-    """A published schedule of THOR, stretched or squeezed to another number of epochs."""
-
-    published: Schedule
-    epochs: int
-
-    def learning_rate(self, epoch: float) -> float:
-        """After some epochs of this training."""
-        return self.published.learning_rate(epoch * self.published.epochs / self.epochs)
-
-    def damping(self, epoch: float) -> float:
-        """After some epochs of this training."""
-        return self.published.damping(epoch * self.published.epochs / self.epochs)
-
-
-def with_published(epochs: int | None, options: LoopOptions, published: str, steps: int) -> tuple[int, LoopOptions]:
-    """The number of epochs, and the options with the published ones in place of those that are left open.
-
-    Args:
-        published: which of THOR's trainings.
-        steps: in an epoch.
-
-    Raises:
-        JobError: nothing is published under this name.
-    """
-    if published not in SCHEDULES:
-        raise JobError(f"published: unknown {quoted(published)}; {nearest(published, SCHEDULES)}")
-    if epochs is not None:
-        check_whole("epochs", epochs, 1)
-    known: dict[str, Any]
-    if options["optimizer"] == "thor":
-        of_thor = SCHEDULES[published]
-        epochs = of_thor.epochs if epochs is None else epochs
-        rate = options["learning_rate"] or of_thor.lr_init
-        over = OverEpochs(replace(of_thor, lr_init=rate), epochs)
-        known = {"learning_rate": rate, "schedule": over.learning_rate, "damping": over.damping,
-                 "frequency": max(1, steps // REFRESHES)}  # fmt: skip
-    else:
-        epochs = EPOCHS if epochs is None else epochs
-        share = epochs / EPOCHS
-        milestones = tuple(share * each for each in MILESTONES) if options["schedule"] == "steps" else ()
-        known = {"milestones": milestones, "warmup_epochs": WARMUP * share}
-    left_open = {name: value for name, value in known.items() if options[name] is None}  # type: ignore[literal-required]
-    return epochs, {**options, **left_open}  # type: ignore[typeddict-item]
-
-
-def told() -> dict[str, dict[str, str]]:
-    """What is left open, in words, by the option's name and the optimiser's."""
-    words = {name: {"thor": text} for name, text in TOLD_OF_THOR.items()}
-    words |= {name: dict.fromkeys(("momentum", "sgd"), text) for name, text in TOLD_OF_SGD.items()}
-    words["epochs"] |= dict.fromkeys(("momentum", "sgd", "adagrad", "adam"), str(EPOCHS))
-    return words

@@ -1,56 +1,95 @@
-"""How a recipe is trained: the settings of the loop, checked, and the optimisers and schedules that they name."""
+"""How a recipe is trained: each option of the loop as one field, and the optimisers and schedules that options name."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import check_whole, is_number, ranges
 from landscape.model.layer_rules import asked_rules
 from landscape.training import schedules
 from landscape.training.schedules import RateSchedule
+from landscape.training.thor.inverses import RULES
 from landscape.training.thor.optimizer import THOR
 
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LARGEST_RATE = 1000.0  # that anybody is known to use
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# Which options do nothing but with one optimiser or one schedule: given with another they are refused.
-
-OF_OPTIMIZER: Mapping[str, Sequence[str]] = {
-    "momentum": ("momentum", "thor"),
-    **dict.fromkeys(
-        ("damping", "frequency", "balance", "average", "first_order", "refresh", "growth", "clip"), ("thor",)
-    ),
-}
-OF_SCHEDULE: Mapping[str, Sequence[str]] = {
-    "final": ("cosine", "polynomial"), "milestones": ("steps",), "factor": ("steps",), "power": ("polynomial",),
-}  # fmt: skip
+# What is known of an option beside its type: the values that it may have, and with what it does something.
 
 
-def refuse_unused(given: Iterable[str], field: str, chosen: Any, takers: Mapping[str, Sequence[str]]) -> None:
-    """Refuse options that do nothing with the optimiser or the schedule that was chosen.
+def _at_least_1(name: str, value: Any) -> None:
+    check_whole(name, value, 1)
+
+
+def _at_least_0(name: str, value: Any) -> None:
+    if not is_number(value) or value < 0:
+        raise JobError(f"{name}: must be a number from 0 on, not {quoted(value)}")
+
+
+def _positive(name: str, value: Any) -> None:
+    if not is_number(value) or value <= 0:
+        raise JobError(f"{name}: must be a positive number, not {quoted(value)}")
+
+
+def _at_most_1(name: str, value: Any) -> None:
+    if value > 1:
+        raise JobError(f"{name}: must be at most 1, not {quoted(value)}")
+
+
+def _ascending(name: str, value: Any) -> None:
+    if not all(is_number(number) for number in value):
+        raise JobError(f"{name}: must be finite numbers of epochs, not {quoted(value)}")
+    if list(value) != sorted(value):
+        raise JobError(f"{name}: must ascend, not {quoted(value)}; sort them")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The names that an option may have, and whether a function may stand in their place."""
+
+    names: tuple[str, ...]
+    or_function: bool = False
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Refuse any other value."""
+        if not ((self.or_function and callable(value)) or (isinstance(value, str) and value in self.names)):
+            raise JobError(f"{name}: unknown {quoted(value)}; {nearest(str(value), self.names)}")
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """The optimisers or schedules with which alone an option does something.
 
     Args:
-        given: the names of the options that were given.
         field: "optimizer" or "schedule".
-        chosen: the name of the optimiser or schedule; of a schedule also a function, or None for a published one.
-        takers: the optimisers or schedules that take each option; one that is not named here goes with all of them.
-
-    Raises:
-        JobError: names the first such option, and what takes it.
     """
-    unused = next((name for name in given if name in takers and chosen not in takers[name]), None)
-    if unused is not None:
-        other = "the published one" if chosen is None else "a function" if callable(chosen) else quoted(chosen)
-        names = alternatives(takers[unused])
-        raise JobError(
-            f"{unused}: must go with {field} {names}, not with {other}, where it does nothing; leave it out, or "
-            f"choose {field} {names}"
-        )
+
+    field: str
+    names: tuple[str, ...]
+
+    def check(self, name: str, chosen: Any) -> None:
+        """Refuse the option `name` beside another choice; None stands for a published schedule.
+
+        Raises:
+            JobError: says what takes the option.
+        """
+        if chosen not in self.names:
+            other = "the published one" if chosen is None else "a function" if callable(chosen) else quoted(chosen)
+            takers = alternatives(self.names)
+            raise JobError(
+                f"{name}: must go with {self.field} {takers}, not with {other}, where it does nothing; leave it out, "
+                f"or choose {self.field} {takers}"
+            )
 
 
 def alternatives(names: Sequence[str]) -> str:
@@ -63,63 +102,13 @@ def alternatives(names: Sequence[str]) -> str:
     return " or ".join(names)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Training in half precision: the forward pass under autocast, the loss scaled up so that small gradients are kept.
-
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-log = logging.getLogger("landscape")
-
-
-def outputs_of(network: nn.Module, inputs: Tensor, precision: str) -> Tensor:
-    """The network's outputs, with products in this precision; weights, gradients and losses stay as they are."""
-    dtype = PRECISIONS[precision]
-    if dtype is None:
-        return network(inputs)  # type: ignore[no-any-return]
-    with torch.autocast(inputs.device.type, dtype):
-        return network(inputs).float()  # type: ignore[no-any-return]
-
-
-class ScaledSteps:
-    """Backward passes of a loss times `scale`, and steps by its gradients over `scale`.
-
-    Float16 holds no gradient below 6·10⁻⁸; times 128 it does. A step of which a gradient is not finite is left out, as
-    THOR does by itself. Ranks agree, since gradients are averaged before.
-
-    Args:
-        scale: the same throughout; 1 leaves loss, gradients and steps alone.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
-        self._optimizer, self._scale, self._skipped = optimizer, scale, 0
-
-    def step(self, loss: Tensor) -> None:
-        """Take the step of this loss."""
-        self._optimizer.zero_grad()
-        (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]
-        if self._scale == 1 or isinstance(self._optimizer, THOR) or self._unscaled():
-            self._optimizer.step()
-
-    def _unscaled(self) -> bool:
-        """Divide the gradients by the scale; whether they are finite."""
-        groups = self._optimizer.param_groups
-        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
-        finite = bool(nn.utils.get_total_norm(gradients).isfinite())
-        if finite:
-            for gradient in gradients:
-                gradient.div_(self._scale)
-        else:
-            self._skipped += 1
-            if self._skipped == 1 or self._skipped % 100 == 0:
-                log.warning(
-                    "%d steps left out, as a gradient was not finite; a smaller loss_scale may help", self._skipped
-                )
-        return finite
-
+Count = Annotated[int, _at_least_1]
+FromZero = Annotated[float, _at_least_0]
+Positive = Annotated[float, _positive]
+WITH_THOR = OnlyWith("optimizer", ("thor",))
+WITH_STEPS = OnlyWith("schedule", ("steps",))
 
 # ----------------------------------------------------------------------------------------------------
-
-LARGEST_RATE = 1000.0  # that anybody is known to use
-Damping = float | Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -130,12 +119,11 @@ class Settings:
         epochs: after which the training ends.
         batch_size: samples of a step, over all ranks.
         learning_rate: of the first step, before `base_batch` and `warmup_epochs`.
+        optimizer: "sgd", "momentum", "adagrad", "adam" or "thor".
         momentum: of "momentum" and "thor".
         weight_decay: L2 regularisation, added to the gradients; that of "thor" is added after preconditioning.
-        final: the share of the learning rate that "cosine" and "polynomial" end with.
-        seed: initial weights, order of samples, augmentation and dropout follow from it.
-        optimizer: "sgd", "momentum", "adagrad", "adam" or "thor".
         schedule: "constant", "cosine", "steps", "polynomial", or a function of the epochs done that gives the rate.
+        final: the share of the learning rate that "cosine" and "polynomial" end with.
         milestones, factor: of "steps": the epochs after each of which the rate is multiplied by the factor.
         power: of "polynomial".
         warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
@@ -148,6 +136,7 @@ class Settings:
         checkpoint_steps: steps between checkpoints within an epoch; None: one after each epoch.
         log_every: steps whose mean accuracy the history gets at the last of them.
         watch, watch_every: rules that are asked about the training, see `TrajectoryCollector`.
+        seed: initial weights, order of samples, augmentation and dropout follow from it.
         collect: the options of `TrajectoryCollector`.
         network: what model and data were made with.
         default_intervals: whether nobody gave the intervals in `collect`: a training that goes on then keeps to those
@@ -157,41 +146,51 @@ class Settings:
         JobError: one of them is impossible; names it.
     """
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    final: float = 0.0
+    epochs: Count
+    batch_size: Count
+    learning_rate: Positive
+    optimizer: Annotated[str, OneOf(tuple(OPTIMIZERS))] = "momentum"
+    momentum: Annotated[FromZero, OnlyWith("optimizer", ("momentum", "thor"))] = 0.9
+    weight_decay: FromZero = 0.0
+    schedule: Annotated[str | RateSchedule, OneOf(tuple(SCHEDULES), or_function=True)] = "cosine"
+    final: Annotated[FromZero, OnlyWith("schedule", ("cosine", "polynomial"))] = 0.0
+    milestones: Annotated[Sequence[float], _ascending, WITH_STEPS] = ()
+    factor: Annotated[FromZero, WITH_STEPS] = 0.1
+    power: Annotated[FromZero, OnlyWith("schedule", ("polynomial",))] = 2.0
+    warmup_epochs: FromZero = 0
+    base_batch: Annotated[int | None, _at_least_1] = None
+    damping: Annotated[float | Callable[[float], float], WITH_THOR] = 0.03
+    frequency: Annotated[Count, WITH_THOR] = 100
+    balance: Annotated[bool, WITH_THOR] = False
+    average: Annotated[float, WITH_THOR] = 0.0
+    first_order: Annotated[float, WITH_THOR] = 1.0
+    refresh: Annotated[str, OneOf(tuple(RULES)), WITH_THOR] = "frequency"
+    growth: Annotated[float, WITH_THOR] = 1.0
+    clip: Annotated[float | None, WITH_THOR] = None
+    label_smoothing: Annotated[FromZero, _at_most_1] = 0.0
+    precision: Annotated[str, OneOf(tuple(PRECISIONS))] = "float32"
+    loss_scale: Positive = 1.0
+    checkpoint_steps: Annotated[int | None, _at_least_1] = None
+    log_every: Count = 100
+    watch: Annotated[str | Sequence[str] | Mapping[str, float] | None, asked_rules] = None
+    watch_every: Count = 100
     seed: int = 0
-    optimizer: str = "momentum"
-    schedule: str | RateSchedule = "cosine"
-    milestones: Sequence[float] = ()
-    factor: float = 0.1
-    power: float = 2.0
-    warmup_epochs: float = 0
-    base_batch: int | None = None
-    damping: Damping = 0.03
-    frequency: int = 100
-    balance: bool = False
-    average: float = 0.0
-    first_order: float = 1.0
-    refresh: str = "frequency"
-    growth: float = 1.0
-    clip: float | None = None
-    label_smoothing: float = 0.0
-    precision: str = "float32"
-    loss_scale: float = 1.0
-    checkpoint_steps: int | None = None
-    log_every: int = 100
-    watch: Any = None
-    watch_every: int = 100
     collect: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
     default_intervals: bool = False
 
     def __post_init__(self) -> None:
-        _check(self)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            for rule in known_of_settings()[each.name] if value is not None or each.default is not None else ():
+                if not isinstance(rule, OnlyWith):
+                    rule(each.name, value)
+                elif rule.field == "optimizer" and value != each.default:
+                    rule.check(each.name, self.optimizer)
+        if self.schedule == "steps" and not self.milestones:
+            raise JobError(
+                "milestones: must list the epochs after which the learning rate falls; schedule steps needs it"
+            )
 
     def plain(self) -> dict[str, Any]:
         """The settings as a checkpoint holds them: a function by what it is called."""
@@ -223,41 +222,17 @@ class Settings:
 UNDECIDING = ("checkpoint_steps", "log_every", "watch", "watch_every")
 
 
+@cache
+def known_of_settings() -> dict[str, tuple[Any, ...]]:
+    """What is known of each setting beside its type: functions that refuse values, and `OnlyWith`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(Settings)}
+
+
 def _named(function: Callable[..., Any]) -> str:
     """A text that is the same in every process: the repr, unless that holds an address."""
     text = repr(function)
     return str(getattr(function, "__qualname__", type(function).__name__)) if " at 0x" in text else text
-
-
-def _check(settings: Settings) -> None:
-    given = [name for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None]
-    for name in ("epochs", "batch_size", "frequency", "log_every", "watch_every", *given):
-        check_whole(name, getattr(settings, name), 1)
-    asked_rules("watch", settings.watch)
-    for name in ("momentum", "weight_decay", "warmup_epochs", "final", "factor", "power", "label_smoothing"):
-        value = getattr(settings, name)
-        if not is_number(value) or value < 0:
-            raise JobError(f"{name}: must be a number from 0 on, not {quoted(value)}")
-    for name in ("learning_rate", "loss_scale"):
-        value = getattr(settings, name)
-        if not is_number(value) or value <= 0:
-            raise JobError(f"{name}: must be a positive number, not {quoted(value)}")
-    for name, value, known in (
-        ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
-        ("precision", settings.precision, PRECISIONS),
-    ):  # fmt: skip
-        if not (callable(value) or (isinstance(value, str) and value in known)):
-            raise JobError(f"{name}: unknown {quoted(value)}; {nearest(str(value), known)}")
-    changed = (name for name in OF_OPTIMIZER if getattr(settings, name) != Settings.default_of(name))
-    refuse_unused(changed, "optimizer", settings.optimizer, OF_OPTIMIZER)
-    if settings.schedule == "steps" and not settings.milestones:
-        raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
-    if not all(is_number(each) for each in settings.milestones):
-        raise JobError(f"milestones: must be finite numbers of epochs, not {quoted(settings.milestones)}")
-    if list(settings.milestones) != sorted(settings.milestones):
-        raise JobError(f"milestones: must ascend, not {quoted(settings.milestones)}; sort them")
-    if settings.label_smoothing > 1:
-        raise JobError(f"label_smoothing: must be at most 1, not {quoted(settings.label_smoothing)}")
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -293,8 +268,6 @@ def warn_of(settings: Settings, steps_per_epoch: int) -> None:
 
 
 def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
-    from landscape.training.thor.optimizer import THOR
-
     of_epochs = settings.damping
     damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
     return THOR(
@@ -345,99 +318,3 @@ def schedule_of(settings: Settings) -> RateSchedule:
         after = SCHEDULES[settings.schedule](rate, settings)
     start = 0.0 if settings.base_batch is None else settings.learning_rate
     return schedules.warmed_up(after, settings.warmup_epochs, start) if settings.warmup_epochs else after
-
-
-# ----------------------------------------------------------------------------------------------------
-# The defaults of a recipe's options, which differ by the optimiser.
-
-# What is usual wherever a recipe knows nothing better: PyTorch's own.
-USUAL: Mapping[str, Mapping[str, Any]] = {"adagrad": {"learning_rate": 0.01}, "adam": {"learning_rate": 0.001}}
-
-
-class Words(str):
-    """A default in words, where it follows from something else."""
-
-
-@dataclass(frozen=True)
-class OptionTable:
-    """The options of a recipe's loop.
-
-    Args:
-        base: the default of each.
-        of_optimizers: what takes its place with an optimiser.
-        told: how defaults that `train` works out are described, by the option's name and the optimiser's.
-        only_with: the optimisers that take an option of the recipe's own, where not all do.
-    """
-
-    base: Mapping[str, Any]
-    of_optimizers: Mapping[str, Mapping[str, Any]]
-    told: Mapping[str, Mapping[str, str]]
-    only_with: Mapping[str, Sequence[str]]
-
-    def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that were given, and the defaults of all others with the optimiser that is among them."""
-        return {**self._with(given.get("optimizer", self.base["optimizer"])), **given}
-
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default.
-
-        Raises:
-            JobError: names the option, and what takes it.
-        """
-        chosen = self.completed(given)
-        names = [name for name, value in given.items() if value is not None]
-        if isinstance(chosen["optimizer"], str) and chosen["optimizer"] in OPTIMIZERS:  # the settings refuse others
-            refuse_unused(names, "optimizer", chosen["optimizer"], self._takers)
-        refuse_unused(names, "schedule", chosen["schedule"], OF_SCHEDULE)
-
-    def default_of(self, name: str) -> Any:
-        """The default of an option with the recipe's own optimiser, or with the first that takes it."""
-        return self._with(self._optimizers_of(name)[0])[name]
-
-    def takers_of(self, name: str) -> tuple[str, Sequence[str]] | None:
-        """The field "optimizer" or "schedule", and those of them that take an option; None where all do."""
-        if name in self._takers:
-            return "optimizer", self._takers[name]
-        return ("schedule", OF_SCHEDULE[name]) if name in OF_SCHEDULE else None
-
-    def defaults_of(self, name: str) -> dict[str, Any]:
-        """The default of an option with each optimiser that takes it, the recipe's own optimiser first.
-
-        A default that `train` works out is described by `Words`; an option of the recipe's own that has no such
-        description has none here.
-        """
-        told = self.told.get(name, {})
-        return {
-            optimizer: Words(told[optimizer]) if optimizer in told else self._with(optimizer)[name]
-            for optimizer in self._optimizers_of(name)
-            if optimizer in told or name in self.base
-        }
-
-    def _optimizers_of(self, name: str) -> list[str]:
-        """Those that take an option, the recipe's own first."""
-        return sorted(self._takers.get(name, OPTIMIZERS), key=lambda optimizer: optimizer != self.base["optimizer"])
-
-    @property
-    def _takers(self) -> Mapping[str, Sequence[str]]:
-        return {**OF_OPTIMIZER, **self.only_with}
-
-    def _with(self, optimizer: Any) -> dict[str, Any]:
-        own = [table.get(optimizer, {}) for table in (USUAL, self.of_optimizers) if isinstance(optimizer, str)]
-        return {name: value for table in (self.base, *own) for name, value in table.items()}
-
-
-def of_all(words: str) -> dict[str, str]:
-    """The same description with every optimiser."""
-    return dict.fromkeys(OPTIMIZERS, words)
-
-
-def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
-    """The epochs of several landscapes, each without gaps, the last of which end with the training.
-
-    Example:
-        >>> epochs_in_words([[1, 2, 3], [7, 8]])
-        'epochs 1 to 3 and the last 2, or all where there are fewer'
-    """
-    *first, last = intervals
-    spans = " and ".join([*(f"{min(each)} to {max(each)}" for each in first), f"the last {len(last)}"])
-    return f"epochs {spans}, or all where there are fewer"

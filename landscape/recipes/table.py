@@ -13,58 +13,29 @@ TrainFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe.
+    """A recipe: a module with `train`, whose first argument is a `Training`, and the callback `problem`.
 
     Args:
-        load: imports the function that trains it: its first argument is a `Training`, the others are its options.
-        problem: the callback of a job that computes its landscapes.
+        module: its name; it is imported when the recipe is used, since it loads torch.
         about: what it is, in a line.
     """
 
-    load: Callable[[], TrainFunction]
-    problem: str
+    module: str
     about: str
 
-
-def _digits() -> TrainFunction:
-    from landscape.recipes.digits import train
-
-    return train
-
-
-def _mnist() -> TrainFunction:
-    from landscape.recipes.mnist import train
-
-    return train
-
-
-def _cnn() -> TrainFunction:
-    from landscape.recipes.cnn import train
-
-    return train
-
-
-def _cifar10() -> TrainFunction:
-    from landscape.recipes.cifar10 import train
-
-    return train
-
-
-def _imagefolder() -> TrainFunction:
-    from landscape.recipes.imagefolder import train
-
-    return train
+    @property
+    def problem(self) -> str:
+        """The callback of a job that computes its landscapes."""
+        return f"{self.module}:problem"
 
 
 RECIPES = {
-    "lenet-mnist": Recipe(_mnist, "landscape.recipes.mnist:problem", "LeNet-5 on MNIST's idx files"),
-    "lenet-digits": Recipe(_digits, "landscape.recipes.digits:problem", "LeNet-5 on scikit-learn's digits"),
-    "cnn-mnist": Recipe(_cnn, "landscape.recipes.cnn:problem", "two convolutions and dropout on MNIST's idx files"),
-    "resnet-cifar10": Recipe(_cifar10, "landscape.recipes.cifar10:problem", "ResNet-(6n+2) on CIFAR-10"),
+    "lenet-mnist": Recipe("landscape.recipes.mnist", "LeNet-5 on MNIST's idx files"),
+    "lenet-digits": Recipe("landscape.recipes.digits", "LeNet-5 on scikit-learn's digits"),
+    "cnn-mnist": Recipe("landscape.recipes.cnn", "two convolutions and dropout on MNIST's idx files"),
+    "resnet-cifar10": Recipe("landscape.recipes.cifar10", "ResNet-(6n+2) on CIFAR-10"),
     "resnet50-imagefolder": Recipe(
-        _imagefolder,
-        "landscape.recipes.imagefolder:problem",
-        "ResNet-50 on photographs in folders, as ImageNet has them",
+        "landscape.recipes.imagefolder", "ResNet-50 on photographs in folders, as ImageNet has them"
     ),
 }
 
@@ -82,4 +53,6 @@ def recipe(name: str) -> TrainFunction:
     """
     if name not in RECIPES:
         raise JobError(f"recipe: unknown {quoted(name)}; {nearest(name, RECIPES)}")
-    return RECIPES[name].load()
+    from landscape.problem.callback import import_callback
+
+    return import_callback(f"{RECIPES[name].module}:train")

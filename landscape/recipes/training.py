@@ -15,101 +15,74 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, LandscapeError, StoreError, one_line, quoted
-from landscape.core.files import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.random_state import kept_draws
-from landscape.model.run_files import checkpoint_numbers
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes.data import Arrays, Images, SampleDraws, SampleSource, Transform, as_stored
 from landscape.recipes.settings import (
+    PRECISIONS,
     UNDECIDING,
-    ScaledSteps,
     Settings,
     listed_intervals,
     make_optimizer,
-    outputs_of,
     schedule_of,
     warn_of,
 )
 from landscape.training import distributed
-from landscape.training.checkpoints import (
-    Checkpoint,
-    generator_states,
-    mark_begun,
-    may_begin_anew,
-    plain,
-    seed_generators,
-    write_checkpoint,
-)
 from landscape.training.collector import TrajectoryCollector
 from landscape.training.distributed import Share, epoch_order, shares, steps_in
+from landscape.training.thor.optimizer import THOR
 from landscape.training.training import Training
 
-# ----------------------------------------------------------------------------------------------------
-# Takes over the checkpoint that earlier versions of this package wrote after each epoch, as `<run>/checkpoint.pt`.
-
-FORMER_FILE = "checkpoint.pt"
+log = logging.getLogger("landscape")
 
 
-def take_over(folder: Folder, steps_per_epoch: int, overwrite: bool = False) -> None:
-    """Make a former checkpoint one of today's, where the run has none of these; then delete it.
+def outputs_of(network: nn.Module, inputs: Tensor, precision: str) -> Tensor:
+    """The network's outputs, with products in this precision; weights, gradients and losses stay as they are."""
+    dtype = PRECISIONS[precision]
+    if dtype is None:
+        return network(inputs)  # type: ignore[no-any-return]
+    with torch.autocast(inputs.device.type, dtype):
+        return network(inputs).float()  # type: ignore[no-any-return]
+
+
+class ScaledSteps:
+    """Backward passes of a loss times `scale`, and steps by its gradients over `scale`.
+
+    Float16 holds no gradient below 6·10⁻⁸; times 128 it does. A step of which a gradient is not finite is left out, as
+    THOR does by itself. Ranks agree, since gradients are averaged before.
 
     Args:
-        overwrite: the run is begun anew, whatever it holds: it is deleted alone.
-
-    Raises:
-        JobError: it cannot be read.
+        scale: the same throughout; 1 leaves loss, gradients and steps alone.
     """
-    if FORMER_FILE not in folder.names(""):
-        return
-    if not (overwrite or checkpoint_numbers(folder) or may_begin_anew(folder)):
-        try:
-            with folder.fetched(FORMER_FILE) as path:
-                saved = dict(torch.load(path, map_location="cpu", weights_only=True))
-            _rewrite(folder, saved, steps_per_epoch)
-        except (StoreError, OSError):
-            raise
-        except Exception as error:  # whatever a torn file makes torch raise
-            place = quoted(folder.place(FORMER_FILE))
-            raise JobError(
-                f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it, or begin anew with overwrite"
-            ) from None
-    folder.delete(FORMER_FILE)
-    folder.sync_names("")
 
+    def __init__(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
+        self._optimizer, self._scale, self._skipped = optimizer, scale, 0
 
-def _rewrite(folder: Folder, saved: dict[str, Any], steps_per_epoch: int) -> None:
-    epoch = int(saved["metrics"]["epoch"])
-    if epoch == 0:
-        mark_begun(folder)
-        return
-    settings = Settings(**_renamed(saved["settings"]))  # what earlier versions did not know is as by default
-    progress = {"epoch": epoch, "batch": 0, "seconds": 0.0, "metrics": saved["metrics"], "right": 0, "seen": 0}
-    values = {
-        "settings": settings.plain(),
-        "model": saved["model"],
-        "optimizer": saved["optimizer"],
-        "progress": progress,
-    }
-    classes = {"settings": "SettingsOf", "model": "Module", "optimizer": "SGD"}
-    seed_generators(settings.seed)  # nothing was drawn from the global ones
-    generators = [generator_states(torch.device("cpu"))]
-    step = epoch * steps_per_epoch
-    checkpoint = Checkpoint(step, epoch, 1, plain("checkpoint", values), classes, generators)
-    write_checkpoint(folder, step, checkpoint)
+    def step(self, loss: Tensor) -> None:
+        """Take the step of this loss."""
+        self._optimizer.zero_grad()
+        (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        if self._scale == 1 or isinstance(self._optimizer, THOR) or self._unscaled():
+            self._optimizer.step()
 
-
-def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings in today's words: a cosine that ended where it began was the only constant rate."""
-    constant = {"schedule": "constant", "final": 0.0} if settings.get("final") == 1.0 else {}
-    return settings | constant
-
-
-# ----------------------------------------------------------------------------------------------------
-# One training of a recipe, epoch by epoch: steps, what the history gets of them, and what a checkpoint keeps.
-
-log = logging.getLogger("landscape")
+    def _unscaled(self) -> bool:
+        """Divide the gradients by the scale; whether they are finite."""
+        groups = self._optimizer.param_groups
+        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+        finite = bool(nn.utils.get_total_norm(gradients).isfinite())
+        if finite:
+            for gradient in gradients:
+                gradient.div_(self._scale)
+        else:
+            self._skipped += 1
+            if self._skipped == 1 or self._skipped % 100 == 0:
+                log.warning(
+                    "%d steps left out, as a gradient was not finite; a smaller loss_scale may help", self._skipped
+                )
+        return finite
 
 
 class Loop:
@@ -301,7 +274,6 @@ def fit(
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
         steps_per_epoch = steps_in(len(data), settings.batch_size)
-        distributed.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))

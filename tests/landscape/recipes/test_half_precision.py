@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from landscape.core.errors import JobError
-from landscape.recipes.settings import PRECISIONS, ScaledSteps, Settings, outputs_of
+from landscape.recipes.settings import PRECISIONS, Settings
+from landscape.recipes.training import ScaledSteps, outputs_of
 from landscape.training.thor.optimizer import THOR
 
 INPUTS = torch.linspace(-1, 1, 24).reshape(8, 3)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.recipes.crops import Crop, central_crop, draws_of, normalise, random_crop
+from landscape.recipes.images import Crop, central_crop, draws_of, normalise, random_crop
 
 SIDES = st.integers(1, 3000)
 

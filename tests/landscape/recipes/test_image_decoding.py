@@ -7,8 +7,7 @@ import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
 from landscape.core.errors import LandscapeError
-from landscape.recipes.crops import Crop, central_crop
-from landscape.recipes.images import UnreadableImage, read_crop
+from landscape.recipes.images import Crop, UnreadableImage, central_crop, read_crop
 
 ORIENTATION = 0x0112
 

@@ -8,8 +8,17 @@ import torch
 from PIL import Image
 
 from landscape.core.errors import JobError
-from landscape.recipes.crops import central_crop, draws_of, normalise, random_crop
-from landscape.recipes.images import EvaluatedImages, ImageLoader, UnreadableImage, list_images, read_crop
+from landscape.recipes.images import (
+    EvaluatedImages,
+    ImageLoader,
+    UnreadableImage,
+    central_crop,
+    draws_of,
+    list_images,
+    normalise,
+    random_crop,
+    read_crop,
+)
 
 SIDE = 8
 DAMAGED = (3, 4, 11)

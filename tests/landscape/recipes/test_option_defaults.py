@@ -7,7 +7,7 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.recipes import cifar10, digits, imagefolder
 from landscape.recipes.options import takes_loop_options
-from landscape.recipes.settings import OF_OPTIMIZER, OPTIMIZERS, Settings
+from landscape.recipes.settings import OPTIMIZERS, OnlyWith, Settings, known_of_settings
 from landscape.recipes.table import RECIPES, recipe
 
 
@@ -43,8 +43,8 @@ def test_the_signature_and_the_table_say_which_default_applies():
     assert train.options.defaults_of("momentum") == {"momentum": 0.9, "thor": 0.9}
     assert train.options.defaults_of("epochs") == {"thor": "few"}
     assert train.options.defaults_of("own") == {}
-    assert train.options.takers_of("own") == ("optimizer", ("thor",))
-    assert train.options.takers_of("power") == ("schedule", ("polynomial",))
+    assert train.options.takers_of("own") == OnlyWith("optimizer", ("thor",))
+    assert train.options.takers_of("power") == OnlyWith("schedule", ("polynomial",))
     assert train.options.takers_of("learning_rate") is None
 
 
@@ -52,7 +52,11 @@ def test_the_signature_and_the_table_say_which_default_applies():
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_no_default_of_a_recipe_is_refused_as_unused(name, optimizer):
     chosen = recipe(name).options.completed({"optimizer": optimizer})
-    own = {each: chosen[each] for each in OF_OPTIMIZER if chosen[each] is not None}
+    own = {
+        each: chosen[each]
+        for each, known in known_of_settings().items()
+        if any(isinstance(rule, OnlyWith) and rule.field == "optimizer" for rule in known) and chosen[each] is not None
+    }
     Settings(2, 1, 0.1, optimizer=optimizer, **own)
 
 
