@@ -181,11 +181,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def refuse_unclear(files: Sequence[Path]) -> None:
-    """Refuse files whose names differ in their numbers, and which still cannot be put in order.
-
-    Raises:
-        JobError: names a file without a number, or two files that share theirs.
-    """
+    """Refuse files whose names differ in their numbers, and which still cannot be put in order."""
     names = [_name(file, 0) for file in files]
     digits = [tuple(re.findall(r"\d+", name)) for name in names]
     if len(set(digits)) == 1 and (len(set(names)) == len(names) or not digits[0]):
@@ -412,11 +408,7 @@ def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The tensors of a file that was checked before, each with memory of its own.
-
-    Raises:
-        LandscapeError: it holds other names or shapes than then.
-    """
+    """The tensors of a file that was checked before, each with memory of its own."""
     state = load_weights(file, again=True)
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != dict(shapes):
         raise LandscapeError(f"weights {quoted(str(file))} changed while it was imported; import again")

@@ -57,11 +57,7 @@ class HistoryLines:
 
 
 def read_lines(run: Place) -> HistoryLines:
-    """The lines of the history that counts in this run; empty where there is no history.
-
-    Raises:
-        LandscapeError: the file, or run.json, cannot be read.
-    """
+    """The lines of the history that counts in this run; empty where there is no history."""
     data = history_data(open_folder(run))
     readable, damaged = [], []
     for number, text in enumerate(data.split(b"\n")[:-1], 1):
@@ -96,9 +92,6 @@ def read_history(run: Place) -> list[dict[str, Any]]:
     """The recorded steps and epochs, in order; empty where there are none.
 
     Damaged lines are left out, with a warning that names them.
-
-    Raises:
-        LandscapeError: the file, or run.json, cannot be read.
     """
     lines = read_lines(run)
     if lines.damaged:
@@ -162,11 +155,7 @@ Until = tuple[Unit, int]  # an epoch or step, by its number
 
 
 def read_log(run: Place) -> HistoryBytes:
-    """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again.
-
-    Raises:
-        LandscapeError: the file, or run.json, cannot be read.
-    """
+    """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again."""
     return HistoryBytes(history_data(open_folder(run)))
 
 
@@ -176,9 +165,6 @@ def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | N
     Args:
         run: the run, or its log where that was read before.
         until: count the lines up to this epoch or step only.
-
-    Raises:
-        LandscapeError: the file, or run.json, cannot be read.
     """
     step: int | None = None
     epoch: int | None = None
@@ -186,7 +172,7 @@ def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | N
     of_epoch, read, is_finite, loss_at = None, 0, True, ""
     for line in _backwards(run, until):
         read += 1
-        step = _count(line, "step") if step is None else step
+        step = number_in(line, "step") if step is None else step
         epoch = _epochs_ended(line) if epoch is None else epoch
         loss = line.get("loss")
         if is_number(loss):
@@ -217,14 +203,11 @@ def last_stretches(run: Place | HistoryBytes, until: Until | None = None, most: 
     Args:
         run: the run, or its log where that was read before.
         until: count the lines up to this epoch or step only.
-
-    Raises:
-        LandscapeError: the file, or run.json, cannot be read.
     """
     lines = [line for line in _backwards(run, until) if is_number(line.get("loss"))][::-1]
     epochs: dict[Any, list[dict[str, Any]]] = {}
     for line in lines:
-        epochs.setdefault(_count(line, "epoch"), []).append(line)
+        epochs.setdefault(number_in(line, "epoch"), []).append(line)
     groups, of_epochs = list(epochs.values()), True
     if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # an epoch that has only begun says little
         groups.pop()
@@ -240,7 +223,7 @@ def last_stretches(run: Place | HistoryBytes, until: Until | None = None, most: 
 
 def _is_gapless(lines: list[dict[str, Any]]) -> bool:
     """Whether lines of one epoch are those of successive steps, or one line stands for the epoch."""
-    first, last = _count(lines[0], "step"), _count(lines[-1], "step")
+    first, last = number_in(lines[0], "step"), number_in(lines[-1], "step")
     return len(lines) == 1 or (first is not None and last is not None and last - first + 1 == len(lines))
 
 
@@ -260,25 +243,25 @@ def _backwards(run: Place | HistoryBytes, until: Until | None) -> Iterator[dict[
     whole = run if isinstance(run, HistoryBytes) else read_log(run)
     for text in reversed(whole.data.split(b"\n")[:-1]):
         line = _parsed(text)
-        if line is not None and (until is None or (_count(line, until[0]) or 0) <= until[1]):
+        if line is not None and (until is None or (number_in(line, until[0]) or 0) <= until[1]):
             yield line
 
 
 def _place(line: Mapping[str, Any]) -> str:
     """The step of a line, or else its epoch, such as `step 149`; empty where another program wrote neither."""
-    numbered = ((name, _count(line, name)) for name in ("step", "epoch"))
+    numbered = ((name, number_in(line, name)) for name in ("step", "epoch"))
     return next((f"{name} {number}" for name, number in numbered if number is not None), "")
 
 
-def _count(line: Mapping[str, Any], name: str) -> int | None:
-    """A step or epoch of a line; None where another program wrote it without."""
+def number_in(line: Mapping[str, Any], name: str) -> int | None:
+    """The step or epoch of a line; None where another program wrote it without."""
     value = line.get(name)
     return int(value) if is_number(value) else None
 
 
 def _epochs_ended(line: Mapping[str, Any]) -> int | None:
     """How many epochs have ended: the line of a step has the number of the epoch that it belongs to."""
-    epoch = _count(line, "epoch")
+    epoch = number_in(line, "epoch")
     if epoch is None or line.get("epoch_end") or line.get("step") is None:  # a line without a step is of an epoch
         return epoch
     return max(0, epoch - 1)
@@ -319,20 +302,12 @@ class HistoryWriter:
         self._log = self._folder.log(HISTORY_FILE)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one recorded step or epoch.
-
-        Raises:
-            LandscapeError: the disk is full, or rights are missing.
-        """
+        """Add one recorded step or epoch."""
         with refusing_disk_errors(self._folder.name):
             self._log.add(history_line(line).encode())
 
     def sync(self) -> None:
-        """Make every line appended so far survive a crash of this process and a power cut.
-
-        Raises:
-            LandscapeError: the disk is full, or rights are missing.
-        """
+        """Make every line appended so far survive a crash of this process and a power cut."""
         with refusing_disk_errors(self._folder.name):
             self._log.sync()
 

@@ -465,11 +465,7 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def _number(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Arithmetic of sizes; results stay numbers of usual size, which products of products would not.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Arithmetic of sizes; results stay numbers of usual size, which products of products would not."""
     if function.__name__ == "getitem":
         values, place = args
         if not isinstance(values, (list, tuple)) or type(place) is not int:

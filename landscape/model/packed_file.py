@@ -57,7 +57,8 @@ class Archive:
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it is no portable problem, is damaged, or of a newer version.
+        JobError: it is no portable problem, is damaged, or of a newer version. Every method raises it for a member that
+            is not there or not what was packed, and for a file that has become shorter.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -89,31 +90,19 @@ class Archive:
         return list(self._places)
 
     def size_of(self, name: str) -> int:
-        """The bytes that a member has.
-
-        Raises:
-            JobError: there is no such member.
-        """
+        """The bytes that a member has."""
         if name not in self._places:
             raise self.damaged(f"it has no {quoted(name)}")
         return self._places[name][1]
 
     def bytes_of(self, name: str) -> bytes:
-        """The bytes of a member, read into memory.
-
-        Raises:
-            JobError: there is no such member, or it is not what was packed.
-        """
+        """The bytes of a member, read into memory."""
         with self.reading(name) as member:
             return bytes(member.take(self.size_of(name)))
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Member]:
-        """A member to be read from its begin on; at the end of the block it is compared with its digest.
-
-        Raises:
-            JobError: there is no such member, or it is not what was packed.
-        """
+        """A member to be read from its begin on; at the end of the block it is compared with its digest."""
         self.size_of(name)
         member = Member(self, name, *self._places[name])
         yield member
@@ -124,32 +113,20 @@ class Archive:
                 raise self.damaged(f"{quoted(name)} is not what was packed, by its digest")
 
     def part(self, name: str, start: int, size: int) -> bytes:
-        """Bytes of a member that are not compared with its digest; fewer where it ends.
-
-        Raises:
-            JobError: the file does not have them any more.
-        """
+        """Bytes of a member that are not compared with its digest; fewer where it ends."""
         place, length = self._places[name]
         content = bytearray(max(0, min(size, length - start)))
         self.fill(place + start, memoryview(content))
         return bytes(content)
 
     def copy(self, name: str, opened: IO[bytes]) -> None:
-        """Write a member to an open file.
-
-        Raises:
-            JobError: there is no such member, or it is not what was packed.
-        """
+        """Write a member to an open file."""
         with self.reading(name) as member:
             while member.left:
                 opened.write(member.take(min(AT_ONCE, member.left)))
 
     def fill(self, start: int, buffer: memoryview) -> None:
-        """Fill a buffer with bytes of the file.
-
-        Raises:
-            JobError: it does not have them any more, or cannot be read.
-        """
+        """Fill a buffer with bytes of the file."""
         done = 0
         try:
             while done < len(buffer):
@@ -161,11 +138,7 @@ class Archive:
             raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
 
     def json_of(self, name: str) -> Any:
-        """A member that holds JSON.
-
-        Raises:
-            JobError: it does not, or is not what was packed.
-        """
+        """A member that holds JSON."""
         if self.size_of(name) > MOST_TEXT:
             raise self.damaged(f"{quoted(name)} has {self.size_of(name)} bytes, more than {MOST_TEXT}")
         content = self.bytes_of(name)
@@ -257,11 +230,7 @@ def _read(opened: Any, start: int, size: int) -> bytes:
 
 
 def _places(opened: Any) -> dict[str, tuple[int, int]]:
-    """Where each member's bytes begin, and how many there are.
-
-    Raises:
-        ValueError, zipfile.BadZipFile: a name, size or place is none of those that `pack` writes.
-    """
+    """Where each member's bytes begin, and how many there are."""
     end = opened.seek(0, 2)
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(opened) as archive:

@@ -452,11 +452,7 @@ def _zeros(empty: Any, zeros: Any) -> Callable[..., Any]:
 
 
 def refuse_types(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse numbers where an operation takes a type or a format: torch takes them for places in its tables.
-
-    Raises:
-        ValueError: there are some.
-    """
+    """Refuse numbers where an operation takes a type or a format: torch takes them for places in its tables."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     by_name = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
     for argument in arguments:

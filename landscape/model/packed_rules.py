@@ -34,11 +34,7 @@ def largest(name: str) -> int:
 
 
 def refuse_numbers(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse numbers that are out of all proportion, before an operation computes with them.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Refuse numbers that are out of all proportion, before an operation computes with them."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     names = [argument.name for argument in arguments]
     given = [*zip([*names, *[""] * len(args)], args, strict=False), *kwargs.items()]

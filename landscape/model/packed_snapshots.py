@@ -26,11 +26,7 @@ class PackedSnapshot(Snapshot):
     archive: Archive | None = None
 
     def load(self) -> dict[str, Tensor]:
-        """The parameters and persistent buffers by name, on the CPU.
-
-        Raises:
-            JobError: the file is damaged.
-        """
+        """The parameters and persistent buffers by name, on the CPU."""
         from landscape.model.packed_model import read_tensors
 
         assert self.archive is not None
@@ -43,9 +39,6 @@ def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
     Args:
         problem: what the job names as its problem.
         folder: what a relative file is relative to.
-
-    Raises:
-        LandscapeError: they cannot be read.
     """
     found = read_trajectory(run)
     if found.snapshots or not names_a_file(problem):
@@ -55,21 +48,13 @@ def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
 
 
 def trajectory_at(place: str) -> Trajectory:
-    """The snapshots of the run at a folder or URL, or in a portable problem that holds them.
-
-    Raises:
-        LandscapeError: they cannot be read.
-    """
+    """The snapshots of the run at a folder or URL, or in a portable problem that holds them."""
     part = part_of(place)
     return read_trajectory(place) if part is None else packed_trajectory(*part)
 
 
 def packed_trajectory(file: Path, below: str) -> Trajectory:
-    """The snapshots that a file holds below a name, such as `trajectory`, or `runs/sgd` for another run.
-
-    Raises:
-        JobError: the file is damaged.
-    """
+    """The snapshots that a file holds below a name, such as `trajectory`, or `runs/sgd` for another run."""
     archive = Archive(file)
     snapshots: list[PackedSnapshot] = []
     for member in archive.names:
@@ -100,9 +85,6 @@ def bring_snapshots(run: str, problem: object, folder: Path) -> None:
 
     Args:
         problem, folder: as `trajectory_of` takes them.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
     """
     for snapshot in trajectory_of(run, problem, folder).snapshots:
         if isinstance(snapshot, PackedSnapshot) and snapshot.archive is not None:

@@ -201,9 +201,6 @@ def refuse_mismatch(what: str, missing: Sequence[str], extra: Sequence[str], mis
     Args:
         what: how the error names the file.
         missing, extra, misshapen: the tensors that do not fit, by how they do not; all empty where the file fits.
-
-    Raises:
-        JobError: one of the lists is not empty; names its first tensors.
     """
     kinds = (("missing", missing), ("extra", extra), ("misshapen", misshapen))
     differences = [f"{kind} {_first(names)}" for kind, names in kinds if names]
@@ -221,9 +218,6 @@ def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str)
 
     Args:
         what: how the error names the weights.
-
-    Raises:
-        JobError: names the first tensor that is not finite.
     """
     trained = {info.name for info in infos if info.trainable}
     for name, tensor in weights.items():

@@ -52,11 +52,7 @@ class Contents:
 
 
 def read_info(run: Place) -> dict[str, Any]:
-    """The contents of run.json; empty where there is none.
-
-    Raises:
-        LandscapeError: run.json cannot be read, or is no JSON object.
-    """
+    """The contents of run.json; empty where there is none."""
     folder = open_folder(run)
     place = quoted(folder.place(INFO_FILE))
     try:
@@ -65,8 +61,7 @@ def read_info(run: Place) -> dict[str, Any]:
         if depth_exceeds(info, DEEPEST):
             raise ValueError
     except OSError as error:
-        reason = error.strerror or message_of(error)
-        raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
+        raise LandscapeError(f"{place} cannot be read: {reason_of(error)}; restore it or move it away") from None
     except RepeatedKey as error:
         raise LandscapeError(f"{place} cannot be read: {error}") from None
     except (ValueError, RecursionError):
@@ -80,21 +75,13 @@ def read_info(run: Place) -> dict[str, Any]:
 
 
 def read_network(run: Place) -> dict[str, Any]:
-    """The options that the model and the data of a run's training were made with, as far as run.json tells.
-
-    Raises:
-        LandscapeError: run.json cannot be read, or is no JSON object.
-    """
+    """The options that the model and the data of a run's training were made with, as far as run.json tells."""
     network = read_info(run).get(NETWORK)
     return network if isinstance(network, dict) else {}
 
 
 def read_problem(run: Place) -> str | None:
-    """The callback 'module:function' of a run's landscapes, where its training recorded one.
-
-    Raises:
-        LandscapeError: run.json cannot be read, or is no JSON object.
-    """
+    """The callback 'module:function' of a run's landscapes, where its training recorded one."""
     problem = read_info(run).get(PROBLEM)
     return problem if isinstance(problem, str) else None
 
@@ -129,9 +116,6 @@ def read_measures(run: Place) -> dict[str, Any]:
     """The contents of measures.json; empty where there is none, or where it is damaged, too large or no JSON object.
 
     Nothing else depends on this file, so that a run without readable measures is as good as one without any.
-
-    Raises:
-        StoreError: the object store does not answer.
     """
     try:
         data = open_folder(run).read(MEASURES_FILE) or b""
@@ -159,21 +143,13 @@ def _without_old_bounds(measures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_measures(run: Place, measures: Mapping[str, Any]) -> None:
-    """Write measures.json, whole or not at all.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
-    """
+    """Write measures.json, whole or not at all."""
     with writing(run, MEASURES_FILE) as temporary:
         temporary.write_text(json.dumps(measures, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_info(run: Place, info: Mapping[str, Any]) -> None:
-    """Write run.json, whole or not at all.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
-    """
+    """Write run.json, whole or not at all."""
     with writing(run, INFO_FILE) as temporary:
         temporary.write_text(json.dumps(info, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
@@ -219,13 +195,15 @@ def writing(run: Place, path: str) -> Iterator[Any]:
     """Give a temporary file to fill, which then takes the place of `path`.
 
     A reader, or a crash at any moment, meets the former file or the whole new one.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
     """
     folder = open_folder(run)
     with refusing_disk_errors(folder.place(path)), folder.whole(path) as temporary:
         yield temporary
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read or written, in words."""
+    return (isinstance(error, OSError) and error.strerror) or message_of(error) or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -238,9 +216,9 @@ def refusing_disk_errors(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or message_of(error) or type(error).__name__
         raise LandscapeError(
-            f"{quoted(place)} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
+            f"{quoted(place)} cannot be written: {reason_of(error)}; what was collected is intact: make room or mend "
+            "the rights"
         ) from None
 
 
@@ -300,21 +278,13 @@ def now() -> str:
 
 
 def write_launch(run: Place, launch: Launch) -> None:
-    """Record a start, or its end.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
-    """
+    """Record a start, or its end."""
     with writing(run, LAUNCH_FILE) as temporary:
         temporary.write_text(json.dumps(asdict(launch), indent=1) + "\n")
 
 
 def read_launch(run: Place) -> Launch | None:
-    """The last start of the run's training; None where there was none, or where its file says something else.
-
-    Raises:
-        StoreError: the object store does not answer.
-    """
+    """The last start of the run's training; None where there was none, or where its file says something else."""
     try:
         data = open_folder(run).read(LAUNCH_FILE) or b""
         values: Any = json.loads(data) if 0 < len(data) <= LONGEST else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from landscape import __version__
-from landscape.core.errors import JobError, LandscapeError, message_of, quoted
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import PARTIAL, Folder, Place, left_by_the_dead
 from landscape.core.folders import open_folder, split_path
 from landscape.core.validation import Unit, ranges
@@ -28,6 +28,7 @@ from landscape.model.run_files import (
     STAGED,
     contents,
     read_info,
+    reason_of,
     refusing_disk_errors,
     write_info,
     writing,
@@ -79,7 +80,7 @@ class Snapshot:
                 with safe_open(file, framework="pt") as opened:
                     metadata = opened.metadata() or {}
         except (SafetensorError, OSError) as error:
-            raise LandscapeError(f"{_damaged(self.path)}: {_reason(error)}") from None
+            raise LandscapeError(f"{_damaged(self.path)}: {reason_of(error)}") from None
         if metadata.get("digest") != state_digest(state):
             raise LandscapeError(f"{_damaged(self.path)}: its tensors do not match their digest")
         return state
@@ -182,11 +183,6 @@ def _damaged(path: str) -> str:
     return f"snapshot {quoted(path)} is damaged; restore it, or delete it and collect or import it again"
 
 
-def _reason(error: BaseException) -> str:
-    reason = isinstance(error, OSError) and error.strerror
-    return reason or message_of(error) or type(error).__name__
-
-
 def snapshot_files(run: Place, info: Mapping[str, Any] | None = None) -> list[tuple[Unit, int, str]]:
     """The unit, number and path of every snapshot that counts.
 
@@ -222,9 +218,6 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
 
     Returns:
         Its path in the run.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
     """
     from safetensors.torch import save_file
 
@@ -295,9 +288,6 @@ def replace(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], h
         info: the contents of the new run.json.
         snapshots: the paths of the snapshots in the run: staged ones, or some that it holds already.
         history: the path of a staged history, HISTORY_FILE to keep the one that is there, or None for none.
-
-    Raises:
-        LandscapeError: the disk is full or rights are missing; or another process has removed what was staged.
     """
     named = {"snapshots": list(snapshots), "history": history}
     if _is_any_missing(folder, named):
@@ -317,11 +307,7 @@ def _is_any_missing(folder: Folder, replacing: Any) -> bool:
 
 
 def finish(folder: Folder) -> None:
-    """Finish a replacement that run.json names and that was cut off, if there is one.
-
-    Raises:
-        LandscapeError: the disk is full or rights are missing; or the new files are gone.
-    """
+    """Finish a replacement that run.json names and that was cut off, if there is one."""
     info = read_info(folder)
     if REPLACING not in info:
         return
@@ -360,11 +346,7 @@ def _move(folder: Folder, snapshots: Sequence[str], history: str | None) -> None
 
 
 def remove_leftovers(folder: Folder) -> None:
-    """Delete the temporary files that processes which have ended left behind, known by their exact names.
-
-    Raises:
-        LandscapeError: rights are missing.
-    """
+    """Delete the temporary files that processes which have ended left behind, known by their exact names."""
     with refusing_disk_errors(folder.name):
         used = {path.rpartition("/")[0] for path in _paths(read_info(folder).get(REPLACING))}
         for name in folder.folders(""):

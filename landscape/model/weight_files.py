@@ -14,10 +14,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from landscape.core.errors import JobError, NotFoundError, message_of, quoted
+from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.model.packed_file import Archive, part_of
 from landscape.model.packed_model import read_tensors
-from landscape.model.run_files import SNAPSHOT_FORMAT
+from landscape.model.run_files import SNAPSHOT_FORMAT, reason_of
 
 log = logging.getLogger("landscape")
 
@@ -124,7 +124,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(str(file), framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise JobError(f"weights {quoted(str(file))} is not a whole safetensors file: {_reason(error)}") from None
+        raise JobError(f"weights {quoted(str(file))} is not a whole safetensors file: {reason_of(error)}") from None
 
 
 def _read_torch(file: Path) -> Any:
@@ -136,7 +136,7 @@ def _read_torch(file: Path) -> Any:
         raise JobError(_why_not_unpickled(file, error)) from None
     except Exception as error:  # torch.load may raise anything at all for a file that is no checkpoint
         raise JobError(
-            f"weights {quoted(str(file))} is no checkpoint: {_reason(error)[:160]}; give safetensors or torch.save "
+            f"weights {quoted(str(file))} is no checkpoint: {reason_of(error)[:160]}; give safetensors or torch.save "
             "files"
         ) from None
 
@@ -150,10 +150,6 @@ def _why_not_unpickled(file: Path, error: Exception) -> str:
         f"weights {quoted(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
         "that way; save the weights alone: torch.save(model.state_dict(), path)"
     )
-
-
-def _reason(error: BaseException) -> str:
-    return message_of(error) or type(error).__name__
 
 
 def _find_state(checkpoint: Any, file: Path, depth: int = DEEPEST, *, again: bool = False) -> dict[str, Tensor]:

@@ -6,9 +6,10 @@ A batch is a tensor, or tuples, lists and dicts of tensors; all its tensors shar
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -125,18 +126,19 @@ def not_finite(samples: Batch) -> dict[str, int]:
         >>> not_finite((torch.tensor([1.0, float("nan")]), torch.tensor([0, 1])))
         {'inputs (field 0)': 1}
     """
-    counts = {name: sum(map(_rows_not_finite, tensors_of(field))) for name, field in _fields(samples)}
+    counts = {name: sum(map(_rows_not_finite, tensors_of(field))) for name, field in fields_of(samples).items()}
     return {name: count for name, count in counts.items() if count}
 
 
-def _fields(batch: Batch) -> Iterator[tuple[str, Batch]]:
-    """The parts of a batch at its top level, each with its name in words."""
-    if isinstance(batch, Mapping):
-        yield from ((flat(str(key), 60), value) for key, value in batch.items())
-    elif isinstance(batch, (tuple, list)):
-        yield from zip(field_names(batch), batch, strict=True)
-    else:
-        yield "samples", batch
+def fields_of(value: Any) -> dict[str, Any]:
+    """The parts of a sample or batch at its top level, by their names in words; itself where it has none."""
+    if isinstance(value, Mapping):
+        return {flat(str(key), 60): member for key, member in value.items()}
+    if isinstance(value, (tuple, list)):
+        return dict(zip(field_names(value), value, strict=True))
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {"samples": value}
 
 
 def field_names(batch: Sequence[Any]) -> list[str]:
@@ -337,11 +339,7 @@ def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _moving_itself(leaf: Any, device: torch.device) -> Any:
-    """What the method `to` of an object returns.
-
-    Raises:
-        JobError: it raises, for another reason than too little memory.
-    """
+    """What the method `to` of an object returns."""
     try:
         return leaf.to(device)
     except Exception as error:

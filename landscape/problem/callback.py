@@ -112,11 +112,7 @@ def _converted(file: Path) -> nn.Module:
 
 
 def _refuse_newer_operations(file: Path) -> None:
-    """Refuse operations of a version that the installed onnx does not know: they may mean something else.
-
-    Raises:
-        JobError: the file has such ones.
-    """
+    """Refuse operations of a version that the installed onnx does not know: they may mean something else."""
     try:
         import onnx
     except ImportError:  # which onnx2torch needs, and says
@@ -223,11 +219,7 @@ def _refuse_without_graphs(file: PortableFile, said: Mapping[str, Any]) -> None:
 
 
 def refuse_other_precision(model: nn.Module, precision: str) -> None:
-    """Refuse float64 for graphs that name smaller types, and the other way round.
-
-    Raises:
-        JobError: names the precision that they were packed in.
-    """
+    """Refuse float64 for graphs that name smaller types, and the other way round."""
     packed = model.only_in if isinstance(model, PortableModel) else ""
     if packed and (packed == "float64") != (precision == "float64"):
         raise JobError(
@@ -237,11 +229,7 @@ def refuse_other_precision(model: nn.Module, precision: str) -> None:
 
 
 def refuse_inlined(model: nn.Module, plan: Plan) -> None:
-    """Refuse what is done to layers by their type, where the graphs hold some of these as plain operations.
-
-    Raises:
-        JobError: names the first of these layers.
-    """
+    """Refuse what is done to layers by their type, where the graphs hold some of these as plain operations."""
     inlined: Mapping[str, Sequence[str]] = model.inlined if isinstance(model, PortableModel) else {}
     for kind, concerned, what in (
         ("norms", not plan.statistics.fixed, f"batch_norm: must be eval, not {plan.batch_norm}"),

@@ -7,12 +7,12 @@ together, as padding to the longest does. Batches that an iterable made itself a
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import io
 import itertools
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -30,7 +30,7 @@ from landscape.problem.batches import (
     dense_parts,
     dense_tensors_in,
     exchanged,
-    field_names,
+    fields_of,
     is_strided,
     kind_in_words,
 )
@@ -137,17 +137,6 @@ def digest_of(values: Iterable[Any]) -> str:
 def bytes_of(value: Any) -> int:
     """About how many bytes a sample takes: those of its tensors and arrays, and of its words and numbers."""
     return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts_of(value))
-
-
-def fields_of(value: Any) -> dict[str, Any]:
-    """The parts of a sample at its top level, by their names in words; the sample itself where it has none."""
-    if isinstance(value, Mapping):
-        return {flat(str(key), 60): member for key, member in value.items()}
-    if isinstance(value, (tuple, list)):
-        return dict(zip(field_names(value), value, strict=True))
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return {"samples": value}
 
 
 def holds_not_finite(value: Any) -> bool:
@@ -259,11 +248,7 @@ class Collated(Samples):
 
     def not_finite(self) -> dict[str, int]:
         """How many items hold NaN or infinity, for each field of an item that does so."""
-        counts: dict[str, int] = {}
-        for item in self.items:
-            for name, member in fields_of(item).items():
-                counts[name] = counts.get(name, 0) + holds_not_finite(member)
-        return {name: count for name, count in counts.items() if count}
+        return _not_finite_by_field((item, 1) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,11 +303,15 @@ class WholeBatches(Samples):
 
     def not_finite(self) -> dict[str, int]:
         """How many samples are in batches that hold NaN or infinity, for each field of a batch that does so."""
-        counts: dict[str, int] = {}
-        for batch, length in zip(self.batches, self.lengths.tolist(), strict=True):
-            for name, member in fields_of(batch).items():
-                counts[name] = counts.get(name, 0) + length * holds_not_finite(member)
-        return {name: count for name, count in counts.items() if count}
+        return _not_finite_by_field(zip(self.batches, self.lengths.tolist(), strict=True))
+
+
+def _not_finite_by_field(parts: Iterable[tuple[Any, int]]) -> dict[str, int]:
+    """How many samples are in parts that hold NaN or infinity, for each field that does so; a part has so many."""
+    counts = Counter[str]()
+    for part, samples in parts:
+        counts.update({name: samples * holds_not_finite(member) for name, member in fields_of(part).items()})
+    return {name: count for name, count in counts.items() if count}
 
 
 def length_by(length_of: Length, batch: Batch) -> int:

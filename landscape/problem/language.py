@@ -47,11 +47,7 @@ class Reader:
     takes_mask: bool = True
 
     def check(self, rows: Mapping[str, Tensor], place: str) -> None:
-        """Refuse sequences, [N, T] in every field, that the model cannot read or that predict nothing.
-
-        Raises:
-            JobError: names the sequence by its number in words, of which `place` is the pattern.
-        """
+        """Refuse sequences, [N, T] in every field, that the model cannot read or that predict nothing."""
         check_tokens(rows["input_ids"], self.vocabulary, place.format(0) if len(rows["input_ids"]) == 1 else "")
         mask = rows.get("attention_mask")
         if mask is not None and not self.takes_mask and (rising := (mask[:, 1:] > mask[:, :-1]).any(1)).any():
@@ -115,11 +111,7 @@ class Padding:
     reader: Reader = field(default_factory=Reader)
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Tensor]:
-        """Sequences, each token ids [T] or a dict of `input_ids` and further fields [T], as one batch [N, longest].
-
-        Raises:
-            JobError: an item is no sequence of token ids of the vocabulary, or has no token that is predicted.
-        """
+        """Sequences, each token ids [T] or a dict of `input_ids` and further fields [T], as one batch [N, longest]."""
         rows = [self.sequence(item, f"sequence {place} of a batch") for place, item in enumerate(items)]
         names = [name for name in FIELDS if name in rows[0]]
         if any(set(row) != set(names) for row in rows):
@@ -169,11 +161,7 @@ def next_tokens(tokens: Tensor, mask: Tensor | None, labels: Tensor | None) -> t
 
 
 def check_tokens(ids: Tensor, vocabulary: int | None, place: str = "") -> None:
-    """Refuse ids that are not in the vocabulary.
-
-    Raises:
-        JobError: names the id, the vocabulary and, where it is given, the place.
-    """
+    """Refuse ids that are not in the vocabulary."""
     if not ids.numel():
         return
     least, most = (int(bound) for bound in ids.aminmax())
@@ -186,11 +174,7 @@ def check_tokens(ids: Tensor, vocabulary: int | None, place: str = "") -> None:
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse a dict without token ids, or with fields that no language model takes.
-
-    Raises:
-        JobError: names the field.
-    """
+    """Refuse a dict without token ids, or with fields that no language model takes."""
     if "input_ids" not in fields:
         raise JobError(f"tokens: must have the field 'input_ids', not only {quoted(list(fields))}")
     unknown = [name for name in fields if name not in FIELDS]
@@ -230,11 +214,7 @@ def _is_wrapped(item: Any) -> bool:
 
 
 def _ids(value: Any, what: str, dimensions: int) -> Tensor:
-    """Whole numbers as int64.
-
-    Raises:
-        JobError: they are none, or have another number of dimensions.
-    """
+    """Whole numbers as int64."""
     try:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
@@ -333,11 +313,7 @@ def _losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
-    """Say what an index out of range means where sequences are longer than the model has positions.
-
-    Raises:
-        JobError: it is so.
-    """
+    """Say what an index out of range means where sequences are longer than the model has positions."""
     try:
         yield
     except IndexError as error:
@@ -353,9 +329,6 @@ def refuse_other_models(model: nn.Module) -> None:
     """Refuse a model that needs more than tokens, and one with adapters of which none is trained.
 
     peft loads adapters so that they are not trained, and no direction would move them.
-
-    Raises:
-        JobError: it is an encoder with a decoder, or none of its parameters requires gradients.
     """
     if getattr(getattr(network_of(model), "config", None), "is_encoder_decoder", False):
         raise JobError(

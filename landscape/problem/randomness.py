@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from landscape.core.errors import JobError, flat, message_of
+from landscape.core.errors import JobError, message_of
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_model import PackedSamples
-from landscape.problem.batches import Batch, batch_length, field_names, first_dimension
-from landscape.problem.collated import digest_of, fields_of
+from landscape.problem.batches import Batch, batch_length, fields_of, first_dimension
+from landscape.problem.collated import digest_of
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import IterableData, MapStyleData, numpy_to_tensors, seed_of, source_of
 from landscape.problem.terms import PointData
@@ -127,19 +125,11 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
         >>> list(differing((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
         ['targets (field 1)']
     """
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if not _same(one, other):
-            yield "samples"
-    elif isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
-        yield from (flat(str(key), 60) for key in one if not _same(one[key], other[key]))
-    elif isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)) and len(one) == len(other):
-        fields = zip(field_names(one), one, other, strict=True)
-        yield from (name for name, first, second in fields if not _same(first, second))
-    elif type(one) is type(other) and not isinstance(one, (Mapping, tuple, list)):
-        others = fields_of(other)
-        yield from (name for name, member in fields_of(one).items() if not _same(member, others[name]))
-    else:
+    parts, others = fields_of(one), fields_of(other)
+    if parts.keys() != others.keys():
         yield "keys and lengths of the batches"
+    else:
+        yield from (name for name, part in parts.items() if not _same(part, others[name]))
 
 
 def _same(one: Any, other: Any) -> bool:

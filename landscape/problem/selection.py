@@ -86,11 +86,7 @@ class SampleRequest:
         return chosen.sort().values if self.ascending else chosen
 
     def check(self, available: int) -> None:
-        """Refuse data with no samples, or with too few.
-
-        Raises:
-            JobError: says how many there are.
-        """
+        """Refuse data with no samples, or with too few."""
         if available == 0:
             raise JobError("data: holds no samples; num_samples needs at least 1")
         if self.num_samples > available and not self.at_most:
@@ -368,11 +364,7 @@ def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
 
 
 def _cut(batches: Iterator[Any], choice: SampleRequest) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
-    """The batches as tensors with one first dimension, each with the shapes of one sample.
-
-    Raises:
-        _NotRowsError: the first of them is no such batch.
-    """
+    """The batches as tensors with one first dimension, each with the shapes of one sample."""
     for number, batch in enumerate(batches):
         if number == 0 and not choice.ascending and not _is_rows(batch, choice):
             raise _NotRowsError("they are not tensors with one first dimension", itertools.chain([batch], batches))

@@ -61,11 +61,7 @@ class ReadingLimit:
         return max(MOST_SAMPLES, 100 * self.wanted)
 
     def check(self, batches: int, samples: int) -> None:
-        """Refuse an iterable that went on after so many batches and samples; warn once before that.
-
-        Raises:
-            JobError: it is taken for endless.
-        """
+        """Refuse an iterable that went on after so many batches and samples; warn once before that."""
         if batches == WARN_AFTER and self.length is None:
             log.warning(
                 "data: %s has given %d batches so far and does not tell its length; it is read to its end, or to %d "

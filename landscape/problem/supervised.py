@@ -71,10 +71,6 @@ def check_observed(values: Any, count: int | None, names: Sequence[str] | None =
 
     Returns:
         The tensors in the order of `ordered_names`; `weight` last, where there is one.
-
-    Raises:
-        OtherObservables: the names are not those of before.
-        JobError: something else is wrong; the message says what, and how to mend it.
     """
     if not isinstance(values, Mapping):
         raise JobError(
@@ -99,11 +95,7 @@ def check_observed(values: Any, count: int | None, names: Sequence[str] | None =
 
 
 def check_terms(values: Any, factors: Mapping[str, float]) -> dict[str, Tensor]:
-    """Check what a `Combination` returned: real tensors [n] by the names of its terms, some of which may be absent.
-
-    Raises:
-        JobError: something is wrong; the message says what.
-    """
+    """Check what a `Combination` returned: real tensors [n] by the names of its terms, some of which may be absent."""
     if not isinstance(values, Mapping) or not values or not set(values) <= set(factors):
         returned = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
         raise JobError(f"observe: must return a tensor for each of the terms {sorted(factors)}, not {returned}")
@@ -151,9 +143,6 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
         field: what the user called the list; an error begins with it.
         names: the names; they must differ from one another and from the store's own.
         with_loss: whether 'loss' must be among them; otherwise it must not.
-
-    Raises:
-        JobError: a name is no identifier, reserved, given twice, or 'loss' where it must not be; or 'loss' is missing.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise JobError(f"{field}: must be a list of names, not {type(names).__name__}")
@@ -170,11 +159,7 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
 
 
 def check_term_weights(weights: Any) -> None:
-    """Refuse weights of a loss's terms that are not positive numbers by name.
-
-    Raises:
-        JobError: there is no term, a name cannot be stored, or a weight is negative, zero or not finite.
-    """
+    """Refuse weights of a loss's terms that are not positive numbers by name."""
     if not isinstance(weights, Mapping) or not weights:
         raise JobError(f"terms: must be a dict of at least one term, not {quoted(weights)}; name each term of the loss")
     check_names("terms", weights, with_loss=False)
@@ -188,11 +173,7 @@ def check_term_weights(weights: Any) -> None:
 
 
 def check_expected(expected: Any) -> None:
-    """Refuse what is not the expected loss of a network.
-
-    Raises:
-        JobError: it is no dict of `loss` alone, or that is no finite number.
-    """
+    """Refuse what is not the expected loss of a network."""
     if not isinstance(expected, Mapping) or not set(expected) <= {"loss"}:
         raise JobError(f"expected: must be {{'loss': number}}, or left out, not {quoted(expected)}")
     for value in expected.values():
@@ -247,11 +228,7 @@ class Supervised:
 
 
 def _of_samples(field: str, function: Callable[..., Any], values: Any) -> Any:
-    """What a criterion or metric returned, unless that is one number for the whole batch.
-
-    Raises:
-        JobError: it is.
-    """
+    """What a criterion or metric returned, unless that is one number for the whole batch."""
     if isinstance(values, Tensor) and values.dim() == 0:
         name = getattr(function, "__name__", type(function).__name__)
         raise JobError(
@@ -278,11 +255,7 @@ def _is_elementwise(criterion: Callable[..., Tensor]) -> bool:
 
 
 def _refuse_other_shape(outputs: Any, targets: Any) -> None:
-    """Refuse targets that torch would broadcast against the outputs; from shapes alone, so it waits for no device.
-
-    Raises:
-        JobError: the shapes differ.
-    """
+    """Refuse targets that torch would broadcast against the outputs; from shapes alone, so it waits for no device."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
         return
     remedy = "give one target for each output"

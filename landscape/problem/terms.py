@@ -166,11 +166,7 @@ def parse_terms(terms: Any) -> tuple[PointData, Terms, dict[str, float]]:
 
 
 def _points(name: str, given: Any) -> Batch:
-    """The points of a term as tensors on the CPU that share their first dimension.
-
-    Raises:
-        JobError: they do not, or there is none.
-    """
+    """The points of a term as tensors on the CPU that share their first dimension."""
     try:
         points = as_rows(given)
         count = batch_length(points)

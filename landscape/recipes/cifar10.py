@@ -20,12 +20,12 @@ from torch.utils.data import Dataset
 from landscape.core.errors import JobError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
-from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.command import image_problem, main_of, problem_of_run
 from landscape.recipes.data import DataPlace, class_numbers
 from landscape.recipes.images import normalise
 from landscape.recipes.options import ImageRecipe, takes_loop_options
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.training import Images, SampleDraws, Trained, seeded
+from landscape.recipes.training import Images, SampleDraws, Trained
 from landscape.training.training import Training
 
 Split = Literal["train", "test"]
@@ -205,9 +205,8 @@ def make_problem(
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
     """
-    model = initial_or_given(seeded(partial(ResNet, depth, width, shortcuts=shortcuts), seed), weights)
-    images = NormalisedImages(read_cifar10(data, split))
-    return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy",))
+    build = partial(ResNet, depth, width, shortcuts=shortcuts)
+    return image_problem(build, NormalisedImages(read_cifar10(data, split)), weights, seed)
 
 
 def problem() -> Problem:

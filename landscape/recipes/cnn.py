@@ -16,11 +16,11 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.files import Place
 from landscape.core.validation import is_number
 from landscape.problem.terms import Problem
-from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.command import image_problem, main_of, problem_of_run
 from landscape.recipes.lenet import OF_OPTIMIZERS
 from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
 from landscape.recipes.options import ImageRecipe, takes_loop_options
-from landscape.recipes.training import Images, Trained, seeded
+from landscape.recipes.training import Images, Trained
 from landscape.training.training import Training
 
 RECIPE = ImageRecipe(PLACE, "landscape.recipes.cnn:problem", INTERVALS)
@@ -111,8 +111,7 @@ def make_problem(
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
     """
-    model = initial_or_given(seeded(CNN, seed), weights)
-    return Problem.supervised(model, read_inputs(data, split), nn.functional.cross_entropy, ("accuracy",))
+    return image_problem(CNN, read_inputs(data, split), weights, seed)
 
 
 def problem() -> Problem:

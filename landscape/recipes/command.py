@@ -22,7 +22,7 @@ from landscape.problem.terms import Problem
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.options import RunOptions
 from landscape.recipes.settings import Settings
-from landscape.recipes.training import Trained, print_epoch
+from landscape.recipes.training import Trained, print_epoch, seeded
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
 
@@ -47,15 +47,22 @@ def problem_of_run(make: Callable[..., Problem], place: DataPlace) -> Problem:
     return make(place.for_callback(), weights_from_environment(), **recorded)
 
 
-def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
-    """`model` in eval mode, with the weights of a file where one is named.
+def image_problem(
+    build: Callable[[], nn.Module],
+    data: Any,
+    weights: str | Path | None,
+    seed: int,
+    metrics: Sequence[str] = ("accuracy",),
+) -> Problem:
+    """The cross-entropy of a network over images, with its initial weights of `seed` unless a file of others is named.
 
     Raises:
-        JobError: the weights do not fit the model.
+        JobError: the weights do not fit the network.
     """
+    model = seeded(build, seed)
     if weights is not None:
         model.load_state_dict(match_state(model, load_weights(weights), f"weights {quoted(str(weights))}"))
-    return model.eval()
+    return Problem.supervised(model.eval(), data, nn.functional.cross_entropy, metrics)
 
 
 def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.ArgumentParser:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from landscape.core.errors import LandscapeError
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
-from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
+from landscape.recipes.command import image_problem, main_of, weights_from_environment
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
-from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.recipes.training import Arrays, Images, Trained, fit, training_of
 from landscape.training.training import Training
 
 PROBLEM = "landscape.recipes.digits:problem"
@@ -83,9 +83,7 @@ def make_problem(weights: str | Path | None = None, seed: int = 0) -> Problem:
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
     """
-    training, _ = read_digits()
-    model = initial_or_given(seeded(LeNet5, seed), weights)
-    return Problem.supervised(model, training, nn.functional.cross_entropy, ("accuracy",))
+    return image_problem(LeNet5, read_digits()[0], weights, seed)
 
 
 def problem() -> Problem:

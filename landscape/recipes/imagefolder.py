@@ -12,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import nn
-
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.validation import check_whole
 from landscape.problem.terms import Problem
-from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.command import image_problem, main_of, problem_of_run
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.images import (
     SIDE,
@@ -31,7 +29,7 @@ from landscape.recipes.images import (
 )
 from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
 from landscape.recipes.resnet50 import ResNet50
-from landscape.recipes.training import Trained, fit, seeded, training_of
+from landscape.recipes.training import Trained, fit, training_of
 from landscape.training.distributed import smallest_share, steps_in
 from landscape.training.thor.optimizer import SCHEDULES, Schedule
 from landscape.training.training import Training
@@ -253,9 +251,8 @@ def make_problem(
         raise JobError(f"split: unknown {quoted(split)}; {nearest(split, get_args(Split))}")
     check_whole("side", side, SMALLEST_SIDE)
     listing = list_images(Path(data) / split)
-    model = initial_or_given(seeded(partial(ResNet50, len(listing.classes), channels=channels), seed), weights)
-    images = EvaluatedImages(listing, side)
-    return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy", "top5"))
+    build = partial(ResNet50, len(listing.classes), channels=channels)
+    return image_problem(build, EvaluatedImages(listing, side), weights, seed, ("accuracy", "top5"))
 
 
 def problem() -> Problem:

@@ -169,11 +169,7 @@ def _decode_reduced(image: Image, spare: float) -> float:
 
 
 def _in_colours(image: Image) -> Image:
-    """The image in red, green and blue; transparency is left away.
-
-    Raises:
-        ValueError: grey values that are not of 1, 8 or 16 bits.
-    """
+    """The image in red, green and blue; transparency is left away."""
     from PIL import Image
 
     image.load()

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.files import Place
 from landscape.problem.terms import Problem
-from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.command import image_problem, main_of, problem_of_run
 from landscape.recipes.data import DataPlace, class_numbers
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import ImageRecipe, takes_loop_options
-from landscape.recipes.training import Images, Trained, seeded
+from landscape.recipes.training import Images, Trained
 from landscape.training.training import Training
 
 Scaling = Literal["pad", "resize"]
@@ -167,9 +167,7 @@ def make_problem(
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
     """
-    model = initial_or_given(seeded(LeNet5, seed), weights)
-    images = network_input(read_mnist(data, split), scaling)
-    return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy",))
+    return image_problem(LeNet5, network_input(read_mnist(data, split), scaling), weights, seed)
 
 
 def problem() -> Problem:

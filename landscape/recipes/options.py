@@ -90,11 +90,7 @@ class OptionTable:
         return {**self._with(given.get("optimizer", self.base["optimizer"])), **given}
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default.
-
-        Raises:
-            JobError: names the option, and what takes it.
-        """
+        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default."""
         chosen = self.completed(given)
         known = {"optimizer": chosen["optimizer"] in list(OPTIMIZERS), "schedule": True}  # the settings refuse others
         for name, value in given.items():

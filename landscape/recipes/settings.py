@@ -78,11 +78,7 @@ class OnlyWith:
     names: tuple[str, ...]
 
     def check(self, name: str, chosen: Any) -> None:
-        """Refuse the option `name` beside another choice; None stands for a published schedule.
-
-        Raises:
-            JobError: says what takes the option.
-        """
+        """Refuse the option `name` beside another choice; None stands for a published schedule."""
         if chosen not in self.names:
             other = "the published one" if chosen is None else "a function" if callable(chosen) else quoted(chosen)
             takers = alternatives(self.names)

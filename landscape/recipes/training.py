@@ -290,12 +290,9 @@ def fit(
         if not is_done or not distributed.on_first(lambda: _has_end(training, settings)):
             if training.is_first and not is_done:
                 warn_of(settings, steps_per_epoch)
-            collector = training.collector(
-                model, optimizer, network={**settings.network, **told}, problem=problem, watch=settings.watch,
-                watch_every=settings.watch_every, **settings.collect,
-            )  # fmt: skip
+            collector = _collector_of(training, model, optimizer, settings, {**settings.network, **told}, problem)
             if is_done:
-                training.end()  # an earlier version kept no end, or a user has deleted it
+                training.end()  # somebody has deleted the snapshot of the end
         if not is_done:
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
@@ -307,6 +304,16 @@ def fit(
                 if report and training.is_first:
                     report(epoch + 1, metrics)
         return Trained(metrics["accuracy"], metrics["loss"], model.eval())
+
+
+def _collector_of(
+    training: Training, model: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings,
+    network: Mapping[str, Any], problem: str | None,
+) -> TrajectoryCollector:  # fmt: skip
+    return training.collector(
+        model, optimizer, network=network, problem=problem, watch=settings.watch, watch_every=settings.watch_every,
+        **settings.collect,
+    )  # fmt: skip
 
 
 @contextmanager

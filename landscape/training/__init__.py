@@ -1,16 +1,11 @@
 """A training as its function sees it: ranks, shares of batches, checkpoints, learning rates; no Ray.
 
-    training        `Training`, which the user's function receives
-    shares          the order of an epoch, and which samples of a batch a rank computes
-    checkpoints     what `keep` writes and `resume` reads back, whole and synced
-    starting        in which runs a training may begin
-    objects         the states of what is kept, loaded again
-    contents        what a checkpoint can hold, and its digest
-    generators      the states of the random generators of a rank
-    ranks           what the ranks tell one another
-    schedules       learning rates as functions of the epochs done
-
-`landscape.collector` keeps the trajectory of such a training.
+training        `Training`, which the user's function receives
+distributed     the order of an epoch, each rank's share of a batch, and what ranks tell one another
+checkpoints     what `keep` writes and `resume` reads back, whole and synced
+collector       keeps the trajectory of a training; `collector_files` what its run may hold before
+schedules       learning rates as functions of the epochs done
+thor            the optimiser THOR
 """
 
 from landscape.training.training import Training

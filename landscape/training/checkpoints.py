@@ -145,11 +145,7 @@ NAMES = tuple(field.name for field in fields(Checkpoint))
 
 
 def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, whole or not at all; then delete all but it and the one before it.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing.
-    """
+    """Write a checkpoint, whole or not at all; then delete all but it and the one before it."""
     contents = _fields(checkpoint)
     saved = {"format": FORMAT, "digest": digest_of(contents), **contents}
     with writing(folder, checkpoint_path(number)) as temporary, open(temporary, "wb") as file:
@@ -206,11 +202,7 @@ def read_last(folder: Folder) -> Checkpoint | None:
 
 
 def _refuse_folders(folder: Folder) -> None:
-    """Refuse a folder where a checkpoint is or will be, which no checkpoint could replace.
-
-    Raises:
-        JobError: names it.
-    """
+    """Refuse a folder where a checkpoint is or will be, which no checkpoint could replace."""
     for name in filter(NAME.fullmatch, folder.folders(CHECKPOINTS)):
         place = quoted(folder.place(f"{CHECKPOINTS}/{name}"))
         raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, then start again")
@@ -267,11 +259,7 @@ def may_begin_anew(folder: Folder) -> bool:
 
 
 def mark_begun(folder: Folder) -> None:
-    """Record that the run may be begun anew until there is a checkpoint; those that it holds are deleted.
-
-    Raises:
-        LandscapeError: the disk is full, or rights are missing; or a folder has the name of a checkpoint.
-    """
+    """Record that the run may be begun anew until there is a checkpoint; those that it holds are deleted."""
     _refuse_folders(folder)
     with refusing_disk_errors(folder.place(CHECKPOINTS)):
         folder.write(f"{CHECKPOINTS}/{BEGUN}", b"")

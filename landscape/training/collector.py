@@ -20,14 +20,13 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.validation import Unit, check_whole, explain
+from landscape.core.validation import Unit, check_whole
 from landscape.job.job import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 from landscape.model.history import HistoryWriter, kept_beside, recorded_number
 from landscape.model.layer_rules import (
@@ -55,6 +54,7 @@ from landscape.training.collector_files import (
     refuse_existing,
     steps_and_epochs,
 )
+from landscape.training.distributed import rank_and_world
 
 # ----------------------------------------------------------------------------------------------------
 # The network that is collected: found inside its wrappers, and refused where this process holds only a part of it.
@@ -78,11 +78,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def refuse_incomplete(model: nn.Module) -> None:
-    """Refuse a model whose weights this process does not hold, since its snapshots would be wrong without a word.
-
-    Raises:
-        JobError: a parameter has no shape yet, is sharded over processes, or has no data.
-    """
+    """Refuse a model whose weights this process does not hold, since its snapshots would be wrong without a word."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise JobError(f"model: {quoted(name)} has no shape yet; run one batch through it before collecting")
@@ -109,27 +105,13 @@ def checked_options(
     Raises:
         JobError: one of them is not usable; names it.
     """
-    given = {
-        "landscape_size": landscape_size,
-        "unit": unit,
-        "num_samples": num_samples,
-        "intervals": intervals,
-        "create_landscape": {} if create_landscape is None else create_landscape,
-    }
-    try:
-        return CollectLandscape.model_validate(given)
-    except ValidationError as error:
-        raise JobError(explain(error, CollectLandscape)) from None
-
-
-def check_starts(start_step: int, start_epoch: int | None) -> None:
-    """Refuse a start that is no whole number, or negative.
-
-    Raises:
-        JobError: says which one.
-    """
-    for name, value in (("start_step", start_step), ("start_epoch", start_epoch or 0)):
-        check_whole(name, value, 0)
+    return CollectLandscape(
+        landscape_size=landscape_size,
+        unit=unit,
+        num_samples=num_samples,
+        intervals=intervals,
+        create_landscape={} if create_landscape is None else create_landscape,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -358,12 +340,13 @@ class TrajectoryCollector:
         overwrite: bool = False,
     ) -> None:
         self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
-        check_starts(start_step, start_epoch)
+        check_whole("start_step", start_step, 0)
+        check_whole("start_epoch", start_epoch or 0, 0)
         check_whole("watch_every", watch_every, 1)
         rules = asked_rules("watch", watch)
         self._model, self._optimizer, self._told = unwrap(model), optimizer, (network or {}, problem)
         refuse_incomplete(self._model)
-        self._folder, self._writes = open_folder(run), _is_writer()
+        self._folder, self._writes = open_folder(run), rank_and_world()[0] == 0
         self._listed = frozenset(self.options.snapshots)
         self._step, self._epoch = start_step, start_epoch or 0
         self._steps_in_epoch = 0  # since an epoch ended, or since the start
@@ -523,9 +506,3 @@ class TrajectoryCollector:
             self._info["steps_per_epoch"] = self._step - self._epoch_began
             write_info(self._folder, self._info)
         self._epoch_began = self._step
-
-
-def _is_writer() -> bool:
-    """Whether this process is the one that writes: rank 0, or the only one."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0

@@ -15,7 +15,7 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.files import Folder
 from landscape.core.validation import Unit
 from landscape.job.job import CollectLandscape
-from landscape.model.history import HistoryLines, finite, keep_beside, read_history, read_lines
+from landscape.model.history import HistoryLines, finite, keep_beside, number_in, read_history, read_lines
 from landscape.model.parameters import persistent_buffers
 from landscape.model.run_files import HISTORY_FILE, NETWORK, PROBLEM, read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import read_trajectory, replace, snapshot_files, staging, versions
@@ -111,9 +111,6 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
         unit: what this training counts its snapshots by.
         starting: whether the training begins, and does not go on.
         overwrite: whether what the run holds may be replaced.
-
-    Raises:
-        JobError: it begins where there are snapshots already, or goes on with another unit than theirs.
     """
     files = snapshot_files(folder)
     if not files or (starting and overwrite):
@@ -137,7 +134,9 @@ def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -
     A step of 0 or an epoch of None is not given: the history tells it, else it is worked out from the steps per epoch.
     """
     per_epoch = read_info(folder).get("steps_per_epoch")
-    lines = [(_count(line, "step"), _count(line, "epoch"), line.get("epoch_end")) for line in read_history(folder)]
+    lines = [
+        (number_in(line, "step"), number_in(line, "epoch"), line.get("epoch_end")) for line in read_history(folder)
+    ]
     known = [(step, epoch, end) for step, epoch, end in lines if step is not None and epoch is not None]
     if not start_step:
         start_epoch = start_epoch or 0
@@ -148,12 +147,6 @@ def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -
         start_epoch = max(ended, default=start_step // per_epoch if per_epoch else 0)
     ends = [step for step, epoch, end in known if end and epoch == start_epoch]
     return start_step, start_epoch, max(0, start_step - ends[-1]) if ends else 0
-
-
-def _count(line: Mapping[str, Any], name: str) -> int | None:
-    """A step or epoch of the history; None in a line that another program wrote without it."""
-    value = line.get(name)
-    return value if isinstance(value, int) else None
 
 
 def begin(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
@@ -209,7 +202,7 @@ def go_on(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch:
 
 def _is_done(line: Mapping[str, Any], step: int, epoch: int) -> bool:
     """Whether a line of the history tells of what was done up to this step and epoch."""
-    its_step, its_epoch = _count(line, "step"), _count(line, "epoch")
+    its_step, its_epoch = number_in(line, "step"), number_in(line, "epoch")
     if its_step is not None and its_step > step:
         return False
     return not line.get("epoch_end") or its_epoch is None or its_epoch <= epoch

@@ -91,12 +91,12 @@ def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0
 T = TypeVar("T")
 
 
-def rank_and_world() -> tuple[int, int]:
-    """This process's rank and the number of ranks: those of torch.distributed where it is initialised, else 0 of 1."""
+def rank_and_world(group: Any = None) -> tuple[int, int]:
+    """This process's rank in a group of processes, by default all of them, and the number of ranks; else 0 of 1."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
+    return distributed.get_rank(group), distributed.get_world_size(group)
 
 
 def on_first(compute: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from landscape.training.distributed import rank_and_world
 from landscape.training.thor.factors import Damping, Factors, FactorStatistics, Inverse, invert
 from landscape.training.thor.layers import KroneckerLayer, Norm, listed
 
@@ -97,13 +98,6 @@ class Calendar:
 Group = dist.ProcessGroup | None
 
 
-def ranks_of(group: Group) -> tuple[int, int]:
-    """This process's rank in the group and the group's size; (0, 1) where no processes work together."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
 def sum_over_ranks(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
     """Replace what is pending by its sums over the ranks, counts included: ranks may have shares of any sizes."""
     sums: list[FactorStatistics] = []
@@ -184,7 +178,7 @@ def refresh(
         average: the share of the older factors in the new ones.
         scale: by which the loss was multiplied.
     """
-    _, ranks = ranks_of(group)
+    _, ranks = rank_and_world(group)
     damping_of = dict(zip([layer.name for layer in layers], dampings, strict=True))
     looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
     uncalled = {layer.name for layer in looked_at if layer.pending is None}
@@ -235,7 +229,7 @@ def _is_due(layer: KroneckerLayer, factors: Factors, rule: TraceRule, damping: D
 
 def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group) -> None:
     """Invert each layer on one rank and tell the others. A layer without an inverse is first order."""
-    rank, ranks = ranks_of(group)
+    rank, ranks = rank_and_world(group)
     owner_of = owners([layer.cost for layer, _, _ in due], ranks)
     made: list[Inverse | None] = []
     for (layer, factors, damping), owner in zip(due, owner_of, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from landscape.core.errors import JobError, nearest, quoted
-from landscape.core.validation import check_whole, is_number
+from landscape.core.validation import check_whole
 from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
 from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
 from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, listed
@@ -33,55 +33,43 @@ class Scaler(Protocol):
     def get_scale(self) -> float: ...
 
 
-def check_options(
-    refresh: str,
-    frequency: int,
-    growth: float,
-    longest: int | None,
-    split_dim: int,
-    average: float,
-    first_order: float,
-    clip: float | None,
-    loss_scale: float | Scaler,
-) -> None:
+# The numbers among the options: whether one fits, and the rule in words.
+NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "lr": (lambda number: number >= 0, "at least 0"),
+    "damping": (lambda number: number > 0, "above 0"),
+    "momentum": (lambda number: 0 <= number < 1, "from 0 to below 1"),
+    "weight_decay": (lambda number: number >= 0, "at least 0"),
+    "growth": (lambda number: number >= 1, "at least 1"),
+    "average": (lambda number: 0 <= number < 1, "from 0 to below 1"),
+    "first_order": (lambda number: number > 0, "above 0"),
+    "clip": (lambda number: number > 0, "above 0"),
+    "loss_scale": (lambda number: number > 0, "above 0"),
+}
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Refuse numbers that are out of range; each may be a tensor of one element."""
+    for name, value in options.items():
+        number, (fits, rule) = _number(name, value), NUMBERS[name]
+        if not (fits(number) and math.isfinite(number)):
+            raise JobError(f"{name}: must be {rule}, and finite, not {number:g}")
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Refuse the options of a group of parameters that are out of range."""
+    check_numbers({name: group[name] for name in ("lr", "damping", "momentum", "weight_decay")})
+
+
+def check_refreshes(refresh: str, split_dim: Any, frequency: Any, growth: float, longest: Any) -> None:
+    """Refuse what says which layers are refreshed, and when, where it cannot be followed."""
     if refresh not in RULES:
         raise JobError(f"refresh: unknown {quoted(refresh)}; {nearest(refresh, RULES)}")
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
         if value is not None:
             check_whole(name, value, 1)
-    for name, number in (
-        ("growth", growth), ("average", average), ("first_order", first_order), ("clip", clip),
-    ):  # fmt: skip
-        if number is not None or name != "clip":
-            _number(name, number)
-    if not (isinstance(loss_scale, int | float) or hasattr(loss_scale, "get_scale")):
-        raise JobError(f"loss_scale: must be a number or a GradScaler, not {quoted(loss_scale)}")
-    if growth < 1 or not math.isfinite(growth):
-        raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
+    check_numbers({"growth": growth})
     if growth > 1 and longest is None:
         raise JobError("longest: must be given with growth, the steps of an epoch for example")
-    if not 0 <= average < 1:
-        raise JobError(f"average: must be from 0 to below 1, not {average:g}")
-    if not (first_order > 0 and math.isfinite(first_order)):
-        raise JobError(f"first_order: must be above 0, and finite, not {first_order:g}")
-    if clip is not None and not clip > 0:
-        raise JobError(f"clip: must be above 0, not {clip:g}")
-    if isinstance(loss_scale, int | float) and not (is_number(loss_scale) and loss_scale > 0):
-        raise JobError(f"loss_scale: must be above 0, and finite, not {quoted(loss_scale)}")
-
-
-def check_group(group: dict[str, Any]) -> None:
-    lr, damping, momentum, decay = (
-        _number(name, group[name]) for name in ("lr", "damping", "momentum", "weight_decay")
-    )
-    for name, value, fits, rule in (
-        ("lr", lr, lr >= 0, "at least 0"),
-        ("damping", damping, damping > 0, "above 0"),
-        ("momentum", momentum, 0 <= momentum < 1, "from 0 to below 1"),
-        ("weight_decay", decay, decay >= 0, "at least 0"),
-    ):
-        if not (fits and math.isfinite(value)):
-            raise JobError(f"{name}: must be {rule}, and finite, not {value:g}")
 
 
 def _number(name: str, value: Any) -> float:
@@ -237,7 +225,14 @@ class THOR(Optimizer):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise JobError(f"model: must be a torch.nn.Module, not a {type(model).__name__}; THOR(model, lr)")
-        check_options(refresh, frequency, growth, longest, split_dim, average, first_order, clip, loss_scale)
+        check_refreshes(refresh, split_dim, frequency, growth, longest)
+        check_numbers({"average": average, "first_order": first_order})
+        if clip not in (None, math.inf):
+            check_numbers({"clip": clip})
+        if isinstance(loss_scale, int | float):
+            check_numbers({"loss_scale": loss_scale})
+        elif not hasattr(loss_scale, "get_scale"):
+            raise JobError(f"loss_scale: must be a number or a GradScaler, not {quoted(loss_scale)}")
         self.damping_schedule = damping if callable(damping) else None
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
@@ -411,11 +406,7 @@ class THOR(Optimizer):
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied and pickled: a copy would have no hooks on a model.
-
-        Raises:
-            JobError: always.
-        """
+        """Refuse to be copied and pickled: a copy would have no hooks on a model."""
         raise JobError("THOR: cannot be copied or pickled; make THOR(model, …) of the copy and load state_dict()")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
