@@ -35,6 +35,7 @@ ALL_OTHERS = slow("kill,overwrite", "kill,resume", "power,import", "power,overwr
 
 
 @pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.parametrize("tasks", [["kill,import", "power,resume"], *ALL_OTHERS])
 def test_killed_or_without_power_at_any_change_the_old_trajectory_or_the_new_one_is_there_whole(tmp_path, tasks):
     """In one process, where there are several tasks."""

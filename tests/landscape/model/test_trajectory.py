@@ -499,8 +499,9 @@ for attempt in range(int(sys.argv[2])):
 
 
 @pytest.mark.long
+@pytest.mark.faults
 def test_after_kill_9_every_snapshot_is_whole_and_the_run_goes_on(tmp_path):
-    attempts = 12
+    attempts = 6
     finished(run_script(KILLED, tmp_path, attempts))
     for attempt in range(attempts):
         run = tmp_path / str(attempt)

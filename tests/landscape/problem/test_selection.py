@@ -135,6 +135,7 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
 
 
 @pytest.mark.long
+@pytest.mark.faults
 def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_that_is_killed(tmp_path):
     code = """
         import os, resource, signal, torch
@@ -233,6 +234,7 @@ def peaks(folder: Path, megabytes: int, kinds: list[str], limits: list[int], pie
 
 
 @pytest.mark.long
+@pytest.mark.faults
 def test_the_memory_needed_is_bounded_by_the_limit(tmp_path):
     found = peaks(tmp_path, 200, ["data set", "batches"], [25, 10_000], piece=16)
     for (used, digest), (free, expected) in (found[:2], found[2:]):

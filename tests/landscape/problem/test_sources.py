@@ -171,11 +171,11 @@ def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monk
     monkeypatch.setattr("landscape.problem.selection.LARGEST_SHUFFLED", 5)
     data = TensorDataset(torch.arange(12))
     counts = np.zeros(12)
-    for seed in range(400):
+    for seed in range(200):
         (chosen,) = chosen_rows(data, 6, seed)
         assert chosen.tolist() == sorted(set(chosen.tolist()))
         counts[chosen.numpy()] += 1
-    expected = 400 * 6 / 12
+    expected = 200 * 6 / 12
     assert ((counts - expected) ** 2 / expected).sum() < 31.3  # chi-squared of 11 degrees, 0.1 %
     assert len(chosen_rows(data, 12, 0)[0]) == 12
 

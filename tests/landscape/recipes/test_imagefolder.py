@@ -91,6 +91,7 @@ def test_an_interrupted_training_ends_like_one_that_was_not_whoever_decodes(phot
 
 
 @pytest.mark.long
+@pytest.mark.faults
 def test_a_decoder_that_is_killed_ends_the_training_in_words(photographs, tmp_path):
     before = multiprocessing.active_children()
 

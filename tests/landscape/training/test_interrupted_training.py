@@ -3,7 +3,7 @@
 import pytest
 from scenes import needs_proc, play
 
-pytestmark = [needs_proc, pytest.mark.long]
+pytestmark = [needs_proc, pytest.mark.long, pytest.mark.faults]
 EVERYWHERE = pytest.param(["kill,all", "power,3,1"], marks=[pytest.mark.slow, pytest.mark.timeout(2 * 3600)])
 
 

@@ -182,12 +182,12 @@ def test_wherever_a_byte_is_flipped_the_values_are_right_or_those_of_before(half
     whole = path.read_bytes()
     right = {name: read_last(open_folder(halfway)).values[name]["embed.weight"].tolist() for name in ("model",)}
     passed_over = 0
-    for place in range(0, len(whole), 199):
+    for place in range(0, len(whole), 397):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         last = read_last(open_folder(halfway))
         passed_over += last.step == 3
         assert last.step == 3 or last.values["model"]["embed.weight"].tolist() == right["model"]
-    assert passed_over > 20
+    assert passed_over > 10
 
 
 @pytest.mark.parametrize("length", [0, 1, 500, -1])
