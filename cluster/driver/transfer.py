@@ -23,8 +23,8 @@ from landscape.core.errors import JobError, NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
 from landscape.model.parameters import ParameterInfo, State, direction_digest, in_first_version
-from landscape.problem.batches import Batch, empty_like, filled, tensors_of
-from landscape.problem.collated import Collated, PickledItems, WholeBatches, as_pickled
+from landscape.problem.batches import Batch, empty_like, fill_structure, tensors_of
+from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
 from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.sources import collate_of
@@ -173,10 +173,10 @@ def pack_samples(samples: Samples, pickler: type[pickle.Pickler] = pickle.Pickle
     if isinstance(samples, PointSets):
         return PackedPoints(_map(dict(samples.sets), torch.Tensor, pack))
     if isinstance(samples, Collated):
-        items = as_pickled(samples.items, pickler)
+        items = pickle_items(samples.items, pickler)
         return PackedItems(pack(items.data), items.ends, None, samples.seed, samples.name)
     if isinstance(samples, WholeBatches):
-        items = as_pickled(samples.batches, pickler)
+        items = pickle_items(samples.batches, pickler)
         return PackedItems(pack(items.data), items.ends, samples.lengths)
     return _map(samples.rows, torch.Tensor, pack)
 
@@ -194,7 +194,7 @@ def item_pieces(
     ends: list[np.ndarray] = []
     before = 0
     for start in range(0, len(items), at_once):
-        piece = as_pickled((items[k] for k in range(start, min(start + at_once, len(items)))), pickler)
+        piece = pickle_items((items[k] for k in range(start, min(start + at_once, len(items)))), pickler)
         ends.append(piece.ends + before)
         before += len(piece.data)
         yield PackedItems(pack(piece.data), piece.ends, None)
@@ -292,7 +292,7 @@ def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> TensorSampl
         temporary = registry.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps([*holders, own]))
         temporary.replace(registry)
-    return TensorSamples(filled(like, tensors))
+    return TensorSamples(fill_structure(like, tensors))
 
 
 Held = tuple[int, list[int], list[Tensor]]  # rows; descriptors, open as long as this process lives; mapped tensors

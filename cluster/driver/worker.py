@@ -49,7 +49,7 @@ from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
 from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.terms import PointSets, Problem
-from landscape.problem.user_code import cause_of
+from landscape.problem.user_code import cause_of_failure
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -158,7 +158,7 @@ class Worker:
             self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)
             self._look()
         except Exception as error:
-            return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
+            return Receipt(cause=cause_of_failure(error), traceback=traceback.format_exc())
         return Receipt(details=self.describe())
 
     def _look(self) -> None:
@@ -269,7 +269,9 @@ def receive_samples(shared: Any, problem: Problem, fetch: Fetch) -> Samples:
 
 def _failed(error: Exception) -> Receipt:
     return Receipt(
-        cause=cause_of(error), traceback=traceback.format_exc(), fatal=isinstance(error, (NotRetried, NotReproduced))
+        cause=cause_of_failure(error),
+        traceback=traceback.format_exc(),
+        fatal=isinstance(error, (NotRetried, NotReproduced)),
     )
 
 

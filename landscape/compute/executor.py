@@ -23,7 +23,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
-from landscape.problem.user_code import cause_of, in_folder
+from landscape.problem.user_code import cause_of_failure, in_folder
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -167,7 +167,7 @@ class LocalExecutor(Executor):
                 except Exception as error:
                     exceptions += 1
                     if rule.after_exception(exceptions) == "quarantine":
-                        raise unanswered(question.label, cause_of(error)) from error
+                        raise unanswered(question.label, cause_of_failure(error)) from error
 
     def _set_to(self, setting: EvaluationSetting) -> EvaluationContext:
         if self._station is None or self._setting is not setting:

@@ -38,7 +38,7 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.job.reading import read_job
 from landscape.model.packed_file import REMEDY, SUFFIX
-from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS, PortableModel, leaves_of, structure_of
+from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS, PortableModel, batch_structure, leaves_of
 from landscape.model.run_files import FOLDER
 from landscape.model.snapshots import Trajectory, read_trajectory, versions
 from landscape.model.weight_files import load_weights
@@ -444,7 +444,7 @@ class _Exporting:
         """Write the samples; returns what the manifest says of them."""
         index = self.prepared.sample_index
         assert index is not None
-        leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(structure_of(rows), rows)]
+        leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(batch_structure(rows), rows)]
         named = {"indices": torch.from_numpy(index), **{str(place): leaf for place, leaf in enumerate(leaves)}}
         about = None
         if self.sequences:
@@ -452,7 +452,7 @@ class _Exporting:
             named |= joined
         writer.tensors(SAMPLES, named)
         return {
-            "sets": [[name, structure_of(rows)] for name, rows in self.sets.items()],
+            "sets": [[name, batch_structure(rows)] for name, rows in self.sets.items()],
             "sequences": about,
             "num_samples": asked_of(self.prepared.job).num_samples,
             "seed": self.prepared.job.seed,

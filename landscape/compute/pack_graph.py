@@ -26,10 +26,10 @@ from torch.overrides import TorchFunctionMode
 from landscape.core.errors import JobError, quoted
 from landscape.evaluation.derivatives import without_reentrant_checkpoints
 from landscape.model.packed_graph import DTYPES, FORMATS, options_of
-from landscape.model.packed_model import filled, leaves_of, structure_of
+from landscape.model.packed_model import batch_structure, fill_batch, leaves_of
 from landscape.model.packed_operations import ALLOWED, PYTHON
 from landscape.model.packed_rules import RULES
-from landscape.problem.user_code import INSTALLED, OURS, STANDARD, in_words, place_of
+from landscape.problem.user_code import INSTALLED, OURS, STANDARD, in_words, user_line
 
 # ----------------------------------------------------------------------------------------------------
 # What is said where a model does not export: which operation, where in the source, and what to do.
@@ -61,7 +61,7 @@ def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
             "model: must take any number of samples to be packed, and the batch size becomes a constant"
             f"{taken}; {remedy}{ELSEWHERE}"
         )
-    where = place_of(error)
+    where = user_line(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return JobError(
             f"model: must be made of operations that torch exports, not {quoted(str(error.func))}"
@@ -403,7 +403,7 @@ def exported(
         JobError: it does not export; says why, where, and what to do.
     """
     try:
-        takes = structure_of(batch)
+        takes = batch_structure(batch)
     except TypeError as error:
         raise JobError(f"data: batches must be tensors in tuples, lists and dicts to be packed, not {error}") from None
     calling = _Calling(function, model, takes, what)
@@ -430,11 +430,11 @@ def exported(
 
 def example_of(batch: Any) -> Any:
     """The first samples of a batch of rows, repeated where there are few: as many as nothing else of it counts."""
-    leaves = leaves_of(structure_of(batch), batch)
+    leaves = leaves_of(batch_structure(batch), batch)
     sizes = {size for leaf in leaves for size in leaf.shape[1:]}
     count = next(count for count in (5, 7, 11, 13, 17, 19, 23, *range(25, 10_000)) if count not in sizes)
     rows = torch.arange(count) % leaves[0].shape[0]
-    return filled(structure_of(batch), iter([leaf[rows] for leaf in leaves]))
+    return fill_batch(batch_structure(batch), iter([leaf[rows] for leaf in leaves]))
 
 
 class _Calling(nn.Module):
@@ -462,9 +462,9 @@ def _noting(
     noted: list[Any] = []
 
     def observe(model: nn.Module, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        value = function(model, filled(takes, iter(leaves)))
+        value = function(model, fill_batch(takes, iter(leaves)))
         try:
-            noted[:] = [structure_of(value)]
+            noted[:] = [batch_structure(value)]
         except TypeError as error:
             raise JobError(
                 f"{what}: must return tensors in tuples, lists and dicts to be packed, not {error}"

@@ -26,7 +26,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.values import Floats, Values
 from landscape.model.layer_statistics import ValueStatistics
-from landscape.problem.user_code import cause_of
+from landscape.problem.user_code import cause_of_failure
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import LayersRecord
 from landscape.surface.record_parts import ProgressRecord, WorkerRecord
@@ -313,7 +313,7 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | GivenUp:
         except Exception as error:
             exceptions += 1
             if rule.after_exception(exceptions) == "quarantine":
-                return GivenUp(exceptions, cause_of(error), traceback.format_exc())
+                return GivenUp(exceptions, cause_of_failure(error), traceback.format_exc())
 
 
 def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:

@@ -35,7 +35,7 @@ from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
 from landscape.evaluation.weights import MovingWeights, WeightRounding, lay_out
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch, exchanged, is_strided
+from landscape.problem.batches import Batch, exchange_tensors, is_strided
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class RunningModel:
             return tensor
 
         # Copies of all but the tensors, so that what user code removes from a batch is there at the next point.
-        fresh = exchanged(met, batch)
+        fresh = exchange_tensors(met, batch)
         before = marks(tensors)
         with kept_alive(), self._autocast(), self._captured_whole(index):
             values = self._forward.observe(index, fresh)
@@ -342,7 +342,7 @@ class RunningModel:
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""
         with kept_alive(), self._autocast():
-            values = self._forward.observe_points(stacked, exchanged(_itself, batch))
+            values = self._forward.observe_points(stacked, exchange_tensors(_itself, batch))
         self._refuse_changes("vmap computes several points at once")
         first = self._checked({name: value[0] for name, value in values.items()}, batch)
         return {name: values[name].to(self._target.device, torch.float64) for name in first}

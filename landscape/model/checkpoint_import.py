@@ -23,10 +23,10 @@ from landscape.model.run_files import FOLDER, HISTORY_FILE, read_info
 from landscape.model.snapshots import (
     UNITS,
     Trajectory,
-    finish,
+    finish_replacement,
     read_trajectory,
     remove_leftovers,
-    replace,
+    replace_trajectory,
     snapshot_files,
     staging,
     versions,
@@ -163,14 +163,14 @@ def numbers_from_inside(checkpoints: Sequence[Mapping[str, Any]], unit: Unit | N
     ranks: list[tuple[tuple[str, ...], Unit]] = [(STEP_KEYS, "step"), (EPOCH_KEYS, "epoch")]
     for keys, counted in ranks if unit != "epoch" else reversed(ranks):
         for key in keys:
-            numbers = [whole_number(checkpoint.get(key)) for checkpoint in checkpoints]
+            numbers = [number_held(checkpoint.get(key)) for checkpoint in checkpoints]
             known = [number for number in numbers if number is not None]
             if len(known) == len(checkpoints) and _all_differ(known):
                 return Numbers(tuple(known), unit or counted, "inside")
     return None
 
 
-def whole_number(value: Any) -> int | None:
+def number_held(value: Any) -> int | None:
     """The epoch or step that a value holds: a whole number, a tensor of one element, or digits; None for others."""
     if getattr(value, "numel", lambda: 0)() == 1:
         value = value.item()
@@ -241,7 +241,7 @@ def import_checkpoints(
     """
     _check_arguments(paths, unit, order)
     folder = open_folder(run)
-    finish(folder)
+    finish_replacement(folder)
     existing = snapshot_files(folder)
     if existing and not overwrite:
         kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in existing}))
@@ -302,7 +302,7 @@ def _write(
             state = _read_again(file, shapes)
             about: dict[str, Any] = {"source": labels[file], numbers.unit: number, **versions()}
             written.append(write_snapshot(folder, numbers.unit, number, state, below=staged, **about))
-        replace(folder, info, written, history)
+        replace_trajectory(folder, info, written, history)
 
 
 def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:

@@ -27,10 +27,10 @@ from landscape.model.run_files import (
     Launch,
     checkpoint_numbers,
     contents,
+    parse_whole_number,
     read_info,
     read_launch,
     refusing_disk_errors,
-    whole_number,
 )
 from landscape.model.snapshots import Snapshot
 
@@ -82,7 +82,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     """The JSON object on a line; None where the line holds none."""
     try:
         # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
-        value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=whole_number)
+        value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=parse_whole_number)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -154,7 +154,7 @@ class LossStretch:
 Until = tuple[Unit, int]  # an epoch or step, by its number
 
 
-def read_log(run: Place) -> HistoryBytes:
+def read_history_bytes(run: Place) -> HistoryBytes:
     """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again."""
     return HistoryBytes(history_data(open_folder(run)))
 
@@ -240,7 +240,7 @@ def _mean_and_error(losses: list[float]) -> tuple[float, float]:
 
 def _backwards(run: Place | HistoryBytes, until: Until | None) -> Iterator[dict[str, Any]]:
     """The lines up to an epoch or step, the last one first; without those that cannot be read."""
-    whole = run if isinstance(run, HistoryBytes) else read_log(run)
+    whole = run if isinstance(run, HistoryBytes) else read_history_bytes(run)
     for text in reversed(whole.data.split(b"\n")[:-1]):
         line = _parsed(text)
         if line is not None and (until is None or (number_in(line, until[0]) or 0) <= until[1]):

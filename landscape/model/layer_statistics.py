@@ -84,7 +84,7 @@ def statistics_of(tensor: Tensor, bounds: tuple[float, float] | None = None) -> 
     """
     values, unstored = _values_of(tensor)
     parts = (_of_some(part, bounds) for part in torch.split(values, AT_ONCE))
-    return merged([*parts, _of_zeros(unstored, bounds)])
+    return merge_statistics([*parts, _of_zeros(unstored, bounds)])
 
 
 def _values_of(tensor: Tensor) -> tuple[Tensor, int]:
@@ -130,10 +130,10 @@ def _of_some(values: Tensor, bounds: tuple[float, float] | None) -> ValueStatist
     return ValueStatistics(count, nans, infinite, zeros, float(low), float(high), mean, squares, magnitude, ends)
 
 
-def merged(parts: Iterable[ValueStatistics]) -> ValueStatistics:
+def merge_statistics(parts: Iterable[ValueStatistics]) -> ValueStatistics:
     """The statistics of all values of several parts, by the formulas of Chan, Golub and LeVeque (1983).
 
-    >>> both = merged([statistics_of(torch.tensor([1.0, 2.0])), statistics_of(torch.tensor([6.0, math.inf]))])
+    >>> both = merge_statistics([statistics_of(torch.tensor([1.0, 2.0])), statistics_of(torch.tensor([6.0, math.inf]))])
     >>> both.mean, round(both.spread ** 2, 6), both.infinite
     (3.0, 4.666667, 1)
     """

@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks_of_all
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscape.model.layer_rules import BOUNDS, Tensors
-from landscape.model.layer_statistics import ValueStatistics, merged, statistics_of
+from landscape.model.layer_statistics import ValueStatistics, merge_statistics, statistics_of
 
 # ----------------------------------------------------------------------------------------------------
 # What masks do to values: which are infinite by a mask, and not by a fault, and which are next to -Inf by one.
@@ -29,7 +29,7 @@ MASKING = ("add", "mul", "sub")  # by which a mask of finite numbers is made, an
 MASKED, NEAR = -1e4, 1e-2
 
 
-def is_watched(value: Any) -> bool:
+def is_watchable(value: Any) -> bool:
     """Whether it is a tensor whose values can be looked at."""
     if not isinstance(value, Tensor) or value.is_meta or value._is_zerotensor():
         return False  # reading a derivative that is zero, which has no memory, would end the process
@@ -45,7 +45,7 @@ def values_given(function: Any, arguments: Sequence[Any], named: Mapping[str, An
     written = {each.name for each in all_of_them if each.alias_info is not None and each.alias_info.is_write}
     names = [*(each.name for each in all_of_them[: len(arguments)]), *named]
     return [
-        value.clone() if name in written and is_watched(value) else value
+        value.clone() if name in written and is_watchable(value) else value
         for name, value in zip(names, values, strict=True)
     ]
 
@@ -69,7 +69,9 @@ def _any(way: Callable[[Tensor], Tensor], value: Tensor | float) -> bool:
 def _flat(argument: Any) -> list[Any]:
     """The numbers and the tensors of an argument that may be infinite."""
     members = argument if isinstance(argument, (list, tuple)) else [argument]
-    return [each for each in members if isinstance(each, float) or (is_watched(each) and each.layout is torch.strided)]
+    return [
+        each for each in members if isinstance(each, float) or (is_watchable(each) and each.layout is torch.strided)
+    ]
 
 
 def beside_mask(operation: str, tensor: Tensor, known: ValueStatistics) -> ValueStatistics:
@@ -157,7 +159,7 @@ class LogMasks:
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
-    return [each for each in flat if is_watched(each) and each.layout is torch.strided and not each.is_complex()]
+    return [each for each in flat if is_watchable(each) and each.layout is torch.strided and not each.is_complex()]
 
 
 def _address(tensor: Tensor) -> int:
@@ -348,7 +350,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             return
         with self._computing():
             self._log_masks.computed(arguments, given, output)
-        if not is_watched(tensor):
+        if not is_watchable(tensor):
             return
         name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
         if name in MOVING:
@@ -382,8 +384,8 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             layer = self.layers[name] = WatchedLayer(name, kind, in_model, activation, shape, dtype)
         found = statistics_of(tensor, BOUNDS.get(activation))
-        layer.statistics = merged([layer.statistics, found])
-        layer.unmasked = merged([layer.unmasked, beside_mask(operation, tensor, found)])
+        layer.statistics = merge_statistics([layer.statistics, found])
+        layer.unmasked = merge_statistics([layer.unmasked, beside_mask(operation, tensor, found)])
         self._last = _place(tensor)
         return layer
 
@@ -431,7 +433,7 @@ def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
     while isinstance(output, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(output):
         output = torch._C._functorch.get_unwrapped(output)  # as in torch.func.jvp, where it has no memory of its own
     if isinstance(output, Tensor):
-        return [(place, output)] if is_watched(output) else []
+        return [(place, output)] if is_watchable(output) else []
     if isinstance(output, Mapping):
         members = [(f"[{name}]", each) for name, each in output.items()]
     elif isinstance(output, (tuple, list)):

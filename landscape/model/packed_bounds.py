@@ -82,7 +82,7 @@ class TensorLayout(NamedTuple):
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def measured(found: Any) -> Callable[..., Any]:
+def report_what_is_picked(found: Any) -> Callable[..., Any]:
     """The operation, one of `BY_VALUES`, after which is told what came of it; where it is traced it stays one call."""
 
     def computed(*args: Any, **kwargs: Any) -> Any:

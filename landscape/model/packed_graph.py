@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.model.packed_bounds import BY_VALUES, measured
+from landscape.model.packed_bounds import BY_VALUES, report_what_is_picked
 from landscape.model.packed_operations import operation, refuse_types
 from landscape.model.packed_rules import largest
 
@@ -237,7 +237,7 @@ class _Reader:
             raise ValueError(f"a node of the kind {str(kind)[:40]!r}")
         function = operation(name if kind == "aten" else f"python.{name}")
         if kind == "aten" and name in BY_VALUES:
-            function = measured(function)
+            function = report_what_is_picked(function)
         options = self._options(function, name, kwargs) if kwargs else {}
         refuse_types(function, arguments, options)
         return self._graph.call_function(function, arguments, options)

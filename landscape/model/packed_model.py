@@ -32,7 +32,7 @@ TENSOR = "tensor"
 DEEPEST = 16
 
 
-def structure_of(value: Any) -> Any:
+def batch_structure(value: Any) -> Any:
     """The structure of a value.
 
     Raises:
@@ -41,13 +41,13 @@ def structure_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         return TENSOR
     if isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
-        return ["dict", *([key, structure_of(member)] for key, member in value.items())]
+        return ["dict", *([key, batch_structure(member)] for key, member in value.items())]
     if isinstance(value, (tuple, list)):
-        return ["list" if isinstance(value, list) else "tuple", *map(structure_of, value)]
+        return ["list" if isinstance(value, list) else "tuple", *map(batch_structure, value)]
     raise TypeError(type(value).__name__)
 
 
-def checked_structure(value: Any, deepest: int = DEEPEST) -> Any:
+def check_structure(value: Any, deepest: int = DEEPEST) -> Any:
     """A structure that came from a file.
 
     Raises:
@@ -58,9 +58,9 @@ def checked_structure(value: Any, deepest: int = DEEPEST) -> Any:
     if deepest and isinstance(value, list) and value and value[0] in ("tuple", "list", "dict"):
         kind, *members = value
         if kind != "dict":
-            return [kind, *(checked_structure(member, deepest - 1) for member in members)]
+            return [kind, *(check_structure(member, deepest - 1) for member in members)]
         if all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], (str, int)) for pair in members):
-            return [kind, *([key, checked_structure(member, deepest - 1)] for key, member in members)]
+            return [kind, *([key, check_structure(member, deepest - 1)] for key, member in members)]
     raise ValueError("a batch of a structure that is none")
 
 
@@ -74,14 +74,14 @@ def leaves_of(structure: Any, value: Any) -> list[Any]:
     return [leaf for place, member in enumerate(members) for leaf in leaves_of(member, value[place])]
 
 
-def filled(structure: Any, leaves: Iterator[Any]) -> Any:
+def fill_batch(structure: Any, leaves: Iterator[Any]) -> Any:
     """A value of this structure, with these tensors in its order."""
     if structure == TENSOR:
         return next(leaves)
     kind, *members = structure
     if kind == "dict":
-        return {key: filled(member, leaves) for key, member in members}
-    return (list if kind == "list" else tuple)(filled(member, leaves) for member in members)
+        return {key: fill_batch(member, leaves) for key, member in members}
+    return (list if kind == "list" else tuple)(fill_batch(member, leaves) for member in members)
 
 
 def count_of(structure: Any) -> int:
@@ -152,7 +152,7 @@ class PortableModel(nn.Module):
         """
         program, _, takes, returns = self._programs[name]
         leaves = self._within_bounds(name, leaves_of(takes, batch))
-        return filled(returns, iter(program(self, *leaves)))
+        return fill_batch(returns, iter(program(self, *leaves)))
 
     def _within_bounds(self, name: str, leaves: Sequence[Any]) -> Sequence[Any]:
         """The leaves, after a look at what the graph does with them; where the model is traced, the look is traced."""
@@ -355,8 +355,8 @@ class PortableFile:
             graphs = {
                 str(name): {
                     "graph": self.archive.json_of(f"graphs/{said['member']}.json"),
-                    "takes": checked_structure(said["takes"]),
-                    "returns": checked_structure(said["returns"]),
+                    "takes": check_structure(said["takes"]),
+                    "returns": check_structure(said["returns"]),
                 }
                 for name, said in self.problem["graphs"].items()
             }
@@ -383,7 +383,7 @@ class PortableFile:
         said = self._part("samples")
         try:
             for _, structure in said["sets"]:
-                checked_structure(structure)
+                check_structure(structure)
             return PackedSamples(said, self.archive.name, lambda: self._sets(said))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
@@ -396,9 +396,9 @@ class PortableFile:
             if said["sequences"] is not None:
                 return {"": _sequences(said["sequences"]["fields"], tensors)}, tensors["indices"].clone(), in_memory
             for name, structure in said["sets"]:
-                checked = checked_structure(structure)
+                checked = check_structure(structure)
                 count = count_of(checked)
-                sets[str(name)] = filled(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
+                sets[str(name)] = fill_batch(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
                 leaves += count
             return sets, tensors["indices"].clone(), in_memory
         except (ValueError, KeyError, TypeError, RuntimeError) as error:

@@ -41,7 +41,7 @@ REFUSED = "model: a packed graph is refused:"
 Bounds = Callable[[Given], dict[str, tuple[int, int, int | None]]]
 
 
-def inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> Tensor:
+def check_inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> Tensor:
     """The indices, all of them from `low` to before `high`, or equal to `also`.
 
     Raises:
@@ -68,7 +68,7 @@ def inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> T
     return index
 
 
-def guarded(found: Any) -> Callable[..., Any]:
+def guard_indices(found: Any) -> Callable[..., Any]:
     """The operation behind a look at its indices; where it is traced it stays one call."""
     arguments = found._schema.arguments
     names = [argument.name for argument in arguments]
@@ -107,12 +107,12 @@ def _looked_at(packet: str, given: Given, bounds: Bounds) -> dict[str, Any]:
                 place += index.dim()
                 continue
             size = given["self"].shape[place] if place < given["self"].dim() else 0
-            found.append(inside(index, -size, size, None, packet))
+            found.append(check_inside(index, -size, size, None, packet))
             place += 1
         return {"indices": found}
     for name, (low, high, also) in bounds(given).items():
         if isinstance(given.get(name), Tensor):
-            changed[name] = inside(given[name], low, high, also, packet)
+            changed[name] = check_inside(given[name], low, high, also, packet)
     if packet == "embedding_bag" and changed.get("offsets") is not None:
         changed["offsets"] = _ascending(changed["offsets"])
     return changed
@@ -435,7 +435,7 @@ def _made(name: str) -> Callable[..., Any]:
         return BY_TORCH_NAME[name]
     if name in AS_ZEROS:
         return _zeros(found, getattr(torch.ops.aten, AS_ZEROS[name]).default)
-    return guarded(found) if packet in INDICES else found
+    return guard_indices(found) if packet in INDICES else found
 
 
 def _zeros(empty: Any, zeros: Any) -> Callable[..., Any]:

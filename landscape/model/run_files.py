@@ -57,7 +57,7 @@ def read_info(run: Place) -> dict[str, Any]:
     place = quoted(folder.place(INFO_FILE))
     try:
         data = folder.read(INFO_FILE)
-        info = {} if data is None else parse_json(data, parse_int=whole_number)
+        info = {} if data is None else parse_json(data, parse_int=parse_whole_number)
         if depth_exceeds(info, DEEPEST):
             raise ValueError
     except OSError as error:
@@ -86,7 +86,7 @@ def read_problem(run: Place) -> str | None:
     return problem if isinstance(problem, str) else None
 
 
-def whole_number(digits: str) -> int:
+def parse_whole_number(digits: str) -> int:
     """A whole number of a JSON document, refused where no floating-point number is as large.
 
     Raises:

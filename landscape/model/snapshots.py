@@ -264,7 +264,7 @@ HEAD = 4096  # bytes at the beginning of a snapshot that hold the name of its fo
 def staging(folder: Folder) -> Iterator[str]:
     """The name of a folder to write the new files into; it is deleted when the block ends.
 
-    It stays where run.json names files in it, since `finish` needs these, and where run.json cannot be read.
+    It stays where run.json names files in it, since `finish_replacement` needs these, or where that cannot be read.
     """
     name = f".{FOLDER}-{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}"
     try:
@@ -280,7 +280,7 @@ def _paths(replacing: Any) -> list[str]:
     return [] if replacing is None else [*replacing["snapshots"], *filter(None, [replacing["history"]])]
 
 
-def replace(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], history: str | None) -> None:
+def replace_trajectory(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], history: str | None) -> None:
     """Make these the run's snapshots, history and run.json, and nothing else.
 
     Args:
@@ -296,7 +296,7 @@ def replace(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], h
             "do it again"
         )
     write_info(folder, {**info, REPLACING: named})
-    finish(folder)
+    finish_replacement(folder)
 
 
 def _is_any_missing(folder: Folder, replacing: Any) -> bool:
@@ -306,7 +306,7 @@ def _is_any_missing(folder: Folder, replacing: Any) -> bool:
     return any(below and name not in names[below] for below, _, name in paths)
 
 
-def finish(folder: Folder) -> None:
+def finish_replacement(folder: Folder) -> None:
     """Finish a replacement that run.json names and that was cut off, if there is one."""
     info = read_info(folder)
     if REPLACING not in info:

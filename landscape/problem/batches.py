@@ -80,7 +80,7 @@ def empty_like(batch: Batch) -> Batch:
     return map_tensors(lambda tensor: tensor[:0].clone(), batch)
 
 
-def filled(like: Batch, tensors: Iterable[Tensor]) -> Batch:
+def fill_structure(like: Batch, tensors: Iterable[Tensor]) -> Batch:
     """These tensors, in the order of `tensors_of`, in the structure of the batch `like`."""
     rest = iter(tensors)
     return map_tensors(lambda _: next(rest), like)
@@ -95,7 +95,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     like = batches[0]
     columns = zip(*(tensors_of(in_order(like, batch)) for batch in batches), strict=True)
     try:
-        return filled(like, [torch.cat(column).contiguous() for column in columns])
+        return fill_structure(like, [torch.cat(column).contiguous() for column in columns])
     except RuntimeError as error:
         raise JobError(f"data: batches must have samples of one shape to be joined: {one_line(error)}") from None
 
@@ -215,13 +215,13 @@ class _Exchanging(TorchFunctionMode):
         return self._known[id(tensor)][1]
 
 
-def exchanged(function: Exchange, value: Any) -> Any:
+def exchange_tensors(function: Exchange, value: Any) -> Any:
     """A copy of a structure with what `function` returns in the place of each tensor.
 
     An object that cannot be copied stays itself, its tensors with it.
 
     Example:
-        >>> exchanged(lambda tensor: tensor + 1, {"x": [torch.zeros(2), "name"]})
+        >>> exchange_tensors(lambda tensor: tensor + 1, {"x": [torch.zeros(2), "name"]})
         {'x': [tensor([1., 1.]), 'name']}
     """
     return _with_leaves(lambda leaf: _exchanged_in(function, leaf), value)
@@ -281,7 +281,7 @@ def tensors_in(value: Any) -> list[Tensor]:
         tensors.append(tensor)
         return tensor
 
-    exchanged(collect, value)
+    exchange_tensors(collect, value)
     return tensors
 
 
@@ -369,7 +369,7 @@ def first_of(batch: Any, count: int) -> Any:
         (tensor([0., 0.]), tensor([1., 1.]))
     """
     rows = first_dimension(batch) is not None
-    return exchanged(lambda tensor: tensor[:count] if rows else tensor, batch)
+    return exchange_tensors(lambda tensor: tensor[:count] if rows else tensor, batch)
 
 
 def _only_plain(value: Any, leaves: list[Any]) -> bool:

@@ -26,7 +26,7 @@ from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_
 from landscape.model.packed_model import PortableFile, PortableModel
 from landscape.model.parameters import describe_parameters
 from landscape.problem.language import Padding, Reader
-from landscape.problem.network import knowing
+from landscape.problem.network import telling_network
 from landscape.problem.supervised import Observe, Supervised
 from landscape.problem.terms import Problem
 from landscape.problem.user_code import calling
@@ -309,7 +309,7 @@ def load_problem(
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
     remedy = "it must return a Problem when called alone"
-    with calling(f"problem: {name}", remedy), fixed_seeds(CALLBACK_SEED), knowing(network or {}):
+    with calling(f"problem: {name}", remedy), fixed_seeds(CALLBACK_SEED), telling_network(network or {}):
         problem = callback()
     if not isinstance(problem, Problem):
         raise JobError(

@@ -29,7 +29,7 @@ from landscape.problem.batches import (
     are_one_kind,
     dense_parts,
     dense_tensors_in,
-    exchanged,
+    exchange_tensors,
     fields_of,
     is_strided,
     kind_in_words,
@@ -47,7 +47,7 @@ Part = str | np.ndarray
 Parents = tuple[Any, ...]  # the objects that hold a value, from the outermost on
 
 
-def parts_of(value: Any, parents: Parents = ()) -> Iterator[Part]:
+def values_to_hash(value: Any, parents: Parents = ()) -> Iterator[Part]:
     """The values that a structure holds, in a fixed order, each with words before it that say what it is.
 
     An object that is no known container is taken apart as `pickle` does it. Sets are sorted by the digests of their
@@ -74,7 +74,7 @@ def parts_of(value: Any, parents: Parents = ()) -> Iterator[Part]:
         return
     inner = (*parents, value)
     if isinstance(value, (set, frozenset)):
-        yield f"{type(value).__name__} {' '.join(sorted(digest_of([member]) for member in value))};"
+        yield f"{type(value).__name__} {' '.join(sorted(digest_values([member]) for member in value))};"
     elif type(value) is dict:
         yield from _of_members("dict", (part for pair in value.items() for part in pair), 2 * len(value), inner)
     elif type(value) in (list, tuple):
@@ -86,7 +86,7 @@ def parts_of(value: Any, parents: Parents = ()) -> Iterator[Part]:
 def _of_members(name: str, members: Iterable[Any], count: int, parents: Parents) -> Iterator[Part]:
     yield f"{name} {count};"
     for member in members:
-        yield from parts_of(member, parents)
+        yield from values_to_hash(member, parents)
 
 
 def _of_tensor(tensor: Tensor) -> Iterator[Part]:
@@ -101,7 +101,7 @@ def _of_array(array: np.ndarray, parents: Parents) -> Iterator[Part]:
     yield f"array {array.dtype} {array.shape};"
     if array.dtype.hasobject:
         for member in array.reshape(-1).tolist():
-            yield from parts_of(member, (*parents, array))
+            yield from values_to_hash(member, (*parents, array))
     else:
         yield np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
 
@@ -120,23 +120,23 @@ def _of_object(value: Any, parents: Parents) -> Iterator[Part]:
     function, arguments, state, members, pairs = (*reduced, None, None, None)[:5]
     yield "object;"
     for part in (function, arguments, state):
-        yield from parts_of(part, parents)
+        yield from values_to_hash(part, parents)
     yield from _of_members("members", (listed := list(members or ())), len(listed), parents)
     yield from _of_members("pairs", (paired := list(pairs or ())), len(paired), parents)
 
 
-def digest_of(values: Iterable[Any]) -> str:
+def digest_values(values: Iterable[Any]) -> str:
     """SHA-256 of all values in their order, in hexadecimal: the same in every process, whatever its hash seed."""
     hashed = hashlib.sha256()
     for value in values:
-        for part in parts_of(value):
+        for part in values_to_hash(value):
             hashed.update(part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part.data)
     return hashed.hexdigest()
 
 
-def bytes_of(value: Any) -> int:
+def approximate_bytes(value: Any) -> int:
     """About how many bytes a sample takes: those of its tensors and arrays, and of its words and numbers."""
-    return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts_of(value))
+    return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in values_to_hash(value))
 
 
 def holds_not_finite(value: Any) -> bool:
@@ -199,7 +199,7 @@ class Collated(Samples):
     @property
     def nbytes(self) -> int:
         """Of the items."""
-        return sum(map(bytes_of, self.items))
+        return sum(map(approximate_bytes, self.items))
 
     def batch(self, start: int, stop: int) -> Batch:
         """What the collate function makes of the items from `start` to before `stop`, on the CPU.
@@ -208,7 +208,7 @@ class Collated(Samples):
             NoBatch: it raises, returns nothing, or another kind of batch than before.
         """
         # Copies, since a collate function may take its items apart, and they are collated again in other batches.
-        items = [exchanged(_itself, self.items[k]) for k in range(start, min(stop, self.length))]
+        items = [exchange_tensors(_itself, self.items[k]) for k in range(start, min(stop, self.length))]
         try:
             with fixed_seeds(seed_of(self.seed, "batch", start)):
                 with calling(f"data: the collate function, given {len(items)} samples of {self.name},"):
@@ -232,7 +232,7 @@ class Collated(Samples):
                 f"data: the collate function must return one kind of batch, not {self._kinds[0]} for some samples of "
                 f"{self.name} and {kind} for others"
             )
-        return exchanged(lambda tensor: tensor.detach().cpu(), batch)
+        return exchange_tensors(lambda tensor: tensor.detach().cpu(), batch)
 
     def count(self, start: int, stop: int, batch: Batch) -> int | None:
         """What the problem's `length` says of the batch; None without it."""
@@ -244,7 +244,7 @@ class Collated(Samples):
 
     def digest(self) -> str:
         """SHA-256 of all items as the data set returned them."""
-        return digest_of(self.items)
+        return digest_values(self.items)
 
     def not_finite(self) -> dict[str, int]:
         """How many items hold NaN or infinity, for each field of an item that does so."""
@@ -276,7 +276,7 @@ class WholeBatches(Samples):
     @property
     def nbytes(self) -> int:
         """Of the batches."""
-        return sum(map(bytes_of, self.batches))
+        return sum(map(approximate_bytes, self.batches))
 
     @property
     def cuts(self) -> list[tuple[int, int]]:
@@ -299,7 +299,7 @@ class WholeBatches(Samples):
 
     def digest(self) -> str:
         """SHA-256 of all batches."""
-        return digest_of(self.batches)
+        return digest_values(self.batches)
 
     def not_finite(self) -> dict[str, int]:
         """How many samples are in batches that hold NaN or infinity, for each field of a batch that does so."""
@@ -341,7 +341,7 @@ def length_by_observing(model: nn.Module, observe: Observe) -> Length:
             torch.no_grad(),
         ):
             private[:] = private or [copy.deepcopy(model).cpu().eval()]
-            losses = observe(private[0], exchanged(_itself, batch))["loss"]
+            losses = observe(private[0], exchange_tensors(_itself, batch))["loss"]
         return length_by(lambda _: losses.shape[0], batch)
 
     return length
@@ -369,13 +369,13 @@ def _tensor(array: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(array).view(getattr(torch, dtype)).reshape(shape).clone()
 
 
-def in_own_memory(item: Any) -> Any:
+def copy_row_by_row(item: Any) -> Any:
     """A copy of an item whose tensors and arrays lie row after row, as those do that were pickled.
 
     Kernels add in the order of the memory, so that a transposed view would give other bits in the process that read the
     data than in one that was sent the item.
     """
-    return exchanged(_row_by_row, _with_plain_arrays(item))
+    return exchange_tensors(_row_by_row, _with_plain_arrays(item))
 
 
 def _row_by_row(tensor: Tensor) -> Tensor:
@@ -390,7 +390,7 @@ def _with_plain_arrays(value: Any) -> Any:
     return np.array(value, order="C") if type(value) is np.ndarray and not value.dtype.hasobject else value
 
 
-def reduced(value: Any) -> Any:
+def reduce_tensor(value: Any) -> Any:
     """How a plain tensor is pickled: as an array, which takes a tenth of the time that torch's own way takes."""
     if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.is_quantized:
         return NotImplemented
@@ -406,13 +406,13 @@ def _tensors_as_arrays(pickler: type[pickle.Pickler]) -> type[pickle.Pickler]:
     class TensorsAsArrays(pickler):  # type: ignore[misc, valid-type]
         def reducer_override(self, value: Any) -> Any:
             own = getattr(super(), "reducer_override", None)
-            array = reduced(value)
+            array = reduce_tensor(value)
             return own(value) if array is NotImplemented and own is not None else array
 
     return TensorsAsArrays
 
 
-def pickled(item: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> bytes:
+def pickle_item(item: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> bytes:
     """The item as bytes, to be read by `pickle.loads`.
 
     Args:
@@ -453,9 +453,9 @@ class PickledItems(Sequence[Any]):
         return pickle.loads(self.data[start:stop].numpy().data)  # what was pickled here or by the driver
 
 
-def as_pickled(items: Iterable[Any], pickler: type[pickle.Pickler] = pickle.Pickler) -> PickledItems:
+def pickle_items(items: Iterable[Any], pickler: type[pickle.Pickler] = pickle.Pickler) -> PickledItems:
     """Items as bytes in memory."""
-    parts = [pickled(item, pickler) for item in items]
+    parts = [pickle_item(item, pickler) for item in items]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     data = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
     return PickledItems(data, np.stack([ends[:-1], ends[1:]], 1))
@@ -475,7 +475,7 @@ class KeptItems:
 
     def add(self, item: Any, size: int) -> int:
         """Keep one more item of about `size` bytes; returns its number."""
-        item, number, self._next = in_own_memory(item), self._next, self._next + 1
+        item, number, self._next = copy_row_by_row(item), self._next, self._next + 1
         if self._file is None:
             self._items[number], self._sizes[number] = item, size
             self._bytes += size
@@ -499,7 +499,7 @@ class KeptItems:
 
     def _write(self, number: int, item: Any) -> None:
         assert self._file is not None
-        data = pickled(item)
+        data = pickle_item(item)
         start = self._file.rows
         self._file.append([torch.frombuffer(bytearray(data), dtype=torch.uint8)])
         self._ends[number] = (start, start + len(data))

@@ -19,7 +19,7 @@ from landscape.problem.batches import (
     batch_length,
     concatenate,
     empty_like,
-    filled,
+    fill_structure,
     in_order,
     map_tensors,
     tensors_of,
@@ -179,7 +179,7 @@ class Reservoir:
         kept = self._kept_rows[order]
         are_all_rows = torch.equal(kept, torch.arange(self._rows))
         if self._files is not None:
-            rows = filled(self._like, self._files.mapped())
+            rows = fill_structure(self._like, self._files.mapped())
             return rows if are_all_rows else rows_at(rows, kept, limit=0)
         rows = concatenate(self._pieces)
         return rows if are_all_rows else _take(rows, kept)
@@ -197,6 +197,6 @@ def on_disk(pieces: Iterable[Batch]) -> Batch:
             like, files = empty_like(piece), TensorFiles(tensors_of(piece))
         files.append(tensors_of(in_order(like, piece)))
         del piece  # before the next is read, so that only one is in memory at a time
-    samples = filled(like, files.mapped())
+    samples = fill_structure(like, files.mapped())
     log.info("data: %.1f MB of samples are kept on disk, in %s", batch_bytes(samples) / 1e6, tempfile.gettempdir())
     return samples

@@ -251,11 +251,11 @@ class CausalLM:
 
     def __init__(self, model: nn.Module) -> None:
         self.checked = False
-        self.vocabulary, self.in_chunks = tried(model)
+        self.vocabulary, self.in_chunks = try_output_head(model)
 
     def reader(self, model: nn.Module) -> Reader:
         """What the model can read."""
-        return Reader(self.vocabulary, "attention_mask" in _parameters_of(network_of(model)))
+        return Reader(self.vocabulary, "attention_mask" in _parameters_of(without_adapters(model)))
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Per sequence: mean loss and share of right tokens, over its predicted tokens; their number as the weight."""
@@ -279,7 +279,7 @@ class CausalLM:
 
     def _of_tokens(self, model: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of the token after every one, and whether it is the likeliest: [N, T] each."""
-        parts = parts_of(model) if self.in_chunks else None
+        parts = split_off_head(model) if self.in_chunks else None
         with _positions_named(model, fields["input_ids"].shape[1]):
             states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
         logits_of = _as_it_is if parts is None else parts.logits
@@ -317,7 +317,7 @@ def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
     try:
         yield
     except IndexError as error:
-        most = getattr(getattr(network_of(model), "config", None), "max_position_embeddings", None)
+        most = getattr(getattr(without_adapters(model), "config", None), "max_position_embeddings", None)
         if not isinstance(most, int) or length <= most:
             raise
         raise JobError(
@@ -330,7 +330,7 @@ def refuse_other_models(model: nn.Module) -> None:
 
     peft loads adapters so that they are not trained, and no direction would move them.
     """
-    if getattr(getattr(network_of(model), "config", None), "is_encoder_decoder", False):
+    if getattr(getattr(without_adapters(model), "config", None), "is_encoder_decoder", False):
         raise JobError(
             f"model: must predict the next token of what it reads, not {type(model).__name__}, which translates; write "
             "an observe(model, batch) of your own for it"
@@ -347,7 +347,7 @@ def refuse_other_models(model: nn.Module) -> None:
 
 def logits(model: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
     """What the model returns for a batch, as logits [N, T, vocabulary]."""
-    taken = _parameters_of(network_of(model))
+    taken = _parameters_of(without_adapters(model))
     options = _options(taken, fields)
     output = model(input_ids=fields["input_ids"], **options) if "input_ids" in taken else model(fields["input_ids"])
     if isinstance(output, Tensor):
@@ -402,15 +402,15 @@ class Parts:
         return self.after(self.head(hidden))
 
 
-def network_of(model: nn.Module) -> nn.Module:
+def without_adapters(model: nn.Module) -> nn.Module:
     """The network itself, where adapters (peft) are wrapped around it."""
     unwrapped = getattr(model, "get_base_model", None)
     return unwrapped() if hasattr(model, "peft_config") and callable(unwrapped) else model
 
 
-def parts_of(model: nn.Module) -> Parts | None:
+def split_off_head(model: nn.Module) -> Parts | None:
     """Backbone and head of a model as transformers builds them; None for any other model."""
-    network = network_of(model)
+    network = without_adapters(model)
     get_head = getattr(network, "get_output_embeddings", None)
     backbone = getattr(network, "base_model", None)
     head = get_head() if callable(get_head) else None
@@ -434,13 +434,13 @@ def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
     return _as_it_is
 
 
-def tried(model: nn.Module) -> tuple[int | None, bool]:
+def try_output_head(model: nn.Module) -> tuple[int | None, bool]:
     """The vocabulary of a model, and whether its head, applied to its hidden states, gives exactly its own logits.
 
     The model is run on a few tokens, in eval mode, and left as it was. One that does not run here, such as one that
     needs a GPU, is taken for one without a head of its own.
     """
-    parts, embeddings = parts_of(model), _embeddings(model)
+    parts, embeddings = split_off_head(model), _embeddings(model)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     count = embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else 1
     fields = {"input_ids": (torch.arange(FEW, device=device) % count)[None]}
@@ -464,7 +464,7 @@ def tried(model: nn.Module) -> tuple[int | None, bool]:
 
 
 def _embeddings(model: nn.Module) -> Any:
-    get = getattr(network_of(model), "get_input_embeddings", None)
+    get = getattr(without_adapters(model), "get_input_embeddings", None)
     return get() if callable(get) else None
 
 

@@ -22,7 +22,7 @@ def network_options() -> dict[str, Any]:
 
 
 @contextmanager
-def knowing(options: Mapping[str, Any]) -> Iterator[None]:
+def telling_network(options: Mapping[str, Any]) -> Iterator[None]:
     """Let `network_options` return these within the block."""
     token = _OPTIONS.set(dict(options))
     try:

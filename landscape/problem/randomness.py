@@ -10,7 +10,7 @@ from landscape.core.errors import JobError, message_of
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_model import PackedSamples
 from landscape.problem.batches import Batch, batch_length, fields_of, first_dimension
-from landscape.problem.collated import digest_of
+from landscape.problem.collated import digest_values
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import IterableData, MapStyleData, numpy_to_tensors, seed_of, source_of
 from landscape.problem.terms import PointData
@@ -73,8 +73,8 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
                 read = _reader_of_first_batch(source)
             another = seed_of(seed, "another")
             first, second = read(seed), read(another)
-            differ = tuple(differing(first.batch, second.batch))
-            unseeded = tuple(differing(second.batch, read(another).batch)) if differ else ()
+            differ = tuple(differing_fields(first.batch, second.batch))
+            unseeded = tuple(differing_fields(second.batch, read(another).batch)) if differ else ()
     except JobError as error:
         return _outcome(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
     return _outcome(tuple(name for name in differ if name not in unseeded), unseeded, first.count)
@@ -117,12 +117,12 @@ def _reader_of_first_batch(data: IterableData) -> Callable[[int], _Reading]:
     return read
 
 
-def differing(one: Batch, other: Batch) -> Iterator[str]:
+def differing_fields(one: Batch, other: Batch) -> Iterator[str]:
     """The fields that do not hold the same bytes in both batches, in words: 'inputs (field 0)', a key of a dict.
 
     Example:
         >>> import torch
-        >>> list(differing((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
+        >>> list(differing_fields((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
         ['targets (field 1)']
     """
     parts, others = fields_of(one), fields_of(other)
@@ -133,7 +133,7 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return digest_of([one]) == digest_of([other])
+    return digest_values([one]) == digest_values([other])
 
 
 def _listed(names: tuple[str, ...]) -> str:

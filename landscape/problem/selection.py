@@ -30,7 +30,7 @@ from landscape.problem.batches import (
     map_tensors,
     tensors_of,
 )
-from landscape.problem.collated import Collated, KeptItems, Length, WholeBatches, bytes_of, length_by
+from landscape.problem.collated import Collated, KeptItems, Length, WholeBatches, approximate_bytes, length_by
 from landscape.problem.disk_buffer import Reservoir, on_disk, rows_at
 from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.sources import (
@@ -209,7 +209,7 @@ def _from_items(data: MapStyleData, choice: SampleRequest) -> SelectedSamples:
     if choice.ascending or _gives_rows(data, first, choice.seed):
         return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), choice)), numbers)
     kept = KeptItems(choice.limit)
-    places = [kept.add(item, bytes_of(item)) for item in items]
+    places = [kept.add(item, approximate_bytes(item)) for item in items]
     return SelectedSamples(Collated(kept.items(places), data.collate, choice.seed, data.name, choice.length), numbers)
 
 
@@ -384,7 +384,7 @@ def _items(data: IterableData, collate: Callable[[list[Any]], Any], choice: Samp
     for items in data.batches(choice.seed):
         before = len(places)
         best = draw.see(len(items)).tolist()
-        added = {k: kept.add(items[k - before], bytes_of(items[k - before])) for k in best if k >= before}
+        added = {k: kept.add(items[k - before], approximate_bytes(items[k - before])) for k in best if k >= before}
         for place in set(range(before)) - set(best):
             kept.drop(places[place])
         places = [places[k] if k < before else added[k] for k in best]
@@ -417,7 +417,7 @@ def _whole(data: IterableData, choice: SampleRequest, begun: Iterator[Batch] | N
             continue  # whatever its length, which it may take a call of `observe` to tell
         length = _length_of(batch, number, data.name, choice)
         seen += length
-        bisect.insort(taken, _Whole(key, number, kept.add(batch, bytes_of(batch)), length))
+        bisect.insort(taken, _Whole(key, number, kept.add(batch, approximate_bytes(batch)), length))
         held += length
         while held - taken[-1].length >= choice.num_samples:
             held -= taken[-1].length

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from landscape.core.errors import JobError, flat
 from landscape.core.random_state import seed_draws
-from landscape.problem.batches import Batch, exchanged, map_tensors, tensors_in, tensors_of
+from landscape.problem.batches import Batch, exchange_tensors, map_tensors, tensors_in, tensors_of
 from landscape.problem.user_code import calling
 
 # ----------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class MapStyleData:
         """
         if self.sampler is None:
             return self
-        name = name_of(self.sampler)
+        name = class_name(self.sampler)
         limit = ReadingLimit(name, _length_of(self.sampler), wanted)
         numbers: dict[Any, None] = {}
         seed_draws(seed_of(seed, "batch sampler"))
@@ -138,7 +138,7 @@ class MapStyleData:
     @property
     def name(self) -> str:
         """The data set's class, for messages."""
-        return name_of(self.data)
+        return class_name(self.data)
 
     def length(self) -> int:
         """How many samples the data set has.
@@ -212,7 +212,7 @@ class IterableData:
     @property
     def name(self) -> str:
         """Its class, or that of a loader's data set, for messages."""
-        return name_of(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
+        return class_name(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
 
     @property
     def once(self) -> bool:
@@ -254,7 +254,7 @@ class IterableData:
             if batch is None:
                 raise JobError(f"data: batch {number} of {name} must hold samples, not None")
             if self.collate is None:
-                batch = exchanged(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(batch, keep_kinds=True))
+                batch = exchange_tensors(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(batch, keep_kinds=True))
             yield batch
 
 
@@ -305,7 +305,7 @@ def as_rows(data: Any) -> Batch:
     return map_tensors(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(data))
 
 
-def name_of(data: Any) -> str:
+def class_name(data: Any) -> str:
     return flat(type(data).__name__, 60)
 
 
@@ -328,11 +328,11 @@ def source_of(data: Any) -> Batch | MapStyleData | IterableData:
         return _of_loader(data)
     if isinstance(data, IterableDataset):
         raise JobError(
-            f"data: {name_of(data)} yields samples without a number; wrap it in a DataLoader, which makes batches"
+            f"data: {class_name(data)} yields samples without a number; wrap it in a DataLoader, which makes batches"
         )
     if isinstance(data, Mapping) and data and all(_is_data_set(member) for member in data.values()):
         names = ", ".join(flat(str(name), 60) for name in data)
-        raise JobError(f"data: must be one data set, not a {name_of(data)} of {names}; return one of them")
+        raise JobError(f"data: must be one data set, not a {class_name(data)} of {names}; return one of them")
     if isinstance(data, (Tensor, tuple, Mapping)) or _is_list_of_tensors(data):
         return as_rows(data)
     if isinstance(data, Dataset) or (
@@ -342,8 +342,8 @@ def source_of(data: Any) -> Batch | MapStyleData | IterableData:
     if isinstance(data, Iterable):
         return IterableData(data)
     if hasattr(data, "val_dataloader"):
-        raise JobError(f"data: must be a loader of {name_of(data)}, such as its val_dataloader() after setup()")
-    raise JobError(f"data: must be tensors, a map-style Dataset or an iterable of batches, not {name_of(data)}")
+        raise JobError(f"data: must be a loader of {class_name(data)}, such as its val_dataloader() after setup()")
+    raise JobError(f"data: must be tensors, a map-style Dataset or an iterable of batches, not {class_name(data)}")
 
 
 def _of_loader(loader: DataLoader[Any]) -> MapStyleData | IterableData:

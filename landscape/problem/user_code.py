@@ -76,7 +76,7 @@ def in_words(error: BaseException) -> str:
     """What user code did, and where: 'raised ValueError: no such file (data.py:12)'."""
     if isinstance(error, Exited):
         return message_of(error)
-    place = place_of(error)
+    place = user_line(error)
     where = f" ({place})" if place else ""
     text = _text(error)
     if isinstance(error, SystemExit):
@@ -90,12 +90,12 @@ def in_words(error: BaseException) -> str:
     return f"raised {one_line(error)}{where}"
 
 
-def cause_of(error: BaseException) -> str:
+def cause_of_failure(error: BaseException) -> str:
     """The cause of a failed task: 'Type: message', or words where the type would tell the user nothing."""
     return in_words(error) if isinstance(error, (Exited, RecursionError, MemoryError)) else one_line(error)
 
 
-def place_of(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     """The line of code to look at, as 'file:line'; empty where there is none.
 
     It is the innermost line of the user's own files that the exception came through. Where the user's code is itself

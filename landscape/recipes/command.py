@@ -22,7 +22,7 @@ from landscape.problem.terms import Problem
 from landscape.recipes.data import REMEMBERED, DataPlace
 from landscape.recipes.options import RunOptions
 from landscape.recipes.settings import Settings
-from landscape.recipes.training import Trained, print_epoch, seeded
+from landscape.recipes.training import Trained, build_seeded, print_epoch
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
 
@@ -59,7 +59,7 @@ def image_problem(
     Raises:
         JobError: the weights do not fit the network.
     """
-    model = seeded(build, seed)
+    model = build_seeded(build, seed)
     if weights is not None:
         model.load_state_dict(match_state(model, load_weights(weights), f"weights {quoted(str(weights))}"))
     return Problem.supervised(model.eval(), data, nn.functional.cross_entropy, metrics)
@@ -73,7 +73,8 @@ def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.Argu
     """
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
-    types, texts = get_type_hints(train), described(Settings) | described(RunOptions) | described(train)
+    types = get_type_hints(train)
+    texts = {name: text for each in (Settings, RunOptions, train) for name, text in document_arguments(each).items()}
     for name in inspect.signature(train).parameters:
         read = _reading(types[name])
         if name != "run" and read is not None:
@@ -95,7 +96,7 @@ def _reading(kind: Any) -> dict[str, Any] | None:
     return next(({"type": each} for each in (int, float, str) if each in kinds), None)
 
 
-def described(function: Callable[..., Any]) -> dict[str, str]:
+def document_arguments(function: Callable[..., Any]) -> dict[str, str]:
     """What the docstring of a function or class says of each of its arguments, in a line."""
     _, _, arguments = (inspect.getdoc(function) or "").partition("\nArgs:\n")
     texts = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8,}.*)*)", arguments.partition("\n\n")[0], re.M)

@@ -16,7 +16,7 @@ from landscape.core.files import Place
 from landscape.problem.terms import Problem
 from landscape.recipes.command import image_problem, main_of, weights_from_environment
 from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
-from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
+from landscape.recipes.options import epochs_in_words, for_every_optimizer, make_settings, takes_loop_options
 from landscape.recipes.training import Arrays, Images, Trained, fit, training_of
 from landscape.training.training import Training
 
@@ -54,7 +54,7 @@ def enlarge(images: Tensor) -> Tensor:
 
 
 @takes_loop_options(
-    told={"intervals": of_all(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
+    told={"intervals": for_every_optimizer(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
     learning_rate=0.01, final=0.2, num_samples=1024,
 )  # fmt: skip
 def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:
@@ -71,7 +71,7 @@ def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:
         JobError: the run holds another trajectory, or was begun with other settings.
     """
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
-    settings = settings_of(training, epochs, options, INTERVALS)
+    settings = make_settings(training, epochs, options, INTERVALS)
     data, held_out = (Arrays(images, device=training.device) for images in read_digits())
     return fit(training, LeNet5, data, held_out, settings, problem=PROBLEM, report=options["report"])
 

@@ -27,7 +27,7 @@ from landscape.recipes.images import (
     list_images,
     naming_lost_decoders,
 )
-from landscape.recipes.options import epochs_in_words, of_all, settings_of, takes_loop_options
+from landscape.recipes.options import epochs_in_words, for_every_optimizer, make_settings, takes_loop_options
 from landscape.recipes.resnet50 import ResNet50
 from landscape.recipes.training import Trained, fit, training_of
 from landscape.training.distributed import smallest_share, steps_in
@@ -133,7 +133,8 @@ def told() -> dict[str, dict[str, str]]:
 @takes_loop_options(
     optimizer="thor", batch_size=BATCH_SIZE, learning_rate=0.1, label_smoothing=0.1, loss_scale=128.0, device="auto",
     num_samples=512, of_optimizers=OF_OPTIMIZERS, only_with={"published": ("thor",)},
-    told=told() | {"data": of_all(PLACE.order), "intervals": of_all(epochs_in_words(INTERVALS))},
+    told=told()
+    | {"data": for_every_optimizer(PLACE.order), "intervals": for_every_optimizer(epochs_in_words(INTERVALS))},
 )  # fmt: skip
 def train(
     run: Place | Training,
@@ -182,7 +183,7 @@ def train(
     _refuse_lone_pixels(images, options["batch_size"], training.world, side)
     epochs, chosen = with_published(epochs, options, published, steps_in(images, options["batch_size"]))
     network: dict[str, Any] = {"channels": channels, "zero_gamma": zero_gamma, "classes": classes}
-    settings = settings_of(training, epochs, chosen, INTERVALS, **network, side=side, images=images)
+    settings = make_settings(training, epochs, chosen, INTERVALS, **network, side=side, images=images)
     trained, held_out = (
         Photographs(listing, side, seed=training.seed, device=training.device, decoders=decoders, unreadable=unreadable)
         for listing in listings

@@ -49,7 +49,7 @@ class Crop:
     mirrored: bool = False
 
 
-def draws_of(seed: int, epoch: int, number: int) -> Draw:
+def crop_draws(seed: int, epoch: int, number: int) -> Draw:
     """Uniform draws for the image of this number in this epoch, which follow from the three alone.
 
     So the same image is changed in the same way by any worker process, on any rank, after any interruption.
@@ -519,7 +519,7 @@ class _Reader(Dataset[Batch]):
     def _crop(self, number: int, epoch: int | None) -> Choose:
         if epoch is None:
             return partial(central_crop, side=self._side)
-        return partial(random_crop, draw=draws_of(self._seed, epoch, number))
+        return partial(random_crop, draw=crop_draws(self._seed, epoch, number))
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -132,7 +132,7 @@ class OptionTable:
         return {name: value for table in (self.base, *own) for name, value in table.items()}
 
 
-def of_all(words: str) -> dict[str, str]:
+def for_every_optimizer(words: str) -> dict[str, str]:
     """The same description with every optimiser."""
     return dict.fromkeys(OPTIMIZERS, words)
 
@@ -192,7 +192,7 @@ def takes_loop_options(
     return decorate
 
 
-def settings_of(
+def make_settings(
     training: Training,
     epochs: int,
     options: Mapping[str, Any],
@@ -240,7 +240,8 @@ class ImageRecipe:
     @property
     def told(self) -> dict[str, dict[str, str]]:
         """What the options of the recipe are by default, where that follows from something else (`OptionTable`)."""
-        return {"data": of_all(self.place.order), "intervals": of_all(epochs_in_words(self.intervals))}
+        words = {"data": self.place.order, "intervals": epochs_in_words(self.intervals)}
+        return {name: for_every_optimizer(text) for name, text in words.items()}
 
     def train(
         self,
@@ -268,7 +269,7 @@ class ImageRecipe:
         """
         training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
         path = self.place.for_training(data, training.run, overwrite=options["overwrite"])
-        settings = settings_of(training, epochs, options, self.intervals, **network, split=split)
+        settings = make_settings(training, epochs, options, self.intervals, **network, split=split)
         trained, held_out = (
             Arrays(read(path, part), transform, training.seed, training.device) for part in (split, "test")
         )

@@ -204,11 +204,11 @@ __all__ = [
     "Trained",
     "Transform",
     "as_stored",
+    "build_seeded",
     "evaluate",
     "fit",
     "listed_intervals",
     "print_epoch",
-    "seeded",
     "training_of",
 ]
 
@@ -274,7 +274,7 @@ def fit(
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
         steps_per_epoch = steps_in(len(data), settings.batch_size)
-        model = seeded(build, settings.seed).to(training.device)
+        model = build_seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
         kept = {"settings": state, "model": model, "optimizer": optimizer}
@@ -327,7 +327,7 @@ def _closing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             close()
 
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A model whose initial weights follow from `seed`; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -38,7 +38,7 @@ from landscape.model.run_files import (
 ALLOWED = "tensors, numbers, text, None, and lists, tuples and dicts of these"
 
 
-def plain(name: str, value: Any) -> Any:
+def to_plain(name: str, value: Any) -> Any:
     """`value` as `torch.load(weights_only=True)` reads it back, with its tensors on the CPU.
 
     Tensors that share their memory still do.
@@ -53,7 +53,7 @@ def plain(name: str, value: Any) -> Any:
         case Tensor():
             return _tensor(name, value)
         case np.generic():
-            return plain(name, value.item())
+            return to_plain(name, value.item())
         case bool() | None:
             return value
         case int():
@@ -63,11 +63,11 @@ def plain(name: str, value: Any) -> Any:
         case str():
             return str(value)
         case Mapping():
-            return {_key(name, key): plain(f"{name}[{quoted(key, 60)}]", each) for key, each in value.items()}
+            return {_key(name, key): to_plain(f"{name}[{quoted(key, 60)}]", each) for key, each in value.items()}
         case list():
-            return [plain(f"{name}[{k}]", each) for k, each in enumerate(value)]
+            return [to_plain(f"{name}[{k}]", each) for k, each in enumerate(value)]
         case tuple():
-            return tuple(plain(f"{name}[{k}]", each) for k, each in enumerate(value))
+            return tuple(to_plain(f"{name}[{k}]", each) for k, each in enumerate(value))
     raise JobError(f"keep: {name} must be of {ALLOWED}, not {type(value).__name__}; convert it, or leave it out")
 
 
@@ -87,8 +87,8 @@ def _key(name: str, key: Any) -> Any:
     raise JobError(f"keep: {name} must have keys that are text or numbers, not {quoted(key)}; convert them")
 
 
-def digest_of(value: Any) -> str:
-    """SHA-256 of what `plain` gives, in hexadecimal: of types, structure and every bit of the tensors."""
+def checkpoint_digest(value: Any) -> str:
+    """SHA-256 of what `to_plain` gives, in hexadecimal: of types, structure and every bit of the tensors."""
     algorithm = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -147,7 +147,7 @@ NAMES = tuple(field.name for field in fields(Checkpoint))
 def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all; then delete all but it and the one before it."""
     contents = _fields(checkpoint)
-    saved = {"format": FORMAT, "digest": digest_of(contents), **contents}
+    saved = {"format": FORMAT, "digest": checkpoint_digest(contents), **contents}
     with writing(folder, checkpoint_path(number)) as temporary, open(temporary, "wb") as file:
         _save(saved, file)
     before = [other for other in checkpoint_numbers(folder) if other < number]
@@ -227,7 +227,7 @@ def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
     if kind != FORMAT:
         return None, damage or "it is no checkpoint of a training"
     contents = {name: saved.get(name) for name in NAMES}
-    if saved.get("digest") != digest_of(contents):
+    if saved.get("digest") != checkpoint_digest(contents):
         return None, "its contents do not match their digest"
     checkpoint = Checkpoint(**contents)
     return (checkpoint, "") if _is_whole(checkpoint) else (None, "it lacks what a training goes on from")

@@ -43,12 +43,18 @@ from landscape.model.layer_statistics import ValueStatistics, change_of, statist
 from landscape.model.layer_watch import NetworkWatcher
 from landscape.model.parameters import state_of
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
-from landscape.model.snapshots import finish, remove_leftovers, snapshot_files, versions, write_snapshot
+from landscape.model.snapshots import (
+    finish_replacement,
+    remove_leftovers,
+    snapshot_files,
+    versions,
+    write_snapshot,
+)
 from landscape.training.collector_files import (
     INTERRUPTED,
-    begin,
+    begin_run,
+    continue_run,
     describe_run,
-    go_on,
     kept_of,
     learning_rate,
     refuse_existing,
@@ -93,7 +99,7 @@ def refuse_incomplete(model: nn.Module) -> None:
 # The collector's options, checked before anything is written.
 
 
-def checked_options(
+def check_collector_options(
     intervals: Any,
     landscape_size: Any = COLLECTED_SIZE,
     unit: Any = "step",
@@ -339,7 +345,7 @@ class TrajectoryCollector:
         watch_every: int = EVERY,
         overwrite: bool = False,
     ) -> None:
-        self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
+        self.options = check_collector_options(intervals, landscape_size, unit, create_landscape, num_samples)
         check_whole("start_step", start_step, 0)
         check_whole("start_epoch", start_epoch or 0, 0)
         check_whole("watch_every", watch_every, 1)
@@ -371,7 +377,7 @@ class TrajectoryCollector:
     def _prepare_run(self, start_step: int, start_epoch: int | None, overwrite: bool) -> None:
         """Make the run hold what this training begins with, and keep the weights if the start itself is listed."""
         starting = not (start_step or start_epoch)
-        finish(self._folder)
+        finish_replacement(self._folder)
         refuse_existing(self._folder, self.options.unit, starting, overwrite)
         with refusing_disk_errors(self._folder.name):
             self._folder.make()
@@ -383,9 +389,9 @@ class TrajectoryCollector:
         self._info = describe_run(self._model, self._optimizer, self.options, *self._told)
         self._info |= kept_of(before, self._info)
         if starting:
-            begin(self._folder, self._info, overwrite)
+            begin_run(self._folder, self._info, overwrite)
         else:
-            go_on(self._folder, self._info, self.options.unit, self._step, self._epoch)
+            continue_run(self._folder, self._info, self.options.unit, self._step, self._epoch)
         self._history = HistoryWriter(self._folder)
         self._former_histories = kept_beside(self._folder, INTERRUPTED)
         start = (self.options.unit, self._number)

@@ -18,7 +18,7 @@ from landscape.job.job import CollectLandscape
 from landscape.model.history import HistoryLines, finite, keep_beside, number_in, read_history, read_lines
 from landscape.model.parameters import persistent_buffers
 from landscape.model.run_files import HISTORY_FILE, NETWORK, PROBLEM, read_info, refusing_disk_errors, write_info
-from landscape.model.snapshots import read_trajectory, replace, snapshot_files, staging, versions
+from landscape.model.snapshots import read_trajectory, replace_trajectory, snapshot_files, staging, versions
 
 # ----------------------------------------------------------------------------------------------------
 # What run.json says of a training: its model, optimiser, options and versions.
@@ -149,7 +149,7 @@ def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -
     return start_step, start_epoch, max(0, start_step - ends[-1]) if ends else 0
 
 
-def begin(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
+def begin_run(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
     """Make the run hold nothing but `info`: a history that was there is kept beside, or dropped with `overwrite`.
 
     Raises:
@@ -162,7 +162,7 @@ def begin(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
     if history and not overwrite:
         _refuse_other_training(folder, info)
         keep_beside(folder, history, INTERRUPTED)
-    replace(folder, info, [], None)
+    replace_trajectory(folder, info, [], None)
 
 
 def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
         )
 
 
-def go_on(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch: int) -> None:
+def continue_run(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch: int) -> None:
     """Make the run hold what was collected up to this step and epoch, and nothing beyond.
 
     Damaged lines of the history are left out, with a warning; the file as it was is kept beside.
@@ -197,7 +197,7 @@ def go_on(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch:
         if history:
             with refusing_disk_errors(folder.place(history)):
                 folder.write(history, data)
-        replace(folder, info, kept, history)
+        replace_trajectory(folder, info, kept, history)
 
 
 def _is_done(line: Mapping[str, Any], step: int, epoch: int) -> bool:

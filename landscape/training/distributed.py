@@ -123,7 +123,7 @@ def on_first(compute: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
-def of_all(value: T) -> list[T]:
+def gather(value: T) -> list[T]:
     """The value of each rank, on every rank. The values must be picklable."""
     _, world = rank_and_world()
     if world == 1:
@@ -133,7 +133,7 @@ def of_all(value: T) -> list[T]:
     return values
 
 
-def summed(value: Tensor | float) -> Tensor:
+def sum_over_ranks(value: Tensor | float) -> Tensor:
     """The sum over the ranks, added in their order in float64, so that it is the same to the bit on each of them.
 
     A whole number stays whole; another type is the given one's.

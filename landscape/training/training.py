@@ -43,13 +43,13 @@ from landscape.training.checkpoints import (
     generator_states,
     mark_begun,
     may_begin_anew,
-    plain,
     read_last,
     seed_generators,
     set_generator_states,
+    to_plain,
     write_checkpoint,
 )
-from landscape.training.collector import TrajectoryCollector, checked_options, unwrap
+from landscape.training.collector import TrajectoryCollector, check_collector_options, unwrap
 from landscape.training.distributed import Share, epoch_order, shares
 
 # ----------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Training:
 
     def sum(self, value: Tensor | float) -> Tensor:
         """The sum over the ranks, the same to the bit on each."""
-        return distributed.summed(value)
+        return distributed.sum_over_ranks(value)
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every rank rank 0's buffers, such as batch-norm statistics, before each evaluates a part of the data."""
@@ -331,7 +331,7 @@ class Training:
         Raises:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
-        checked_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
+        check_collector_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
         asked_rules("watch", options.get("watch"))
         made: list[TrajectoryCollector] = []
         distributed.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
@@ -383,10 +383,10 @@ class Training:
             LandscapeError: the run cannot be written.
         """
         states, classes = states_of(values), classes_of(values)
-        generators = distributed.of_all(generator_states(self.device))
+        generators = distributed.gather(generator_states(self.device))
 
         def write() -> None:
-            contents = {name: plain(name, state) for name, state in states.items()}
+            contents = {name: to_plain(name, state) for name, state in states.items()}
             if self._collector is not None:
                 self._collector.sync()
             folder = open_folder(self.run)

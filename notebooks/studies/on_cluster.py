@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from landscape.core.errors import LandscapeError
 from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
-from landscape.recipes.training import seeded
+from landscape.recipes.training import build_seeded
 from landscape.store.results import open_run
 from landscape.surface.surface import OK, Surface
 from studies.data import StudyData, handwriting
@@ -55,7 +55,7 @@ def data() -> StudyData:
 
 def problem() -> Problem:
     """The callback of the job: a network with initial weights."""
-    return Problem.supervised(seeded(WaitingLeNet, 0).eval(), data().inputs(), metrics=["accuracy"])
+    return Problem.supervised(build_seeded(WaitingLeNet, 0).eval(), data().inputs(), metrics=["accuracy"])
 
 
 def write_job(name: str) -> Path:

@@ -18,7 +18,7 @@ from torch import nn
 from landscape.core.folders import open_folder
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.settings import Settings, make_optimizer
-from landscape.recipes.training import seeded
+from landscape.recipes.training import build_seeded
 from landscape.surface.surface import Surface
 from studies.data import StudyData, handwriting
 from studies.findings import Finding, Findings
@@ -136,7 +136,7 @@ def _processor_seconds(recipe: Recipe) -> float:
     """Of a step: the mean over so many that THOR refreshes its inverses three times, after as many others."""
     settings, count = Settings(**recipe.options), choose(60, 2)
     inputs, labels = (values[: settings.batch_size] for values in recipe.data.inputs())
-    model = seeded(recipe.build, 0).train()
+    model = build_seeded(recipe.build, 0).train()
     optimizer = make_optimizer(model, settings, count)
     for _ in range(2):
         began = time.process_time()

@@ -22,7 +22,7 @@ from landscape.model.history import (
     Until,
     last_stretches,
     log_end,
-    read_log,
+    read_history_bytes,
     went_on_to,
 )
 from landscape.model.snapshots import Trajectory, read_trajectory
@@ -177,7 +177,7 @@ class Evidence:
     @cached_property
     def _log(self) -> HistoryBytes:
         assert self.origin_snapshot is not None
-        return read_log(self.origin_snapshot[0])
+        return read_history_bytes(self.origin_snapshot[0])
 
     @cached_property
     def _trajectory(self) -> Trajectory:

@@ -21,7 +21,7 @@ from landscape.core.rounding import AffineRange, fake_quantise
 from landscape.evaluation.counts import Counts
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
-from landscape.problem.batches import Batch, exchanged
+from landscape.problem.batches import Batch, exchange_tensors
 from landscape.problem.supervised import Observe
 from landscape.problem.user_code import kept_alive
 
@@ -402,7 +402,7 @@ class Maxima(Rewrite):
             return False
         mode = PoolingByMaxima()
         with torch.no_grad(), mode:
-            target.observe(target.model, exchanged(lambda tensor: tensor, target.first_batch()))
+            target.observe(target.model, exchange_tensors(lambda tensor: tensor, target.first_batch()))
         return mode.met
 
     @classmethod

@@ -92,7 +92,7 @@ def size_of(blocks: Blocks) -> int:
     return sum(block.shape[0] * block.shape[1] for block in blocks)
 
 
-def trace(blocks: Blocks) -> Tensor:
+def trace_of_blocks(blocks: Blocks) -> Tensor:
     """The sum of the diagonal, of no dimensions."""
     return torch.stack([block.diagonal(dim1=-2, dim2=-1).sum() for block in blocks]).sum()
 
@@ -285,7 +285,7 @@ def moments_of(module: nn.Module) -> MomentMethod:
     return next(moments for kind, moments in MOMENTS.items() if isinstance(module, kind))
 
 
-def samples_in(module: nn.Module, given: Tensor) -> int:
+def count_samples(module: nn.Module, given: Tensor) -> int:
     """The samples of a batch: its first dimension, or 1 where it has none."""
     dimensions: dict[Any, int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Embedding: 1}
     least = next((count for kind, count in dimensions.items() if isinstance(module, kind)), 2)
@@ -367,7 +367,7 @@ class Factors:
 
     @property
     def traces(self) -> tuple[float, float]:
-        return float(trace(self.a)), float(trace(self.g))
+        return float(trace_of_blocks(self.a)), float(trace_of_blocks(self.g))
 
     @property
     def are_finite(self) -> bool:

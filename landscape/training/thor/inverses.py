@@ -14,7 +14,7 @@ from torch import nn
 
 from landscape.training.distributed import rank_and_world
 from landscape.training.thor.factors import Damping, Factors, FactorStatistics, Inverse, invert
-from landscape.training.thor.layers import KroneckerLayer, Norm, listed
+from landscape.training.thor.layers import KroneckerLayer, Norm, list_names
 
 # ----------------------------------------------------------------------------------------------------
 # When the factors of layers are looked at, and which layers then get a new inverse.
@@ -98,7 +98,7 @@ class Calendar:
 Group = dist.ProcessGroup | None
 
 
-def sum_over_ranks(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
+def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
     """Replace what is pending by its sums over the ranks, counts included: ranks may have shares of any sizes."""
     sums: list[FactorStatistics] = []
     for layer in layers:
@@ -183,7 +183,7 @@ def refresh(
     looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
     uncalled = {layer.name for layer in looked_at if layer.pending is None}
     if ranks > 1 and (looked_at or norms):
-        sum_over_ranks(looked_at, norms, group)
+        sum_statistics(looked_at, norms, group)
     due: list[tuple[KroneckerLayer, Factors, Damping]] = []
     unseen = []
     for layer in looked_at:
@@ -200,7 +200,7 @@ def refresh(
     for norm in norms:
         norm.samples = norm.pending or norm.samples
     if unseen:
-        log.warning("THOR trains first order what is not called in training mode: %s", listed(unseen))
+        log.warning("THOR trains first order what is not called in training mode: %s", list_names(unseen))
     _renew(due, group)
 
 
@@ -211,7 +211,7 @@ def tell_replaced(layers: Sequence[KroneckerLayer], model: nn.Module) -> None:
     for layer in gone:
         layer.is_told = True
     if gone:
-        names = listed([layer.name for layer in gone])
+        names = list_names([layer.name for layer in gone])
         log.warning("THOR does not train weights that replaced those it was made for: %s; make THOR anew", names)
 
 
@@ -241,7 +241,7 @@ def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group)
         if inverse is None:
             failed.append(layer.name)
     if failed:
-        log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", listed(failed))
+        log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", list_names(failed))
 
 
 def _inverted(layer: KroneckerLayer, factors: Factors, damping: Damping) -> Inverse | None:

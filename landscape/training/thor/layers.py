@@ -18,7 +18,15 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from landscape.core.errors import MOST_NAMES, JobError
-from landscape.training.thor.factors import MOMENTS, Factors, FactorStatistics, Inverse, Split, moments_of, samples_in
+from landscape.training.thor.factors import (
+    MOMENTS,
+    Factors,
+    FactorStatistics,
+    Inverse,
+    Split,
+    count_samples,
+    moments_of,
+)
 
 # First order by the algorithm, so that no warning names them.
 SILENT = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
@@ -217,7 +225,7 @@ def _in_words(owners: list[Owner]) -> str:
     return f"{names[0]} ({type(owners[0][1]).__name__})"
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     """The names in a line, not more than a line holds."""
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
@@ -288,13 +296,13 @@ class Gatherer:
         key = (number, id(layer))
         is_new = number == 0 or key not in self._counted  # 0: a part of the model was called, not the whole
         self._counted.add(key)
-        samples = samples_in(module, given) if is_new else 0
+        samples = count_samples(module, given) if is_new else 0
         if isinstance(layer, Norm):
             layer.pending += samples
             return
         if layer.pending is None:
             layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
-        if not samples_in(module, given) or not gradient.numel():
+        if not count_samples(module, given) or not gradient.numel():
             return
         layer.pending.samples += samples
         layer.pending.rows += gradient.numel() // layer.outputs.size

@@ -21,7 +21,7 @@ from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import check_whole
 from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
 from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
-from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, listed
+from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, list_names
 
 # ----------------------------------------------------------------------------------------------------
 # What the options of the optimiser may be.
@@ -137,7 +137,7 @@ def own_state(state_dict: dict[str, Any]) -> dict[str, Any]:
     return dict(own)
 
 
-def paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
+def pair_with_saved(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
     """Each layer with what was saved of it.
 
     Raises:
@@ -251,7 +251,7 @@ class THOR(Optimizer):
         found = find_layers(self._model, trained, self._split_dim).keeping(self._found)
         new = [name for name in found.unsupported if name not in self._found.unsupported]
         if new:
-            log.warning("THOR trains first order: %s", listed(new))
+            log.warning("THOR trains first order: %s", list_names(new))
         self._found, self.layers, self.norms = found, found.layers, found.norms
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
         self._norm_of = {id(each): norm for norm in self.norms for each in norm.module.parameters()}
@@ -416,12 +416,12 @@ class THOR(Optimizer):
             JobError: it was another optimiser's, or that of a model with other layers.
         """
         own = own_state(state_dict)
-        layers = [layer_from(layer, saved) for layer, saved in paired(self.layers, own["layers"])]
+        layers = [layer_from(layer, saved) for layer, saved in pair_with_saved(self.layers, own["layers"])]
         rest = {name: value for name, value in state_dict.items() if name != "thor"}
         super().load_state_dict(rest)
         for layer, (inverse, factors, traces, frozen) in zip(self.layers, layers, strict=True):
             layer.inverse, layer.factors, layer.traces, layer.frozen = inverse, factors, traces, frozen
-        for norm, samples in paired(self.norms, own["norms"]):
+        for norm, samples in pair_with_saved(self.norms, own["norms"]):
             norm.samples = samples
         self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
         self._begin_step()

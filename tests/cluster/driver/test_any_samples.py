@@ -25,7 +25,7 @@ from cluster.driver.transfer import (
 from cluster.driver.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.core.devices import HOST_BYTES
-from landscape.problem.collated import PickledItems, digest_of
+from landscape.problem.collated import PickledItems, digest_values
 from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
@@ -58,7 +58,7 @@ def test_packed_samples_are_the_same_samples(kind, limit):
     assert found.digest() == samples.digest()
     assert (found.length, found.cuts) == (samples.length, samples.cuts)
     for edge in samples.edges(5):
-        assert digest_of([found.batch(*edge)]) == digest_of([samples.batch(*edge)])
+        assert digest_values([found.batch(*edge)]) == digest_values([samples.batch(*edge)])
 
 
 @pytest.mark.parametrize("size", [1, 1000, 1 << 20])

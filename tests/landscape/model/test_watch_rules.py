@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from landscape.core.errors import JobError
 from landscape.model.layer_rules import DEFAULTS, RULES, Tensors, asked_rules, findings
-from landscape.model.layer_statistics import ValueStatistics, change_of, merged, statistics_of
+from landscape.model.layer_statistics import ValueStatistics, change_of, merge_statistics, statistics_of
 
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 @given(st.lists(st.lists(NUMBERS, max_size=6), max_size=4))
 def test_parts_in_turn_have_the_statistics_of_the_whole(parts):
-    known = merged(statistics_of(torch.tensor(part, dtype=torch.float32)) for part in parts)
+    known = merge_statistics(statistics_of(torch.tensor(part, dtype=torch.float32)) for part in parts)
     values = np.array([value for part in parts for value in part], np.float64)
     finite = values[np.isfinite(values)]
     assert known.count == len(values)
@@ -38,7 +38,7 @@ def test_parts_in_turn_have_the_statistics_of_the_whole(parts):
 
 def test_a_large_offset_leaves_the_spread_exact():
     values = torch.randn(4096, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    known = merged(statistics_of(part + 1e8) for part in values.split(100))
+    known = merge_statistics(statistics_of(part + 1e8) for part in values.split(100))
     assert known.spread == pytest.approx(values.std(correction=0).item(), rel=1e-6)
 
 

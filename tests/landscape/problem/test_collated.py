@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from landscape import JobError
 from landscape.problem.batches import tensors_in
-from landscape.problem.collated import Collated, WholeBatches, digest_of
+from landscape.problem.collated import Collated, WholeBatches, digest_values
 from landscape.problem.randomness import look_for_randomness
 from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
@@ -54,7 +54,7 @@ def test_fewer_samples_are_the_first_of_more_and_their_batches_those_of_more():
     few, many = (select_samples(loader(), count, 3) for count in (8, 20))
     assert few.indices.tolist() == many.indices[:8].tolist()
     one, other = few.samples.batch(4, 8), many.samples.batch(4, 8)
-    assert digest_of([one]) == digest_of([other])
+    assert digest_values([one]) == digest_values([other])
 
 
 def test_padding_is_to_the_longest_of_the_batch():
@@ -103,7 +103,7 @@ def test_a_collate_function_may_take_its_items_apart():
 
     items = [{"tokens": tokens} for tokens, _ in sequences()]
     samples = select_samples(DataLoader(items, collate_fn=taking), 9, 0).samples
-    assert digest_of([samples.batch(0, 4)]) == digest_of([samples.batch(0, 4)])
+    assert digest_values([samples.batch(0, 4)]) == digest_values([samples.batch(0, 4)])
 
 
 def noisy(items):
@@ -288,7 +288,7 @@ def test_whole_batches_are_taken_in_the_order_drawn_until_there_are_enough(colla
         starts = np.cumsum([0, *lengths]).tolist()
         assert chosen.samples.edges(2) == list(itertools.pairwise(starts))
         for edge, number in zip(chosen.samples.edges(9), chosen.indices, strict=True):
-            assert digest_of([chosen.samples.batch(*edge)]) == digest_of([batches[number]])
+            assert digest_values([chosen.samples.batch(*edge)]) == digest_values([batches[number]])
 
 
 def test_every_batch_is_as_likely_to_be_the_first():
@@ -436,18 +436,18 @@ def varied(change: str = "") -> list:
 
 def test_a_digest_tells_every_difference():
     changes = ["", "tensor", "word", "array", "layout", "jagged"]
-    assert len({digest_of(varied(change)) for change in changes}) == len(changes)
-    assert digest_of(varied()) == digest_of(varied())
+    assert len({digest_values(varied(change)) for change in changes}) == len(changes)
+    assert digest_values(varied()) == digest_values(varied())
 
 
 @pytest.mark.long
 def test_a_digest_is_that_of_another_process_with_another_hash_seed():
-    code = "from test_collated import varied, digest_of; print(digest_of(varied()))"
+    code = "from test_collated import varied, digest_values; print(digest_values(varied()))"
     folders = [ROOT, ROOT / "tests" / "support", Path(__file__).parent]
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == digest_of(varied())
+    assert done.stdout.strip() == digest_values(varied())
 
 
 def test_the_digest_is_that_of_the_items_wherever_they_are_kept():

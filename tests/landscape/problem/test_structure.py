@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from landscape import JobError
-from landscape.problem.batches import dense_tensors_in, exchanged, first_dimension, moved, tensor_bytes, tensors_in
+from landscape.problem.batches import (
+    dense_tensors_in,
+    exchange_tensors,
+    first_dimension,
+    moved,
+    tensor_bytes,
+    tensors_in,
+)
 
 CPU = torch.device("cpu")
 Pair = namedtuple("Pair", "x y")
@@ -62,7 +69,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("kind", STRUCTURES)
 def test_every_tensor_is_exchanged_once_and_the_original_stays(kind):
     value = STRUCTURES[kind]()
-    made = exchanged(lambda tensor: tensor * 2, value)
+    made = exchange_tensors(lambda tensor: tensor * 2, value)
     assert type(made) is type(value)
     assert len(tensors_in(value)) == 1
     assert all((part == 1).sum() or part.dtype == torch.int64 for part in dense_tensors_in(value))
@@ -79,14 +86,14 @@ def test_moving_changes_the_type_of_floating_point_tensors_alone(kind):
 
 
 def test_a_knot_stays_a_knot():
-    made = exchanged(lambda tensor: tensor + 1, Knot(ones()))
+    made = exchange_tensors(lambda tensor: tensor + 1, Knot(ones()))
     assert made.me is made
     assert made.parts["a"][0] is made.parts["a"][1]
 
 
 def test_what_cannot_be_copied_stays_itself():
     value = Locked(ones())
-    assert exchanged(lambda tensor: tensor * 2, [value])[0] is value
+    assert exchange_tensors(lambda tensor: tensor * 2, [value])[0] is value
 
 
 def test_an_object_that_moves_itself_is_copied_first():

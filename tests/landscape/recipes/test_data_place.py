@@ -9,7 +9,7 @@ import pytest
 from landscape import NotFoundError, open_run, run
 from landscape.core.errors import JobError
 from landscape.job.reading import read_job
-from landscape.problem.network import knowing
+from landscape.problem.network import telling_network
 from landscape.recipes import cifar10
 from landscape.recipes.data import DataPlace
 
@@ -35,7 +35,7 @@ def test_the_more_particular_of_several_names_is_taken(tmp_path, monkeypatch):
     assert PLACE.for_training(None, tmp_path / "new") == "/common"
     assert PLACE.for_training(None, before) == str(tmp_path)
     assert PLACE.for_training(None, before, overwrite=True) == "/common"
-    with knowing({"data": str(tmp_path)}):
+    with telling_network({"data": str(tmp_path)}):
         assert PLACE.for_callback() == str(tmp_path)
         monkeypatch.setenv("LANDSCAPE_NUMBERS", "/mine")
         assert PLACE.for_callback() == "/mine"
@@ -63,7 +63,7 @@ def test_data_that_are_no_longer_there_are_named_with_the_remedy(tmp_path, monke
     gone = r"^data: '/elsewhere/numbers', on which the run was trained, is not on this machine; "
     with pytest.raises(NotFoundError, match=gone + "give data, or set .* LANDSCAPE_NUMBERS to the folder with numbers"):
         PLACE.for_training(None, before)
-    with knowing({"data": "/elsewhere/numbers"}):
+    with telling_network({"data": "/elsewhere/numbers"}):
         with pytest.raises(NotFoundError, match=gone + "set the environment variable LANDSCAPE_NUMBERS to the folder"):
             PLACE.for_callback()
         monkeypatch.setenv("LANDSCAPE_DATA", "/common")

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.recipes.images import Crop, central_crop, draws_of, normalise, random_crop
+from landscape.recipes.images import Crop, central_crop, crop_draws, normalise, random_crop
 
 SIDES = st.integers(1, 3000)
 
 
 @given(SIDES, SIDES, st.integers(0, 2**63), st.integers(0, 1000))
 def test_a_random_crop_lies_inside_and_keeps_its_bounds(width, height, seed, epoch):
-    crop = random_crop(width, height, draws_of(seed, epoch, 7))
+    crop = random_crop(width, height, crop_draws(seed, epoch, 7))
     assert 0 <= crop.left <= width - crop.width
     assert 0 <= crop.top <= height - crop.height
     assert crop.width >= 1
@@ -27,7 +27,7 @@ def test_a_random_crop_lies_inside_and_keeps_its_bounds(width, height, seed, epo
 
 def test_the_draws_of_a_crop_are_uniform_in_area_and_in_the_logarithm_of_the_ratio():
     """Of a wide square nothing is refused at small areas: shares of the range of both are uniform there."""
-    crops = [random_crop(2000, 2000, draws_of(0, 0, number)) for number in range(4000)]
+    crops = [random_crop(2000, 2000, crop_draws(0, 0, number)) for number in range(4000)]
     areas = torch.tensor([crop.width * crop.height / 2000**2 for crop in crops])
     ratios = torch.tensor([math.log(crop.width / crop.height) / math.log(4 / 3) for crop in crops])
     small = areas < 0.7  # every ratio fits below 3/4
@@ -50,7 +50,7 @@ def test_where_no_try_fits_the_middle_is_taken_as_far_as_the_ratios_allow(size, 
 
 def test_the_draws_follow_from_seed_epoch_and_number_alone():
     def crop(*key: int) -> Crop:
-        return random_crop(400, 300, draws_of(*key))
+        return random_crop(400, 300, crop_draws(*key))
 
     assert crop(1, 2, 3) == crop(1, 2, 3)
     assert len({crop(*key) for key in ((1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (2, 1, 3), (3, 2, 1))}) == 6

@@ -13,7 +13,7 @@ from landscape.recipes.images import (
     ImageLoader,
     UnreadableImage,
     central_crop,
-    draws_of,
+    crop_draws,
     list_images,
     normalise,
     random_crop,
@@ -53,7 +53,7 @@ def expected(listing, number, *, epoch=None, drawn_for=None, seed=0):
     def choose(width, height):
         if epoch is None:
             return central_crop(width, height, SIDE)
-        return random_crop(width, height, draws_of(seed, epoch, number if drawn_for is None else drawn_for))
+        return random_crop(width, height, crop_draws(seed, epoch, number if drawn_for is None else drawn_for))
 
     return torch.from_numpy(read_crop(listing.path(number), SIDE, choose))
 

@@ -20,7 +20,7 @@ from landscape.model.run_files import checkpoint_numbers, checkpoint_path, read_
 from landscape.model.snapshots import read_trajectory
 from landscape.training.checkpoints import (
     NAMES,
-    digest_of,
+    checkpoint_digest,
     generator_states,
     read_last,
     seed_generators,
@@ -205,7 +205,7 @@ def test_a_torn_last_checkpoint_is_passed_over_with_a_line(calm, halfway, caplog
 def test_a_last_checkpoint_without_what_a_training_needs_is_passed_over(halfway, name, value):
     path = halfway / checkpoint_path(4)
     saved = torch.load(path, weights_only=True) | {name: value}
-    torch.save(saved | {"digest": digest_of({each: saved[each] for each in NAMES})}, path)
+    torch.save(saved | {"digest": checkpoint_digest({each: saved[each] for each in NAMES})}, path)
     assert read_last(open_folder(halfway)).step == 3
 
 
