@@ -34,8 +34,10 @@ from landscape.model.snapshots import (
 )
 from landscape.model.weight_files import load_weights, read_about
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# Which epoch or step each checkpoint of a training is: told by the numbers in its name, else by what it holds.
+# The epoch or step of each checkpoint: by the numbers in its name, else by what it holds.
 
 STEP_WORDS = ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates", "globalstep")
 EPOCH_WORDS = ("epoch", "epochs", "ep")
@@ -199,11 +201,8 @@ def refuse_unclear(files: Sequence[Path]) -> None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Order = Literal["auto", "given"]
 ORDERS: tuple[Order, ...] = ("auto", "given")
-log = logging.getLogger("landscape")
 
 
 def import_checkpoints(
@@ -394,7 +393,7 @@ def _refuse_different(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
 
 
 def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Values that are imported although they are hardly meant: a word for each kind → the first tensor that has it."""
+    """Unlikely values, which are imported all the same: what they are → the first tensor that holds them."""
     first_with: dict[str, str] = {}
     for name, tensor in state.items():
         if tensor.is_complex():

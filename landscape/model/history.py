@@ -116,9 +116,9 @@ class LogEnd:
         loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of a single step is
             that of a single batch; None where there are none.
         stderr: the standard error of that mean; 0 of a single loss.
-        is_finite: whether the last loss in the log is a finite one; else `loss` is of earlier steps. NaN and infinity
-            stand there as null.
-        loss_at: where it was then finite last, such as `step 149`; empty where it is at its end.
+        is_finite: whether the last loss in the log is finite; otherwise `loss` is of earlier steps. The log holds null
+            for NaN and infinity.
+        loss_at: the step of the last finite loss, such as `step 149`; empty where the log ends with a finite one.
     """
 
     step: int | None = None
@@ -345,7 +345,7 @@ def finite(value: Any) -> float | int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far the training of a run is, as its files tell: its last start, its history and its checkpoints. Only reads.
+# How far the training of a run is, by its last start, its history and its checkpoints.
 
 
 def training_state(run: Place, end: LogEnd | None) -> dict[str, Any] | None:

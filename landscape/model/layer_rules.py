@@ -197,7 +197,7 @@ def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = D
 
 
 def others_in_words(others: Sequence[tuple[str, str]]) -> str:
-    """What fired beside the first finding of a step, which often is one cause: layers by their rules; '' of none.
+    """The other findings of a step, which often have one cause, in words: layers by their rules; '' without any.
 
     Args:
         others: the layer and the rule of each.
@@ -216,7 +216,7 @@ def others_in_words(others: Sequence[tuple[str, str]]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which rules a user asks for: names of rules or of what they look at, or thresholds by name.
+# The rules that a user asks for: by their names, by what they look at, or with thresholds.
 
 ALL = "all"
 
@@ -277,10 +277,6 @@ def _named(field: str, name: Any) -> list[str]:
 def _refuse_unless_known(field: str, name: Any) -> None:
     if not isinstance(name, str) or name not in (*RULES, *TARGETS, ALL):
         raise JobError(f"{field}: unknown rule {quoted(name)}; {nearest(str(name), [*RULES, *TARGETS, ALL])}")
-
-
-# ----------------------------------------------------------------------------------------------------
-# The command that goes through a network at a point of a landscape, as a shell takes it.
 
 
 def inspect_command(run: str, name: str, axes: int | None = None) -> str:

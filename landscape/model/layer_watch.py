@@ -21,7 +21,7 @@ from landscape.model.layer_rules import BOUNDS, Tensors
 from landscape.model.layer_statistics import ValueStatistics, merge_statistics, statistics_of
 
 # ----------------------------------------------------------------------------------------------------
-# What masks do to values: which are infinite by a mask, and not by a fault, and which are next to -Inf by one.
+# Masks: values that they make infinite, or next to -Inf, are no fault.
 
 SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # which make Inf of a mask's -Inf
 MASKING = ("add", "mul", "sub")  # by which a mask of finite numbers is made, and added to scores
@@ -91,7 +91,7 @@ def beside_mask(operation: str, tensor: Tensor, known: ValueStatistics) -> Value
 
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of -Inf that a logarithm makes of zeros: it is a mask where all of it is taken up, and else a fault.
+# Logarithms of zeros: -Inf is a mask where later operations make finite values of all of it, and otherwise a fault.
 
 LOGARITHMS = ("log", "log2", "log10")
 
@@ -110,10 +110,9 @@ class _Held:
 
 
 class LogMasks:
-    """Follows -Inf of logarithms from operation to operation, through one pass of a network.
+    """Follows the -Inf that logarithms make of zeros through one pass of a network.
 
-    A softmax takes it up: what comes of it is finite. It is a fault where NaN or +Inf comes of it, and where the pass
-    ends with it.
+    A softmax makes finite values of it. It is a fault where NaN or +Inf comes of it, and where the pass ends with it.
 
     Attributes:
         guilty: the layers whose -Inf was a fault.
@@ -151,7 +150,7 @@ class LogMasks:
                 self._held[_address(tensor)] = _Held(layers)
 
     def end(self) -> None:
-        """The pass has ended: what nothing has taken up since is what it gave."""
+        """The pass has ended: -Inf that no operation was given is in its output, a fault."""
         for memory in self._held.values():
             self.guilty |= frozenset() if memory.used else memory.layers
         self._held = {}
@@ -169,8 +168,6 @@ def _address(tensor: Tensor) -> int:
 def _has(way: Any, tensor: Tensor) -> bool:
     return bool(way(tensor).any())
 
-
-# ----------------------------------------------------------------------------------------------------
 
 ACTIVATIONS = {
     "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",
@@ -307,8 +304,6 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         """Whether statistics are being computed, whose operations are not the network's."""
         return self._busy
 
-    # -- modules ----------------------------------------------------------------------------------------------
-
     def _called(self, module: nn.Module, _: Any) -> None:
         if not self.on or id(module) not in self._names or self._busy or not self._when():
             return
@@ -341,8 +336,6 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         if self._stack and call.born:
             self._stack[-1].born = self._stack[-1].born or call.born
 
-    # -- operations -------------------------------------------------------------------------------------------
-
     def computed(self, function: Any, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
         """An operation was carried out; `given` are its arguments as they were before."""
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -373,8 +366,6 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             kept.from_infinite = kept.from_infinite or from_infinite
             if masks:
                 self._log_masks.made(layer, tensor)
-
-    # -- what is kept -----------------------------------------------------------------------------------------
 
     def _add(
         self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = ""

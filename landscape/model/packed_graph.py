@@ -1,4 +1,4 @@
-"""A graph of operations from JSON, checked word by word, as the function that runs it.
+"""Makes a function of a graph of operations in JSON, of which every word is checked.
 
     {"inputs": 2, "nodes": [["aten", "relu.default", [{"node": 3}], {}], …], "outputs": [{"node": 7}]}
 
@@ -22,10 +22,8 @@ from landscape.model.packed_operations import operation, refuse_types
 from landscape.model.packed_rules import largest
 
 # ----------------------------------------------------------------------------------------------------
-# The tree of modules that hold a portable model's parameters: containers, and layers of torch where they were that.
-#
-# Layers are of torch's own classes where the packed model had them, so that everything that knows layers by their types
-# still does: batch normalisation by its mode, directions by filters, the engines that fold, fuse and superpose.
+# The modules that hold a portable model's parameters. Layers are of torch's own classes where the packed model had such
+# ones, since batch-norm modes, filters of directions and engines that fold or fuse know layers by their types.
 
 PATH = re.compile(r"\w{1,200}(\.\w{1,200})*", re.ASCII)
 PLAIN_TYPES = (bool, int, float, type(None))
@@ -153,8 +151,6 @@ def _refuse_name(name: Any) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"\w{1,200}", name, re.ASCII):
         raise ValueError(f"a parameter called {str(name)[:60]!r}")
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Program = Callable[..., Any]
 DTYPES = {

@@ -1,4 +1,4 @@
-"""What the file of a portable problem says of itself, read into typed values; and the model that it holds."""
+"""The model, the samples and the tensors that the file of a portable problem holds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from landscape.model.packed_graph import build_tree, program_of
 from landscape.model.parameters import ParameterInfo
 
 # ----------------------------------------------------------------------------------------------------
-# The structure of a batch: a tensor, or tuples, lists and dicts of tensors, as plain values that JSON can hold.
-#
-# A tensor is `"tensor"`, and the others are `["tuple", …]`, `["list", …]` and `["dict", [key, …], …]`.
+# The structure of a batch as JSON: `"tensor"`, `["tuple", …]`, `["list", …]` or `["dict", [key, …], …]`.
 
 TENSOR = "tensor"
 DEEPEST = 16
@@ -93,7 +91,7 @@ def count_of(structure: Any) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The model of a portable problem: modules with the packed names, and the graphs that compute with them.
+# The model.
 
 MAIN = "model"  # the graph that a call of the model runs
 
@@ -175,7 +173,7 @@ def _program(name: str, said: Mapping[str, Any], root: nn.Module, constants: int
 
 
 # ----------------------------------------------------------------------------------------------------
-# Named tensors of a member, in the format of safetensors, read into memory or mapped from a copy.
+# Members in the format of safetensors.
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -265,8 +263,6 @@ def _layout(name: str, entry: Mapping[str, Any], size: int) -> tuple[list[int], 
         raise ValueError(f"{quoted(name)} does not have the bytes of its shape")
     return shape, dtype
 
-
-# ----------------------------------------------------------------------------------------------------
 
 JOB, WEIGHTS, CONSTANTS, SAMPLES = (
     "job.yaml", "tensors/weights.safetensors", "tensors/constants.safetensors", "tensors/samples.safetensors",

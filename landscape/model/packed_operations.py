@@ -237,8 +237,6 @@ INDICES: dict[str, Bounds] = {
 }  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Of each group why it is there, and its operations: `name.overload`, or `name` for the overload called default.
 GROUPS: tuple[tuple[str, str], ...] = (
     (

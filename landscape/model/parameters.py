@@ -17,7 +17,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from landscape.core.errors import JobError
 
 # ----------------------------------------------------------------------------------------------------
-# What the arithmetic must know about each parameter, read off the types of a model's modules.
+# The role of each parameter, read off the types of a model's modules.
 
 NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
@@ -127,8 +127,6 @@ def is_norm_layer(module: nn.Module) -> bool:
     """Whether a module normalises: by its type, or by a class name that ends in 'Norm' (those of other libraries)."""
     return isinstance(module, NORM_LAYERS) or type(module).__name__.rstrip("123d").endswith(("Norm", "FrozenBatchNorm"))
 
-
-# ----------------------------------------------------------------------------------------------------
 
 State = Mapping[str, Tensor]
 
@@ -271,7 +269,7 @@ def _types(tensors: State) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pure arithmetic on states: norms, inner products, sums, flattening and digests. Inputs stay unchanged.
+# Arithmetic on states; inputs stay unchanged.
 
 
 def norm(state: State) -> float:
@@ -364,7 +362,7 @@ def direction_digest(state: State) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The output filters of a parameter: its tensor as one row per filter, and filter normalisation.
+# Filters and filter normalisation.
 
 EPSILON = 1e-10  # Li et al. 2018, as in their published code
 

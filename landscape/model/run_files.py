@@ -223,9 +223,7 @@ def refusing_disk_errors(place: str) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The names of a training's checkpoints in its run; `landscape.training.checkpoints` writes and reads them.
-#
-# <run>/checkpoints/step-00000400.pt
+# The names of a training's checkpoints, such as <run>/checkpoints/step-00000400.pt.
 
 CHECKPOINTS = "checkpoints"
 NAME = re.compile(r"step-(\d{8,15})\.pt")
@@ -242,9 +240,7 @@ def checkpoint_numbers(folder: Folder) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How `landscape train` last began a training of a run, and how that ended: `<run>/launch.json`.
-#
-# A training in a loop of the user's own leaves no such file.
+# How `landscape train` last began a training of a run, and how that ended: <run>/launch.json.
 
 LAUNCH_FILE = "launch.json"
 LONGEST = 1 << 20  # bytes

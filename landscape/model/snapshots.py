@@ -243,9 +243,7 @@ def versions() -> dict[str, str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Puts another trajectory in place of the one that a run holds: a crash at any moment leaves one or the other.
-#
-# It goes in four steps:
+# Replacing the trajectory of a run: a crash at any moment leaves the old one or the new one.
 #
 # 1. The new files are written into a folder of their own beside the trajectory.
 # 2. One whole write of run.json names them as the snapshots and the history that count. Before it the run is as it was;

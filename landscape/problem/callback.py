@@ -1,4 +1,8 @@
-"""The user's callback: imported by its name 'module:function', called under a fixed seed, and its problem checked."""
+"""The problem that a job names: by a callback, an ONNX model with samples, or a packed file.
+
+A callback 'module:function' is imported and called under a fixed seed. A file of ONNX holds operations and numbers and
+no code; onnx2torch makes modules of torch of it. Of a packed file the graphs observe.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,7 @@ from landscape.problem.terms import Problem
 from landscape.problem.user_code import calling
 
 # ----------------------------------------------------------------------------------------------------
-# Models in ONNX's format, with samples and a criterion by name: a problem without a callback.
-#
-# What onnx2torch carries becomes modules of torch. A file of ONNX holds operations and numbers, and no code.
+# Models in ONNX's format.
 
 CRITERIA = (
     "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
@@ -61,12 +63,12 @@ def onnx_problem(reference: str, folder: Path) -> Problem:
     criterion = match["criterion"]
     if criterion not in CRITERIA:
         raise JobError(f"criterion: unknown criterion {quoted(criterion)}; {nearest(criterion, CRITERIA)}")
-    model = _converted(_there(folder / match["onnx"]))
-    samples = _samples_of(_there(folder / match["data"]))
+    model = _converted(_existing(folder / match["onnx"]))
+    samples = _samples_of(_existing(folder / match["data"]))
     return Problem.supervised(model, samples, getattr(nn.functional, criterion))
 
 
-def _there(file: Path) -> Path:
+def _existing(file: Path) -> Path:
     if not file.is_file():
         raise NotFoundError(f"problem: the file {quoted(str(file))} does not exist")
     return file
@@ -108,7 +110,7 @@ def _converted(file: Path) -> nn.Module:
             ) from None
         except Exception as error:  # of protobuf, of onnx's checks, or of a converter
             raise JobError(f"problem: {quoted(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
-    return _trained(model).eval()
+    return _with_parameters(model).eval()
 
 
 def _refuse_newer_operations(file: Path) -> None:
@@ -127,8 +129,8 @@ def _refuse_newer_operations(file: Path) -> None:
             )
 
 
-def _trained(model: nn.Module) -> nn.Module:
-    """The model, whose arrays that are operands become parameters: ONNX does not say which of them are trained.
+def _with_parameters(model: nn.Module) -> nn.Module:
+    """Make parameters of the arrays that are operands, since ONNX does not say which arrays are trained.
 
     Single numbers stay what they are, such as an exponent. What a product takes on its right is a matrix [in, out].
     """
@@ -179,7 +181,7 @@ def _no_torchvision(*_: Any, **__: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The problem of a file: its graphs observe, its samples are those that were packed.
+# Packed problems.
 
 
 def portable_problem(path: str | Path) -> Problem:
@@ -282,8 +284,6 @@ class _Pairs:
 _OBSERVING = {"whole": _whole, "supervised": _supervised, "terms": _terms}
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Every process calls the callback under this seed, so that weights it draws without a seed of its own are the same.
 CALLBACK_SEED = 0
 
@@ -374,7 +374,7 @@ def import_callback(
 
 
 def _may_be_meant(name: str, value: object, module: str) -> bool:
-    """Whether a message proposes this name of the module: a class that the module imports, such as Problem, is none."""
+    """Whether an error may suggest this name: a public function, or a class that the module itself defines."""
     imported = isinstance(value, type) and value.__module__ != module
     return callable(value) and not name.startswith("_") and not imported
 

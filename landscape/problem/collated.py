@@ -1,4 +1,4 @@
-"""Samples that are no rectangle: items of any kind, and the function that makes a batch of some of them.
+"""Samples of different shapes: items of any kind, and the collate function that makes a batch of them.
 
 A batch is what the user's collate function returns for the items of this batch, so that it may depend on which are
 together, as padding to the longest does. Batches that an iterable made itself are taken whole.
@@ -41,7 +41,7 @@ from landscape.problem.supervised import Observe
 from landscape.problem.user_code import calling
 
 # ----------------------------------------------------------------------------------------------------
-# What a sample of any kind holds: its digest, its bytes and its NaN, by the values alone and not by their memory.
+# Digest, size and NaN of samples of any kind, by their values alone, however these lie in memory.
 
 Part = str | np.ndarray
 Parents = tuple[Any, ...]  # the objects that hold a value, from the outermost on
@@ -160,13 +160,11 @@ def _numbers_in(value: Any) -> Iterator[Tensor]:
         yield from (tensor for tensor in dense_tensors_in(value) if tensor.is_floating_point() or tensor.is_complex())
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Length = Callable[[Any], int]
 
 
 class NoBatch(NotRetried):
-    """The collate function makes no batch of some samples, and would make none of them anywhere else either."""
+    """The collate function failed on some samples, as it would on every other worker."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +357,7 @@ def _itself(tensor: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Items of any kind as bytes, so that they can be kept on disk or sent to other processes, one item at a time.
+# Items as bytes, to be kept on disk or sent to other processes one at a time.
 
 PROTOCOL = 5
 
@@ -372,8 +370,8 @@ def _tensor(array: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Tensor:
 def copy_row_by_row(item: Any) -> Any:
     """A copy of an item whose tensors and arrays lie row after row, as those do that were pickled.
 
-    Kernels add in the order of the memory, so that a transposed view would give other bits in the process that read the
-    data than in one that was sent the item.
+    Kernels add in the order of the memory: a transposed view would give other bits in the process that read the data
+    than in a process that was sent the item.
     """
     return exchange_tensors(_row_by_row, _with_plain_arrays(item))
 

@@ -25,11 +25,11 @@ from landscape.problem.batches import (
     tensors_of,
 )
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# Tensors that are too large for memory: written row by row to files without a name, and mapped back as tensors.
-#
-# The files lie in the folder for temporary files ($TMPDIR). As they have no name, they are gone when the last process
-# that uses them ends, however it ends.
+# The files lie in the folder for temporary files ($TMPDIR). They have no name, so that they are gone when the last
+# process that uses them ends, however it ends.
 
 
 class TensorFiles:
@@ -98,11 +98,7 @@ def map_rows(descriptor: int, rows: int, dtype: torch.dtype, shape: Sequence[int
     return torch.frombuffer(whole, dtype=dtype, count=count).view(rows, *shape)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 PIECE_BYTES = 64 << 20  # of samples that are written to disk at a time
-
-log = logging.getLogger("landscape")
 
 
 def rows_at(data: Batch, indices: Tensor, limit: int) -> Batch:

@@ -24,8 +24,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from landscape.core.errors import JobError, one_line, quoted
 from landscape.problem.batches import Batch
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# Token ids as data: their forms, the padding of sequences of different lengths, and which tokens are predicted.
+# Token ids as data.
 
 STREAMED = 16  # sequences of an iterable data set that are padded to one batch
 IGNORED = -100  # a label that does not count, as in torch and transformers
@@ -229,13 +231,9 @@ def _ids(value: Any, what: str, dimensions: int) -> Tensor:
     return ids.detach().cpu().long()
 
 
-# ----------------------------------------------------------------------------------------------------
-
 CHUNK_BYTES = 1 << 27  # of logits that are held at a time
 FEW = 8  # tokens on which a model is tried
 OPTIONS = ("attention_mask", "position_ids", "token_type_ids")  # of a batch, for a model that takes them
-
-log = logging.getLogger("landscape")
 
 
 class CausalLM:
@@ -342,9 +340,6 @@ def refuse_other_models(model: nn.Module) -> None:
         )
 
 
-# -- calling the model -----------------------------------------------------------------------------------------------
-
-
 def logits(model: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
     """What the model returns for a batch, as logits [N, T, vocabulary]."""
     taken = _parameters_of(without_adapters(model))
@@ -384,9 +379,6 @@ def _options(taken: Mapping[str, Any], fields: Mapping[str, Tensor]) -> dict[str
 
 def _parameters_of(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(module.forward).parameters
-
-
-# -- the output head -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -437,8 +429,8 @@ def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
 def try_output_head(model: nn.Module) -> tuple[int | None, bool]:
     """The vocabulary of a model, and whether its head, applied to its hidden states, gives exactly its own logits.
 
-    The model is run on a few tokens, in eval mode, and left as it was. One that does not run here, such as one that
-    needs a GPU, is taken for one without a head of its own.
+    The model is run on a few tokens, in eval mode, and left as it was. A model that does not run here, such as one
+    that needs a GPU, counts as one without a head of its own.
     """
     parts, embeddings = split_off_head(model), _embeddings(model)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

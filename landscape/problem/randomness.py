@@ -43,9 +43,9 @@ def randomness_warnings(random: RandomData) -> list[str]:
 def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     """Read some of a job's samples twice more, under its seed and under another, and compare.
 
-    Fields that differ are read once more under the other seed, and compared with the reading just before: what
-    differs even then no seed of ours reaches. Two readings in a row are compared, so that data which alternate between
-    two values do not seem to follow the seed. The process's random number generators are left as they were.
+    Fields that differ are read once more under the other seed, and compared with the reading just before: a field that
+    differs even then draws from a generator of its own. Two readings in a row are compared, so that data which
+    alternate between two values do not seem to follow the seed. The generators of the process are left as they were.
 
     Args:
         data: what `Problem.data` holds.

@@ -22,15 +22,15 @@ from landscape.core.random_state import seed_draws
 from landscape.problem.batches import Batch, exchange_tensors, map_tensors, tensors_in, tensors_of
 from landscape.problem.user_code import calling
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# When an iterable of batches is taken for endless and refused, so that no job reads for ever.
+# An iterable that does not end is refused, so that no job reads for ever.
 
 # An iterable that has no length is taken for endless beyond this, unless more samples are asked for.
 MOST_BATCHES, MOST_SAMPLES = 100_000, 2_000_000
 LARGEST_LENGTH = 10_000_000  # batches: a longer iterable's length is not believed
 WARN_AFTER = 10_000  # batches of an iterable without a length; a warning then says that it is still being read
-
-log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,8 @@ class ReadingLimit:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Map-style data sets and iterables of batches, read under seeds of the job's own.
-#
-# The seed that a sample is read under follows from the job's seed and the sample's number alone, so what it draws is
-# the same whatever else is read.
+# Map-style data sets and iterables of batches. The seed that a sample is read under follows from the job's seed and the
+# sample's number alone, so that the sample draws the same whatever else is read.
 
 RAGGED = "return a DataLoader whose collate_fn makes a batch of such samples"
 END = object()  # what `next` returns when an iterable has ended
@@ -307,9 +305,6 @@ def as_rows(data: Any) -> Batch:
 
 def class_name(data: Any) -> str:
     return flat(type(data).__name__, 60)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def source_of(data: Any) -> Batch | MapStyleData | IterableData:

@@ -21,7 +21,7 @@ from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples
 
 # ----------------------------------------------------------------------------------------------------
-# What `observe` returns, and the check of it.
+# What `observe` returns.
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
@@ -44,11 +44,11 @@ class Combination:
 
 
 class OtherObservables(NotRetried):
-    """`observe` returns other names than it did elsewhere; trying again on another worker cannot mend that."""
+    """`observe` returned other names than elsewhere, which another worker cannot mend."""
 
 
 class OtherWeights(NotRetried):
-    """Samples weigh otherwise than at another point, where that must not be."""
+    """Samples have other weights than at another point, where the weights must not depend on the point."""
 
 
 def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -180,8 +180,6 @@ def check_expected(expected: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise JobError(f"expected: loss must be a finite number, not {quoted(value)}")
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Metric = Callable[[Any, Any], Tensor]
 # Losses of one output and its target: given other shapes torch broadcasts them, and pairs outputs with foreign targets.
@@ -358,7 +356,7 @@ def _named_metrics(metrics: Mapping[str, Any] | Sequence[str]) -> dict[str, Metr
 
 
 # ----------------------------------------------------------------------------------------------------
-# The loss of guessing: what a classifier scores that knows how frequent each class is, and nothing else.
+# The loss of guessing: that of a classifier that only knows how frequent each class is.
 
 # Samples of each class, on average. The entropy of n labels of K classes is about (K − 1)/2n below that of all labels
 # (Miller 1955), with so many by a tenth; of 64 samples of 1,000 classes it is 4.1, and guessing loses 6.9.

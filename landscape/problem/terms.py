@@ -36,7 +36,7 @@ from landscape.problem.supervised import (
 from landscape.surface.derived import check_derived
 
 # ----------------------------------------------------------------------------------------------------
-# Sets of points of different sizes, one for every term of a loss: drawn each by a seed of its own.
+# One set of points for every term of a loss.
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,6 @@ class PointSets(Samples):
         counts = {name: sum(not_finite(points).values()) for name, points in self.sets.items()}
         return {name: count for name, count in counts.items() if count}
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Residual = Callable[[nn.Module, Any], Tensor]
 
@@ -180,7 +178,7 @@ def _points(name: str, given: Any) -> Batch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The value that the user's callback returns: a model, its data, and what to observe of each sample.
+# The value that the user's callback returns.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where the data of a recipe lie: as it is given, as the environment names it, or as the run remembers it."""
+"""The data of recipes: where they lie, their labels, and batches of them with random draws for augmentation."""
 
 from __future__ import annotations
 
@@ -115,10 +115,6 @@ def _as_path(recorded: dict[str, object]) -> str | None:
     return path if isinstance(path, str) else None
 
 
-# ----------------------------------------------------------------------------------------------------
-# The labels of a file of images, checked.
-
-
 def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor:
     """Labels as int64 [N].
 
@@ -141,7 +137,7 @@ def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the loop gets its batches from: tensors in memory, or what reads them from elsewhere; and random draws.
+# Batches, and random draws.
 
 Images = tuple[Tensor, Tensor]
 

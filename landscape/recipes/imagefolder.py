@@ -34,6 +34,8 @@ from landscape.training.distributed import smallest_share, steps_in
 from landscape.training.thor.optimizer import SCHEDULES, Schedule
 from landscape.training.training import Training
 
+log = logging.getLogger("landscape")
+
 Split = Literal["train", "val"]
 
 PLACE = DataPlace("the folder with train/class/*.jpeg and val/class/*.jpeg", "LANDSCAPE_IMAGES", in_common=False)
@@ -41,7 +43,6 @@ PROBLEM = "landscape.recipes.imagefolder:problem"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for ResNet-50
 BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
-log = logging.getLogger("landscape")
 
 
 # By what ResNet-50 is trained: the published rates of THOR and of SGD, in place of options that are left open.

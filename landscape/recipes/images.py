@@ -28,6 +28,8 @@ from landscape.core.validation import check_whole
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+log = logging.getLogger("landscape")
+
 
 SIDE = 224  # of the network's input
 RESIZED = 256  # the shorter side of an image in evaluation, before its middle is cut out
@@ -103,7 +105,7 @@ def normalise(images: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A crop of an image file as pixels, by Pillow: upright, red, green and blue, whatever the file holds.
+# Decoding by Pillow.
 
 ORIENTATION = 0x0112  # of EXIF: what must be done to the pixels for the picture to be upright
 ON_THEIR_SIDE = range(5, 9)
@@ -213,7 +215,7 @@ def _resized(image: Image, crop: Crop, scale: float, side: int) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which images a folder of classes holds: root/class/image.jpeg, the classes sorted by name.
+# The images of a folder of classes, root/class/image.jpeg.
 
 SUFFIXES = frozenset((".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"))
 NAMED = 5  # classes that a message names
@@ -341,15 +343,12 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Asked = tuple[int | None, tuple[int, ...]]  # an epoch, or None for evaluation, and numbers of images
 Unreadable = Literal["refuse", "skip"]
 
 AHEAD = 2  # batches that each worker process has ready
 TOLD = 10  # unreadable images that are named; the others are counted
 SEARCHED = 100  # images in a row, of which one must be readable
-log = logging.getLogger("landscape")
 
 
 class Batch(NamedTuple):
@@ -545,7 +544,7 @@ class EvaluatedImages(Dataset[tuple[Tensor, Tensor]]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# A folder of images as the training loop and a landscape take them: normalised, on a device.
+# Images as the training loop takes them: normalised, on a device.
 
 EVALUATED = 128  # images at a time, where no gradient asks for more: a thousand photographs are a gigabyte
 

@@ -104,8 +104,6 @@ Positive = Annotated[float, _positive]
 WITH_THOR = OnlyWith("optimizer", ("thor",))
 WITH_STEPS = OnlyWith("schedule", ("steps",))
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Settings:

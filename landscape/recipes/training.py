@@ -51,7 +51,7 @@ def outputs_of(network: nn.Module, inputs: Tensor, precision: str) -> Tensor:
 class ScaledSteps:
     """Backward passes of a loss times `scale`, and steps by its gradients over `scale`.
 
-    Float16 holds no gradient below 6·10⁻⁸; times 128 it does. A step of which a gradient is not finite is left out, as
+    Float16 holds no gradient below 6·10⁻⁸; times 128 it does. A step with a gradient that is not finite is skipped, as
     THOR does by itself. Ranks agree, since gradients are averaged before.
 
     Args:
@@ -113,7 +113,7 @@ class Loop:
         # Of the steps since accuracy was recorded last. What is known of all ranks is rank 0's.
         self._right = torch.tensor(int(progress.get("right", 0)) if training.is_first else 0, device=training.device)
         self._seen = int(progress.get("seen", 0))
-        self._is_loss_lost = False
+        self._has_warned = False
 
     def train(self, epoch: int, start: int = 0) -> float:
         """Take the steps of one epoch, from batch number `start` on.
@@ -184,15 +184,13 @@ class Loop:
             self._right.zero_()
             self._seen = 0
         self._collector.step(loss, **metrics)
-        if not math.isfinite(loss) and not self._is_loss_lost:
-            self._is_loss_lost = True
+        if not math.isfinite(loss) and not self._has_warned:
+            self._has_warned = True
             if self._training.is_first:
                 log.warning(
                     "the loss of step %d is not finite; a smaller learning_rate may help", self._training.steps_done
                 )
 
-
-# ----------------------------------------------------------------------------------------------------
 
 __all__ = [
     "Arrays",
@@ -266,7 +264,7 @@ def fit(
         threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
         problem: the callback of the run's landscapes, which the run remembers.
         report: called after every epoch with its number and metrics, on rank 0.
-        told: what the run also tells the callback, as `settings.network`, and what may be another when it goes on.
+        told: recorded for the callback beside `settings.network`; it may change when the training goes on.
 
     Raises:
         JobError: the run holds a trajectory that these settings did not make, or the training has another seed.

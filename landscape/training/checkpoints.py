@@ -32,8 +32,10 @@ from landscape.model.run_files import (
     writing,
 )
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# What a checkpoint can hold: tensors, numbers, text, and lists and mappings of these; and the digest of that.
+# What a checkpoint can hold, and its digest.
 
 ALLOWED = "tensors, numbers, text, None, and lists, tuples and dicts of these"
 
@@ -113,12 +115,9 @@ def checkpoint_digest(value: Any) -> str:
     return algorithm.hexdigest()
 
 
-# ----------------------------------------------------------------------------------------------------
-
 BEGUN = "begun"
 FORMAT, FAMILY = "landscape-checkpoint-1", "landscape-checkpoint-"
 KEPT = 2
-log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def mark_begun(folder: Folder) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The states of the random generators of a rank: torch's on the CPU and its GPU, numpy's, and Python's.
+# The states of a rank's random generators.
 
 States = dict[str, Any]
 

@@ -62,8 +62,10 @@ from landscape.training.collector_files import (
 )
 from landscape.training.distributed import rank_and_world
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# The network that is collected: found inside its wrappers, and refused where this process holds only a part of it.
+# The network inside its wrappers.
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -95,10 +97,6 @@ def refuse_incomplete(model: nn.Module) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------------
-# The collector's options, checked before anything is written.
-
-
 def check_collector_options(
     intervals: Any,
     landscape_size: Any = COLLECTED_SIZE,
@@ -121,20 +119,19 @@ def check_collector_options(
 
 
 # ----------------------------------------------------------------------------------------------------
-# A training watched by rules: weights, outputs, gradients and changes of weights, at some of its steps.
+# A training watched by rules.
 
 FIRST, EVERY = 1, 100  # the first step that is watched, and how many lie between two
 HARDLY_MOVING = ("weight_not_changed", "weight_change_too_small")
 MOST_RECORDED = 20  # findings of a step that its line in the history names
-log = logging.getLogger("landscape")
 
 
 class TrainingWatch:
-    """Asks rules about the steps of a training that are due; others cost it nothing.
+    """Applies rules to weights, outputs, gradients and changes of weights at those steps of a training that are due.
 
-    A step is prepared for when the one before it has ended, by `prepare`, and judged by `judge` after the optimiser has
-    taken it. Gradients are those that the optimiser is given, which the loop may drop right after. Outputs are those of
-    modules, called with gradients: what is evaluated between steps does not count.
+    `prepare` is called before a step, and `judge` after the optimiser has taken it. Other steps cost nothing. Gradients
+    are those that the optimiser is given, which the loop may drop right after. Outputs are those of modules called with
+    gradients: an evaluation between steps does not count.
 
     Args:
         model: the network inside its wrappers.
@@ -264,8 +261,6 @@ def _recorded(finding: LayerFinding) -> dict[str, Any]:
     plain: Mapping[str, Any] = finding.plain()
     return {name: plain[name] for name in ("rule", "layer", "value")}
 
-
-# ----------------------------------------------------------------------------------------------------
 
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics
 

@@ -20,8 +20,7 @@ from landscape.model.parameters import persistent_buffers
 from landscape.model.run_files import HISTORY_FILE, NETWORK, PROBLEM, read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import read_trajectory, replace_trajectory, snapshot_files, staging, versions
 
-# ----------------------------------------------------------------------------------------------------
-# What run.json says of a training: its model, optimiser, options and versions.
+log = logging.getLogger("landscape")
 
 # The keys in which two starts of one training may differ.
 CHANGING = ("created", "steps_per_epoch", "versions")
@@ -96,11 +95,8 @@ def _plain(value: Any) -> Any:
     return UNRECORDED
 
 
-# ----------------------------------------------------------------------------------------------------
-
 INTERRUPTED = "interrupted"  # the history of a training that was killed before its first snapshot
 DAMAGED = "damaged"  # the history as it was before its damaged lines were left out
-log = logging.getLogger("landscape")
 
 
 def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool) -> None:

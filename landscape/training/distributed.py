@@ -1,4 +1,4 @@
-"""The order of an epoch, which follows from seed and epoch alone, and each rank's share of each batch."""
+"""Data-parallel training: the order of an epoch, each rank's share of a batch, and what ranks tell one another."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the ranks of a training tell one another; without a process group there is one rank, which says nothing.
+# What ranks tell one another; without a process group there is one rank.
 
 T = TypeVar("T")
 

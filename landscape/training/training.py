@@ -52,8 +52,10 @@ from landscape.training.checkpoints import (
 from landscape.training.collector import TrajectoryCollector, check_collector_options, unwrap
 from landscape.training.distributed import Share, epoch_order, shares
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
-# The states of the objects that a training keeps, and loading them into the objects of one that goes on.
+# The states of objects in checkpoints.
 
 REMEDY = "change it back, name another run, or begin anew with overwrite"
 
@@ -113,10 +115,6 @@ def _load(name: str, target: Any, last: Checkpoint, run: str) -> None:
         raise JobError(f"{name}: does not fit what was trained: {message_of(error, 400)}; {REMEDY}") from None
 
 
-# ----------------------------------------------------------------------------------------------------
-# Whether a training may begin in a run: in an empty one, in one that it has begun before, or where it overwrites.
-
-
 def mark_start(folder: Folder, overwrite: bool) -> None:
     """Mark the run as one that may be begun anew until there is a checkpoint, if it is this training's.
 
@@ -140,10 +138,7 @@ def mark_start(folder: Folder, overwrite: bool) -> None:
         mark_begun(folder)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are
-log = logging.getLogger("landscape")
 
 
 class Training:

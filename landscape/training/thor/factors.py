@@ -192,9 +192,6 @@ def _parts(strips: Tensor, rows: int, dilation: int) -> Iterator[tuple[int, int,
             yield i, i + apart, products[i * dilation :][:outputs].sum(0)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 def linear_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
     """Σaaᵀ of inputs [..., I]."""
     return gram(_as_columns(given, dtype), split)

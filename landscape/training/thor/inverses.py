@@ -16,6 +16,8 @@ from landscape.training.distributed import rank_and_world
 from landscape.training.thor.factors import Damping, Factors, FactorStatistics, Inverse, invert
 from landscape.training.thor.layers import KroneckerLayer, Norm, list_names
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
 # When the factors of layers are looked at, and which layers then get a new inverse.
 
@@ -155,11 +157,6 @@ def broadcast(
     parts = [part.view(shape) for part, shape in zip(torch.split(message, sizes), shapes, strict=True)]
     count = len(list(layer.inputs.runs()))
     return Inverse(tuple(parts[:count]), tuple(parts[count:]))
-
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 
 def refresh(

@@ -23,6 +23,8 @@ from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
 from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
 from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, list_names
 
+log = logging.getLogger("landscape")
+
 # ----------------------------------------------------------------------------------------------------
 # What the options of the optimiser may be.
 
@@ -154,11 +156,6 @@ def _pair(blocks: Inverse | Factors | None) -> dict[str, list[Tensor]] | None:
 
 def _blocks(saved: list[Tensor], layer: KroneckerLayer) -> Blocks:
     return tuple(block.to(layer.weight.device, copy=True) for block in saved)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 
 class THOR(Optimizer):
