@@ -77,7 +77,6 @@ def numbers_from_names(files: Sequence[Path], unit: Unit | None = None) -> Numbe
     The names of the files are looked at; where these are all alike, the names of their folders.
 
     Args:
-        files: the checkpoints.
         unit: what the numbers count; None takes what the names call them, else steps.
 
     Returns:
@@ -120,10 +119,8 @@ def _from_words(names: Sequence[Mapping[Key, int]], unit: Unit | None, *, any_wo
     """The numbers under the one word that tells the files apart: a step's, else an epoch's, else a checkpoint's.
 
     Args:
-        names: the numbers in each name.
         unit: see `numbers_from_names`; where it is "epoch", words of epochs come before those of steps.
         any_word: whether a word that means nothing to us serves as well, as the last choice.
-        bare: whether a number without a word serves.
     """
     if all(len(numbers) == 1 for numbers in names) and len({key for numbers in names for key in numbers}) > 1:
         # One number in each name, with words that differ, as in a_0 and b_60: the words tell nothing.
@@ -283,9 +280,6 @@ def _write(
     """Put these checkpoints, as snapshots, in place of the trajectory that the run holds.
 
     Args:
-        folder: the run.
-        files: the checkpoints.
-        numbers: the epoch or step of each.
         shapes: the shape of each of their tensors; a file that has others by now is refused.
         known: what of run.json stays.
         history: HISTORY_FILE to keep the history, None to remove it.

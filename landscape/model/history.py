@@ -351,9 +351,6 @@ def finite(value: Any) -> float | int | None:
 def training_state(run: Place, end: LogEnd | None) -> dict[str, Any] | None:
     """How far the training of a run is; None where the run tells of none.
 
-    Args:
-        end: where its log ends, as `log_end` has it.
-
     Returns:
         A dict of plain values: `state` ("running", "done", "interrupted", "failed"; None of a training that
         `landscape train` did not begin), `function` and `workers` of the last start (None likewise), `steps` and
@@ -407,9 +404,6 @@ def went_on_to(end: LogEnd | None, snapshot: Snapshot) -> str:
     """How far the log of a run goes beyond a snapshot, such as `epoch 12`, or `epoch 12 (no finite loss)`.
 
     Empty where the training ended with the snapshot, as far as its log tells.
-
-    Args:
-        end: where the log ends, as `log_end` has it.
     """
     if end is None:
         return ""

@@ -199,9 +199,6 @@ def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = D
 def others_in_words(others: Sequence[tuple[str, str]]) -> str:
     """The other findings of a step, which often have one cause, in words: layers by their rules; '' without any.
 
-    Args:
-        others: the layer and the rule of each.
-
     >>> others_in_words([("fc1", "tensor_all_zero"), ("fc2.weight", "gradient_vanishing"), ("fc2", "tensor_all_zero")])
     ', and 3 more: tensor_all_zero of fc1, fc2; gradient_vanishing of fc2.weight'
     """
@@ -225,7 +222,6 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
     """The thresholds of the rules that are asked for, by their names, in the order of the table.
 
     Args:
-        field: what an error calls the value.
         value: names, of rules, of targets (`weights`, `outputs`, `gradients`, `changes`), or `all`; or {name:
             threshold}, None for the default; or a text of such names, `NAME=THRESHOLD` among them, with commas
             between. True is `all`, and False or None none.

@@ -281,11 +281,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         self._opened.close()
 
     def begin(self, *, on: bool = True) -> None:
-        """A batch begins.
-
-        Args:
-            on: whether its values count.
-        """
+        """A batch begins."""
         self._end()
         self.on, self._stack, self._numbers, self._last = on, [], Counter(), (0, 0)
 

@@ -174,7 +174,6 @@ def program_of(graph: Any, root: nn.Module, constants: int) -> tuple[Program, fx
     """The function `program(root, *inputs)` that runs a graph, with the results in a tuple; and the graph.
 
     Args:
-        graph: from the file.
         root: holds the modules, parameters and buffers that the graph names.
         constants: how many tensors `root.constants` holds.
 

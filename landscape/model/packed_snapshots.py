@@ -81,11 +81,7 @@ def logged_beyond(trajectory: Trajectory, snapshot: Snapshot) -> str:
 
 
 def bring_snapshots(run: str, problem: object, folder: Path) -> None:
-    """Write the snapshots that a portable problem brings into a run that has none, as they were in theirs.
-
-    Args:
-        problem, folder: as `trajectory_of` takes them.
-    """
+    """Write the snapshots that a portable problem brings into a run that has none, as they were in theirs."""
     for snapshot in trajectory_of(run, problem, folder).snapshots:
         if isinstance(snapshot, PackedSnapshot) and snapshot.archive is not None:
             _write(run, snapshot.path, snapshot.archive)

@@ -149,9 +149,6 @@ def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor
     `weights` may hold second names of tied weights and `num_batches_tracked`, or leave them out. Where no name fits as
     it is, the model may be one part of what was saved, as in a Lightning module: `model.fc.weight` for `fc.weight`.
 
-    Args:
-        what: how an error names the weights.
-
     Returns:
         A tensor on the CPU per parameter and persistent buffer of `model`.
 
@@ -197,7 +194,6 @@ def refuse_mismatch(what: str, missing: Sequence[str], extra: Sequence[str], mis
     """Refuse a file of tensors that does not fit the model.
 
     Args:
-        what: how the error names the file.
         missing, extra, misshapen: the tensors that do not fit, by how they do not; all empty where the file fits.
     """
     kinds = (("missing", missing), ("extra", extra), ("misshapen", misshapen))
@@ -212,11 +208,7 @@ def _first(names: Sequence[str], most: int = 3) -> str:
 
 
 def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str) -> None:
-    """Refuse NaN in any tensor and infinity in parameters that train; buffers such as masks may hold infinity.
-
-    Args:
-        what: how the error names the weights.
-    """
+    """Refuse NaN in any tensor and infinity in parameters that train; buffers such as masks may hold infinity."""
     trained = {info.name for info in infos if info.trainable}
     for name, tensor in weights.items():
         if tensor.is_floating_point() or tensor.is_complex():
@@ -321,11 +313,7 @@ def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """The tensors one after the other as a float32 vector; zero where `state` lacks one.
-
-    Args:
-        places: what `layout` returned for them.
-    """
+    """The tensors one after the other as a float32 vector; zero where `state` lacks one."""
     pieces = [
         state[place["name"]].reshape(-1).float().numpy()
         if place["name"] in state

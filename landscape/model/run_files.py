@@ -157,10 +157,6 @@ def write_info(run: Place, info: Mapping[str, Any]) -> None:
 def contents(run: Place, info: Mapping[str, Any]) -> Contents:
     """The snapshots and the history that count in a run.
 
-    Args:
-        run: the run.
-        info: the contents of its run.json.
-
     Raises:
         LandscapeError: run.json names files that are no snapshots or history of this run.
     """

@@ -125,9 +125,6 @@ class Trajectory:
 def read_trajectory(run: Place) -> Trajectory:
     """The snapshots of a run, of whose files only the headers are read.
 
-    Args:
-        run: the run's folder or URL.
-
     Returns:
         The trajectory; an empty one where the run holds no snapshots, or does not exist.
 
@@ -187,7 +184,6 @@ def snapshot_files(run: Place, info: Mapping[str, Any] | None = None) -> list[tu
     """The unit, number and path of every snapshot that counts.
 
     Args:
-        run: the run.
         info: the contents of run.json; None reads it.
 
     Returns:
@@ -209,10 +205,6 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
     """Write one snapshot, whole or not at all.
 
     Args:
-        run: the run.
-        unit: what `number` counts.
-        number: the epoch or step.
-        state: parameters and persistent buffers by name.
         below: the folder in the run to write it to.
         about: what else its metadata record (step, epoch, versions, source); values that are None are left out.
 
@@ -282,8 +274,6 @@ def replace_trajectory(folder: Folder, info: Mapping[str, Any], snapshots: Seque
     """Make these the run's snapshots, history and run.json, and nothing else.
 
     Args:
-        folder: the run.
-        info: the contents of the new run.json.
         snapshots: the paths of the snapshots in the run: staged ones, or some that it holds already.
         history: the path of a staged history, HISTORY_FILE to keep the one that is there, or None for none.
     """

@@ -35,7 +35,6 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
 
     Args:
-        path: the file, on this machine.
         again: whether the file was loaded before; its warnings are not repeated then.
 
     Raises:
@@ -64,9 +63,6 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
 
 def read_about(path: str | Path) -> dict[str, Any]:
     """What a checkpoint says besides its weights, such as `epoch` or `global_step`.
-
-    Args:
-        path: the file, on this machine.
 
     Returns:
         The metadata of a safetensors file; of a `torch.save` file the values at its top that are no mappings.

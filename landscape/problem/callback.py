@@ -347,10 +347,7 @@ def import_callback(
     """Import 'module:function'; a file beside the job wins over an installed module of the same name.
 
     Args:
-        reference: the callback's name, 'module:function'.
         folder: where the module is looked up first; None looks on `sys.path` alone.
-        field: what errors call it.
-        where: the folder, for errors.
 
     Raises:
         JobError: the module cannot be imported, or has no such function.

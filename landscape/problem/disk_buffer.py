@@ -130,7 +130,6 @@ class Reservoir:
         """Keep some of the samples kept so far and some of a new batch.
 
         Args:
-            batch: the new samples.
             best: the positions, ascending, of the samples to keep among those kept so far followed by the batch's.
         """
         self._like = empty_like(batch) if self._like is None else self._like

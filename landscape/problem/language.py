@@ -70,9 +70,6 @@ def _first(flags: Tensor) -> int:
 def language_data(tokens: Any, reader: Reader) -> tuple[Any, bool]:
     """The data of a language model in a form that samples are chosen from.
 
-    Args:
-        tokens: as `Problem.causal_lm` has it.
-
     Returns:
         Rectangles [N, T] by field, a `DataLoader` that pads, or the user's own loader or iterable as it is; and whether
         no id outside of the vocabulary can come from it.

@@ -48,10 +48,8 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     alternate between two values do not seem to follow the seed. The generators of the process are left as they were.
 
     Args:
-        data: what `Problem.data` holds.
         num_samples: how many samples the job chooses; at most `READ_AGAIN` of them are read, of an iterable the first
             batch.
-        seed: the job's seed.
 
     Returns:
         What differs; data that cannot be read again are no error, and `unchecked` says so.

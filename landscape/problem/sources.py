@@ -87,7 +87,6 @@ def seed_of(seed: int, *place: object) -> int:
     """The seed under which something is read.
 
     Args:
-        seed: the job's seed.
         place: what is read, such as ("sample", 7).
 
     Returns:
@@ -153,7 +152,6 @@ class MapStyleData:
         """The samples at these indices, one after the other, as the data set returns them.
 
         Args:
-            indices: which samples.
             length: how many samples there are, for messages.
             seed: the job's seed; each sample draws from one of its own that follows from it.
 
@@ -172,7 +170,6 @@ class MapStyleData:
         """What the collate function makes of these samples.
 
         Args:
-            items: samples, as `read` yields them.
             seed: the job's seed; the batch draws from one of its own that follows from it and from `first`.
             first: the position of the first of them among the chosen samples.
 
@@ -309,9 +306,6 @@ def class_name(data: Any) -> str:
 
 def source_of(data: Any) -> Batch | MapStyleData | IterableData:
     """Which kind of data this is.
-
-    Args:
-        data: what `Problem.data` holds.
 
     Returns:
         Tensors, as one batch on the CPU that holds all samples; else the map-style data set or the iterable to read.

@@ -65,7 +65,6 @@ def check_observed(values: Any, count: int | None, names: Sequence[str] | None =
     """Check what `observe` returned: real tensors [count] by name, `loss` among them; returned in `ordered_names`.
 
     Args:
-        values: what `observe` returned.
         count: how many samples the batch holds; None where it is as many as there are losses.
         names: the names that it returned before, in order, `weight` last; None at the first call.
 

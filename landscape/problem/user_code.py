@@ -31,7 +31,6 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
 
     Args:
         what: what the block does, as the beginning of the message: 'data: sample 7 of Images'.
-        remedy: the end of the message.
 
     Raises:
         JobError: the block raised, or asked to end the process.

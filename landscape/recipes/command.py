@@ -66,11 +66,7 @@ def image_problem(
 
 
 def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.ArgumentParser:
-    """The options of `train` that a word of a command line can stand for, with the texts of its docstring as help.
-
-    Args:
-        story: what the command does.
-    """
+    """The options of `train` that a word of a command line can stand for, with the texts of its docstring as help."""
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
     types = get_type_hints(train)
@@ -104,11 +100,7 @@ def document_arguments(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def main_of(story: str | None, train: Callable[..., Trained]) -> Callable[..., None]:
-    """A command that hands its options to `train`, prints each epoch to stderr and the accuracy to stdout.
-
-    Args:
-        story: what the command does, for its help.
-    """
+    """A command that hands its options to `train`, prints each epoch to stderr and the accuracy to stdout."""
 
     def main(arguments: Sequence[str] | None = None) -> None:
         options = vars(parser_of(story, train).parse_args(arguments))

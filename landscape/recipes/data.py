@@ -45,7 +45,6 @@ class DataPlace:
         """The absolute path of the data to train on.
 
         Args:
-            given: comes first.
             run: may remember the data of its training; where it goes on with others, a line says so.
             overwrite: whether the run begins anew, whatever it remembers.
 
@@ -117,9 +116,6 @@ def _as_path(recorded: dict[str, object]) -> str | None:
 
 def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor:
     """Labels as int64 [N].
-
-    Args:
-        place: where they were read, for the message.
 
     Raises:
         JobError: one of them is no whole number from 0 to `classes` − 1.

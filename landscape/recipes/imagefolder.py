@@ -95,10 +95,6 @@ def with_published(
 ) -> tuple[int, Mapping[str, Any]]:
     """The number of epochs, and the options with the published ones in place of those that are left open.
 
-    Args:
-        published: which of THOR's trainings.
-        steps: in an epoch.
-
     Raises:
         JobError: nothing is published under this name.
     """

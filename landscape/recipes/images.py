@@ -292,11 +292,7 @@ def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Image
 
 
 def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator[str]:
-    """The paths, relative to `root`, of all files below `folder`, and of those that links lead to.
-
-    Args:
-        read: the folders that were read before.
-    """
+    """The paths, relative to `root`, of all files below `folder`, and of those that links lead to."""
     identity = _identity(os.path.join(root, folder))
     if identity in read:
         return

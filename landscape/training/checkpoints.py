@@ -45,9 +45,6 @@ def to_plain(name: str, value: Any) -> Any:
 
     Tensors that share their memory still do.
 
-    Args:
-        name: how an error names it.
-
     Raises:
         JobError: it holds something else; names where.
     """

@@ -103,8 +103,6 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
     """Refuse a run whose trajectory this training must not replace, or cannot continue.
 
     Args:
-        folder: the run.
-        unit: what this training counts its snapshots by.
         starting: whether the training begins, and does not go on.
         overwrite: whether what the run holds may be replaced.
     """

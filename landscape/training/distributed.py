@@ -74,11 +74,7 @@ def smallest_share(count: int, batch_size: int, world: int) -> int:
 
 
 def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0) -> Iterator[Share]:
-    """The shares of one rank in the batches of an epoch, from batch number `start` on.
-
-    Args:
-        order: the samples of the whole epoch, in order.
-    """
+    """The shares of one rank in the batches of an epoch, from batch number `start` on."""
     for number in range(start, steps_in(len(order), batch_size)):
         batch = order[number * batch_size : (number + 1) * batch_size]
         first, last, weight = share_of(len(batch), rank, world)

@@ -82,9 +82,6 @@ def _has_state(value: Any) -> bool:
 def load_all(objects: Mapping[str, Any], last: Checkpoint, run: str) -> None:
     """Load the state of each object from the checkpoint.
 
-    Args:
-        run: how an error names the run.
-
     Raises:
         JobError: the checkpoint has no state for one of them, or another object's.
     """
