@@ -162,7 +162,7 @@ def test_options_that_are_not_usable(photographs, tmp_path, options, message):
 def settings_with(tmp_path, epochs, steps=5004, published="gpu-8", **given):
     options = imagefolder.train.options.completed(given)
     epochs, options = imagefolder.with_published(epochs, options, published, steps)
-    return imagefolder.settings_of(Training(tmp_path), epochs, options, imagefolder.INTERVALS)
+    return imagefolder.make_settings(Training(tmp_path), epochs, options, imagefolder.INTERVALS)
 
 
 @pytest.mark.parametrize(
