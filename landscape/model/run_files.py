@@ -16,10 +16,11 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from landscape.core.errors import LandscapeError, StoreError, message_of, quoted
@@ -279,15 +280,11 @@ def read_launch(run: Place) -> Launch | None:
     """The last start of the run's training; None where there was none, or where its file says something else."""
     try:
         data = open_folder(run).read(LAUNCH_FILE) or b""
-        values: Any = json.loads(data) if 0 < len(data) <= LONGEST else None
     except StoreError:
         raise
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return None
-    if not isinstance(values, dict):
+    try:
+        return TypeAdapter(Launch).validate_json(data, strict=True) if len(data) <= LONGEST else None
+    except ValidationError:
         return None
-    known: dict[str, Any] = {each.name: values.get(each.name) for each in fields(Launch)}
-    workers = known.pop("workers")
-    if type(workers) is not int or not all(isinstance(value, str) for value in known.values()):
-        return None
-    return Launch(workers=workers, **known)

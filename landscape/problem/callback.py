@@ -198,7 +198,7 @@ def portable_problem(path: str | Path) -> Problem:
             about = samples.sequences
             vocabulary = None if about["vocabulary"] is None else int(about["vocabulary"])
             samples.collate_fn = Padding(Reader(vocabulary, about["takes_mask"] is True))
-        observe: Observe = _OBSERVING[said["kind"]](model, said)
+        observe = _observe_of(model, said)
         weights = said["term_weights"]
         names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
         return Problem(
@@ -244,25 +244,21 @@ def refuse_inlined(model: nn.Module, plan: Plan) -> None:
             )
 
 
-def _whole(model: PortableModel, said: Mapping[str, Any]) -> Observe:
-    return _call
-
-
-def _call(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-    """The model is what observes."""
-    observed: Mapping[str, Tensor] = model(batch)
-    return observed
-
-
-def _supervised(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+def _observe_of(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    """The `observe` of a packed problem, by the kind that its manifest names."""
+    kinds: dict[str, Observe] = {"whole": _observe_all, "terms": _observe_terms}
+    if said["kind"] != "supervised":
+        return kinds[said["kind"]]
     names = [name for name in said["observables"] if name != "loss"]
     observe = Supervised(_Pairs(model, "loss"), {name: _Pairs(model, f"metric_{name}") for name in names})
     observe.classifies = said["classifies"] is True
     return observe
 
 
-def _terms(model: PortableModel, said: Mapping[str, Any]) -> Observe:
-    return _observe_terms
+def _observe_all(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    """The model is what observes."""
+    observed: Mapping[str, Tensor] = model(batch)
+    return observed
 
 
 def _observe_terms(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
@@ -279,9 +275,6 @@ class _Pairs:
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         values: Tensor = self._run((outputs, targets))
         return values
-
-
-_OBSERVING = {"whole": _whole, "supervised": _supervised, "terms": _terms}
 
 
 # Every process calls the callback under this seed, so that weights it draws without a seed of its own are the same.
