@@ -148,7 +148,7 @@ class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
 
 # THOR's follow from trials with ResNet-20, for 10 epochs on 8,000 of the images: docs/bench.md.
 @takes_loop_options(
-    told=RECIPE.told, batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto",
+    in_words=RECIPE.in_words, batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto",
     of_optimizers={
         "thor": {"learning_rate": 0.002, "first_order": 25.0, "damping": 0.001, "frequency": 20, "balance": True,
                  "weight_decay": 5e-4}

@@ -61,7 +61,7 @@ class CNN(nn.Module):
 
 
 @takes_loop_options(
-    told=RECIPE.told, of_optimizers=OF_OPTIMIZERS, batch_size=64, learning_rate=0.01, schedule="constant"
+    in_words=RECIPE.in_words, of_optimizers=OF_OPTIMIZERS, batch_size=64, learning_rate=0.01, schedule="constant"
 )  # fmt: skip
 def train(
     run: Place | Training,

@@ -54,7 +54,7 @@ def enlarge(images: Tensor) -> Tensor:
 
 
 @takes_loop_options(
-    told={"intervals": for_every_optimizer(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
+    in_words={"intervals": for_every_optimizer(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
     learning_rate=0.01, final=0.2, num_samples=1024,
 )  # fmt: skip
 def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:

@@ -61,14 +61,14 @@ THOR: Mapping[str, Any] = {
 }  # fmt: skip
 OF_OPTIMIZERS = {"thor": THOR, "momentum": SGD, "sgd": SGD}
 # What is left open, in words.
-TOLD_OF_THOR = {
+THOR_IN_WORDS = {
     "epochs": f"{SCHEDULES[DEFAULT].epochs} as published",
     "learning_rate": f"{SCHEDULES[DEFAULT].lr_init} falling as published",
     "schedule": "the published one",
     "damping": f"{SCHEDULES[DEFAULT].damping(0)} falling as published",
     "frequency": "a sixth of an epoch",
 }
-TOLD_OF_SGD = {
+SGD_IN_WORDS = {
     "milestones": f"after {', '.join(map(str, MILESTONES))} of {EPOCHS} epochs",
     "warmup_epochs": f"{WARMUP} of {EPOCHS} epochs",
 }
@@ -119,10 +119,10 @@ def with_published(
     return epochs, {**options, **left_open}
 
 
-def told() -> dict[str, dict[str, str]]:
+def published_in_words() -> dict[str, dict[str, str]]:
     """What is left open, in words, by the option's name and the optimiser's."""
-    words = {name: {"thor": text} for name, text in TOLD_OF_THOR.items()}
-    words |= {name: dict.fromkeys(("momentum", "sgd"), text) for name, text in TOLD_OF_SGD.items()}
+    words = {name: {"thor": text} for name, text in THOR_IN_WORDS.items()}
+    words |= {name: dict.fromkeys(("momentum", "sgd"), text) for name, text in SGD_IN_WORDS.items()}
     words["epochs"] |= dict.fromkeys(("momentum", "sgd", "adagrad", "adam"), str(EPOCHS))
     return words
 
@@ -130,7 +130,7 @@ def told() -> dict[str, dict[str, str]]:
 @takes_loop_options(
     optimizer="thor", batch_size=BATCH_SIZE, learning_rate=0.1, label_smoothing=0.1, loss_scale=128.0, device="auto",
     num_samples=512, of_optimizers=OF_OPTIMIZERS, only_with={"published": ("thor",)},
-    told=told()
+    in_words=published_in_words()
     | {"data": for_every_optimizer(PLACE.order), "intervals": for_every_optimizer(epochs_in_words(INTERVALS))},
 )  # fmt: skip
 def train(
@@ -188,7 +188,7 @@ def train(
     with naming_lost_decoders():
         result = fit(
             training, partial(ResNet50, **network), trained, held_out, settings, threads=None, problem=PROBLEM,
-            report=options["report"], told={REMEMBERED: path},
+            report=options["report"], recorded={REMEMBERED: path},
         )  # fmt: skip
     _tell_skipped(training, trained, held_out)
     return result

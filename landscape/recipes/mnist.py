@@ -115,7 +115,7 @@ def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
 
 
 @takes_loop_options(
-    told=RECIPE.told, of_optimizers=OF_OPTIMIZERS, batch_size=32, learning_rate=0.01, schedule="constant"
+    in_words=RECIPE.in_words, of_optimizers=OF_OPTIMIZERS, batch_size=32, learning_rate=0.01, schedule="constant"
 )  # fmt: skip
 def train(
     run: Place | Training,

@@ -76,13 +76,13 @@ class OptionTable:
     Args:
         base: the default of each.
         of_optimizers: what takes its place with an optimiser.
-        told: how defaults that `train` works out are described, by the option's name and the optimiser's.
+        in_words: how defaults that `train` works out are described, by the option's name and the optimiser's.
         only_with: the optimisers that take an option of the recipe's own, where not all do.
     """
 
     base: Mapping[str, Any]
     of_optimizers: Mapping[str, Mapping[str, Any]]
-    told: Mapping[str, Mapping[str, str]]
+    in_words: Mapping[str, Mapping[str, str]]
     only_with: Mapping[str, Sequence[str]]
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,11 +114,11 @@ class OptionTable:
         A default that `train` works out is described by `Words`; an option of the recipe's own that has no such
         description has none here.
         """
-        told = self.told.get(name, {})
+        words = self.in_words.get(name, {})
         return {
-            optimizer: Words(told[optimizer]) if optimizer in told else self._with(optimizer)[name]
+            optimizer: Words(words[optimizer]) if optimizer in words else self._with(optimizer)[name]
             for optimizer in self._optimizers_of(name)
-            if optimizer in told or name in self.base
+            if optimizer in words or name in self.base
         }
 
     def _optimizers_of(self, name: str) -> list[str]:
@@ -152,7 +152,7 @@ def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
 def takes_loop_options(
     *,
     of_optimizers: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    told: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    in_words: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     only_with: Mapping[str, Sequence[str]] = MappingProxyType({}),
     **defaults: Any,
 ) -> Callable[[F], F]:
@@ -162,12 +162,12 @@ def takes_loop_options(
     as the attribute `options`.
 
     Args:
-        of_optimizers, told, only_with: see `OptionTable`.
+        of_optimizers, in_words, only_with: see `OptionTable`.
         defaults: those of this recipe, where they differ from those of `Settings`.
     """
     known = {each.name: each.default for kind in (Settings, RunOptions) for each in fields(kind)} | defaults
     types = shared_types()
-    table = OptionTable({name: known[name] for name in types}, of_optimizers, told, only_with)
+    table = OptionTable({name: known[name] for name in types}, of_optimizers, in_words, only_with)
     assert MISSING not in table.base.values(), "what `Settings` has no default for, a recipe must have one for"
 
     def decorate(function: F) -> F:
@@ -238,7 +238,7 @@ class ImageRecipe:
     threads: int | None = 1
 
     @property
-    def told(self) -> dict[str, dict[str, str]]:
+    def in_words(self) -> dict[str, dict[str, str]]:
         """What the options of the recipe are by default, where that follows from something else (`OptionTable`)."""
         words = {"data": self.place.order, "intervals": epochs_in_words(self.intervals)}
         return {name: for_every_optimizer(text) for name, text in words.items()}
@@ -275,5 +275,5 @@ class ImageRecipe:
         )
         return fit(
             training, build, trained, held_out, settings, threads=self.threads, problem=self.problem,
-            report=options["report"], told={REMEMBERED: path},
+            report=options["report"], recorded={REMEMBERED: path},
         )  # fmt: skip

@@ -252,19 +252,18 @@ def fit(
     threads: int | None = 1,
     problem: str | None = None,
     report: Report | None = None,
-    told: Mapping[str, Any] = MappingProxyType({}),
+    recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trained:
     """Train `build()` with the collector attached, or go on where an earlier call with the same settings stopped.
 
-    A checkpoint is kept after every epoch, and every `checkpoint_steps` steps. Initial weights, order of samples,
-    augmentation and dropout follow from the seed; an interrupted training ends like an uninterrupted one.
+    All that is random follows from the seed, and an interrupted training ends like an uninterrupted one.
 
     Args:
         data, held_out: what is trained on, and what accuracy and loss are taken on after each epoch.
         threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
         problem: the callback of the run's landscapes, which the run remembers.
         report: called after every epoch with its number and metrics, on rank 0.
-        told: recorded for the callback beside `settings.network`; it may change when the training goes on.
+        recorded: for the callback, beside `settings.network`; it may change when the training goes on.
 
     Raises:
         JobError: the run holds a trajectory that these settings did not make, or the training has another seed.
@@ -277,18 +276,19 @@ def fit(
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
         kept = {"settings": state, "model": model, "optimizer": optimizer}
         progress = training.resume(**kept).get("progress", {})
-        asked, settings = settings, state.settings
+        requested, settings = settings, state.settings
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
         if progress and not distributed.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
             return fit(
-                training, build, data, held_out, asked, threads=threads, problem=problem, report=report, told=told
-            )
+                training, build, data, held_out, requested, threads=threads, problem=problem, report=report,
+                recorded=recorded,
+            )  # fmt: skip
         is_done = done >= settings.epochs
         if not is_done or not distributed.on_first(lambda: _has_end(training, settings)):
             if training.is_first and not is_done:
                 warn_of(settings, steps_per_epoch)
-            collector = _collector_of(training, model, optimizer, settings, {**settings.network, **told}, problem)
+            collector = _collector_of(training, model, optimizer, settings, {**settings.network, **recorded}, problem)
             if is_done:
                 training.end()  # somebody has deleted the snapshot of the end
         if not is_done:

@@ -13,7 +13,7 @@ from landscape.recipes.table import RECIPES, recipe
 
 @takes_loop_options(
     batch_size=8, learning_rate=0.5, of_optimizers={"thor": {"learning_rate": 0.1, "frequency": 7}},
-    told={"epochs": {"thor": "few"}}, only_with={"own": ("thor",)},
+    in_words={"epochs": {"thor": "few"}}, only_with={"own": ("thor",)},
 )  # fmt: skip
 def train(run, epochs=3, *, own=1, **options):
     return options
