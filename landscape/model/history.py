@@ -278,7 +278,7 @@ def _warn(place: str, damaged: tuple[int, ...]) -> None:
 
 
 def keep_beside(folder: Folder, data: bytes, reason: str) -> str:
-    """Copy a history to `history.jsonl.<reason>-<digest>`, where nothing overwrites it, and return that name."""
+    """Copy a history to `history.jsonl.<reason>-<digest>`, which nothing overwrites, and return that name."""
     name = f"{HISTORY_FILE}.{reason}-{hashlib.sha256(data).hexdigest()[:8]}"
     with refusing_disk_errors(folder.place(name)):
         folder.write(name, data)

@@ -83,7 +83,7 @@ class TensorLayout(NamedTuple):
 
 
 def report_what_is_picked(found: Any) -> Callable[..., Any]:
-    """The operation, one of `BY_VALUES`, after which is told what came of it; where it is traced it stays one call."""
+    """Wrap an operation of `BY_VALUES` so that it reports the sizes of its result; traced, it stays one call."""
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         proxy = proxy_in((args, *kwargs.values()))
@@ -113,7 +113,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def bounds_of(name: str, graph: fx.Graph) -> Callable[[nn.Module, Sequence[Tensor]], None]:
-    """What is called before a graph is, with the model and the tensors that the graph is given.
+    """A function to call before a graph, with the model and the tensors that the graph is given.
 
     It looks at the graph once for every shape that these have, and that the values picked in it by masks have. It
     raises JobError, which names the operation and the bound, where the graph would do what none may do.
@@ -453,7 +453,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """Of each node the ones whose values nobody needs after it."""
+    """For each node, the nodes whose values are used for the last time there."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         for used in node.all_input_nodes:

@@ -148,7 +148,7 @@ class Archive:
             raise self.damaged(f"{quoted(name)} holds no JSON: {message_of(error)[:80]}") from None
 
     def damaged(self, why: str) -> JobError:
-        """The error of a file that is not as it was packed."""
+        """The error that a file is not as it was packed."""
         return JobError(f"{self.name} cannot be taken: {why}{REMEDY}")
 
     def _manifest(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _read(opened: Any, start: int, size: int) -> bytes:
 
 
 def _places(opened: Any) -> dict[str, tuple[int, int]]:
-    """Where each member's bytes begin, and how many there are."""
+    """The place and the size of each member's bytes."""
     end = opened.seek(0, 2)
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(opened) as archive:

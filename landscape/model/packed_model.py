@@ -153,7 +153,7 @@ class PortableModel(nn.Module):
         return fill_batch(returns, iter(program(self, *leaves)))
 
     def _within_bounds(self, name: str, leaves: Sequence[Any]) -> Sequence[Any]:
-        """The leaves, after a look at what the graph does with them; where the model is traced, the look is traced."""
+        """The leaves, after a check of what the graph does with them, which is traced where the model is."""
         proxy = next((each for each in leaves if isinstance(each, fx.Proxy)), None)
         if proxy is None:
             self._programs[name][1](self, leaves)

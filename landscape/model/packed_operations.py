@@ -69,7 +69,7 @@ def check_inside(index: Tensor, low: int, high: int, also: int | None, what: str
 
 
 def guard_indices(found: Any) -> Callable[..., Any]:
-    """The operation behind a look at its indices; where it is traced it stays one call."""
+    """Wrap an operation so that its indices are checked first; where it is traced it stays one call."""
     arguments = found._schema.arguments
     names = [argument.name for argument in arguments]
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
@@ -81,7 +81,7 @@ def guard_indices(found: Any) -> Callable[..., Any]:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", computed, args, kwargs)
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        changed = _looked_at(packet, given, bounds)
+        changed = _check_arguments(packet, given, bounds)
         args = tuple(changed.get(name, value) for name, value in zip(names, args, strict=False))
         return found(*args, **{name: changed.get(name, value) for name, value in kwargs.items()})
 
@@ -91,8 +91,8 @@ def guard_indices(found: Any) -> Callable[..., Any]:
     return computed
 
 
-def _looked_at(packet: str, given: Given, bounds: Bounds) -> dict[str, Any]:
-    """The arguments that hold indices, each within its bounds."""
+def _check_arguments(packet: str, given: Given, bounds: Bounds) -> dict[str, Any]:
+    """The arguments that hold indices, checked to be within their bounds, or moved into them."""
     changed: dict[str, Any] = {}
     if packet in BY_DIMENSION:
         indices = given["indices"]

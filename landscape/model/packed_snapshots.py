@@ -34,7 +34,7 @@ class PackedSnapshot(Snapshot):
 
 
 def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
-    """The snapshots of a run; where it has none, those that its portable problem brings.
+    """The snapshots of a run; where it has none, those of its portable problem.
 
     Args:
         problem: what the job names as its problem.
@@ -81,7 +81,7 @@ def logged_beyond(trajectory: Trajectory, snapshot: Snapshot) -> str:
 
 
 def bring_snapshots(run: str, problem: object, folder: Path) -> None:
-    """Write the snapshots that a portable problem brings into a run that has none, as they were in theirs."""
+    """Write the snapshots of a portable problem into a run that has none."""
     for snapshot in trajectory_of(run, problem, folder).snapshots:
         if isinstance(snapshot, PackedSnapshot) and snapshot.archive is not None:
             _write(run, snapshot.path, snapshot.archive)

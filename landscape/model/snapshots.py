@@ -288,7 +288,7 @@ def replace_trajectory(folder: Folder, info: Mapping[str, Any], snapshots: Seque
 
 
 def _is_any_missing(folder: Folder, replacing: Any) -> bool:
-    """Whether a file that is named below a folder is not there; HISTORY_FILE itself may be absent."""
+    """Whether a file that run.json names is missing; HISTORY_FILE itself may be absent."""
     paths = [path.rpartition("/") for path in _paths(replacing)]
     names = {below: folder.names(below) for below in {below for below, _, _ in paths if below}}
     return any(below and name not in names[below] for below, _, name in paths)

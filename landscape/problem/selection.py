@@ -315,7 +315,7 @@ class _NotRowsError(Exception):
 
 
 class _Draw:
-    """Keys of the samples seen so far that are kept, in the order in which they were seen."""
+    """The random keys of the samples that are kept so far, in the order in which the samples were seen."""
 
     def __init__(self, data: IterableData, choice: SampleRequest) -> None:
         self._choice, self._limit = choice, ReadingLimit(data.name, data.length(), choice.num_samples)
@@ -438,7 +438,7 @@ def _same_kind(kind: str, batch: Any, name: str) -> str:
 
 
 def _length_of(batch: Any, number: int, name: str, choice: SampleRequest) -> int:
-    """How many samples a batch holds: by the problem's `length`, by its structure, or by what `observe` returns."""
+    """How many samples a batch holds, by the problem's `length`, its structure, or what `observe` returns."""
     if choice.length is not None:
         return length_by(choice.length, batch)
     rows = first_dimension(numpy_to_tensors(batch))

@@ -441,7 +441,7 @@ class ImageLoader:
 
 @contextmanager
 def naming_lost_decoders() -> Iterator[None]:
-    """Say what ended where a worker process is killed: torch raises that wherever this process happens to be.
+    """Explain the error of a killed decoder, which torch raises wherever this process happens to be.
 
     Raises:
         LandscapeError: a worker process ended.
@@ -458,7 +458,7 @@ def naming_lost_decoders() -> Iterator[None]:
 
 
 class _Asked:
-    """The batches that the loader shall read next: it takes its sampler when it is made, and has it for good."""
+    """A sampler whose batches are set before each pass, since a loader keeps the sampler that it is made with."""
 
     def __init__(self) -> None:
         self.batches: list[Asked] = []

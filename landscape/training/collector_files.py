@@ -57,9 +57,9 @@ def describe_run(
 
 
 def kept_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What stays of the former run.json where a training goes on.
+    """The entries of the former run.json that a training which goes on keeps.
 
-    With the same optimiser its settings are those that it began with: by now a schedule has changed some.
+    With the same optimiser these include its settings, since a schedule has changed some by now.
     """
     kept = ["created", "steps_per_epoch"]
     if before.get("optimiser") == now["optimiser"]:
@@ -100,7 +100,7 @@ DAMAGED = "damaged"  # the history as it was before its damaged lines were left 
 
 
 def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool) -> None:
-    """Refuse a run whose trajectory this training must not replace, or cannot continue.
+    """Refuse a run whose trajectory this training must not replace or cannot continue.
 
     Args:
         starting: whether the training begins, and does not go on.

@@ -66,7 +66,7 @@ def inner(value: Any) -> Any:
 
 
 def states_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the values: the state of each object that has one, the others as they are."""
+    """The state of each object that has one; other values as they are."""
     return {name: inner(value).state_dict() if _has_state(value) else value for name, value in values.items()}
 
 
@@ -354,7 +354,7 @@ class Training:
         return collector
 
     def end(self) -> None:
-        """The training has ended: have its collector, where it has one, keep the weights that it ended with.
+        """Have the collector keep the weights that the training ended with.
 
         `landscape train` calls it once the function has returned; a second call changes nothing.
         """

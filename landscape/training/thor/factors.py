@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 # ----------------------------------------------------------------------------------------------------
-# Square matrices kept as their diagonal blocks: products of columns summed into blocks, and products with blocks.
+# Square matrices kept as their diagonal blocks.
 
 Blocks = tuple[Tensor, ...]  # each [count, width, width]: all blocks of one width, in their order on the diagonal
 
@@ -103,7 +103,7 @@ def are_finite(blocks: Blocks) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Second moments of the patches that a convolution's kernel meets.
+# Patches of convolutions.
 
 MOST_UNFOLDED = 1 << 23  # numbers of unfolded images held at a time
 QUICK_MULTIPLE = 8  # of channels, for products of matrices
@@ -290,7 +290,7 @@ def count_samples(module: nn.Module, given: Tensor) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sums over what a layer saw since the last step, and the Kronecker factors that they make.
+# Statistics since the last step, and the Kronecker factors that they make.
 
 
 @dataclass
@@ -372,7 +372,7 @@ class Factors:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dampings of Kronecker factors, and the inverses of what is damped, by Cholesky, block by block.
+# Damping and inversion.
 
 TRIES = 6  # of dampings, each ten times the one before
 

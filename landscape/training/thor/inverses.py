@@ -19,7 +19,7 @@ from landscape.training.thor.layers import KroneckerLayer, Norm, list_names
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# When the factors of layers are looked at, and which layers then get a new inverse.
+# When factors are looked at, and which layers then get a new inverse.
 
 Decision = Literal["update", "keep", "freeze"]
 
@@ -95,7 +95,7 @@ class Calendar:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Statistics summed over the ranks of data-parallel training, and inversions shared out among them.
+# Sums over ranks, and inversions shared out among them.
 
 Group = dist.ProcessGroup | None
 

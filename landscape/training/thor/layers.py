@@ -1,4 +1,4 @@
-"""Which layers of a model have Kronecker factors, which are LayerNorms, and which parameters are left first order."""
+"""The layers of a model that have Kronecker factors or are LayerNorms, and hooks that gather their statistics."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _in_words(owners: list[Owner]) -> str:
 
 
 def list_names(names: list[str]) -> str:
-    """The names in a line, not more than a line holds."""
+    """Names as a list in words, as many as a line holds."""
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -241,7 +241,7 @@ def modules_of(found: KroneckerLayers) -> Iterator[tuple[KroneckerLayer | Norm, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Hooks that gather a layer's statistics in the backward passes of those steps whose statistics are needed.
+# Hooks that gather statistics in backward passes.
 
 
 class Gatherer:

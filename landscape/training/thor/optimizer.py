@@ -26,7 +26,7 @@ from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLa
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# What the options of the optimiser may be.
+# The options of the optimiser.
 
 
 class Scaler(Protocol):
@@ -85,7 +85,7 @@ def _number(name: str, value: Any) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a layer's curvature is in a state dict: tensors, numbers and lists, which `weights_only` reads.
+# Curvature in a state dict: tensors, numbers and lists, which `weights_only` reads.
 
 Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bool]
 
@@ -425,7 +425,7 @@ class THOR(Optimizer):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The learning rates and dampings that THOR's published trainings of ResNet-50 on ImageNet ran with.
+# The rates and dampings of THOR's published trainings of ResNet-50 on ImageNet.
 
 
 def thor_learning_rate(
