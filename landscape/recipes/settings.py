@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import nn
@@ -98,11 +97,47 @@ def alternatives(names: Sequence[str]) -> str:
     return " or ".join(names)
 
 
-Count = Annotated[int, _at_least_1]
-FromZero = Annotated[float, _at_least_0]
-Positive = Annotated[float, _positive]
+def rules(*known: Any) -> dict[str, Any]:
+    """The metadata of a setting: functions that refuse values, and `OnlyWith`."""
+    return {"known": known}
+
+
 WITH_THOR = OnlyWith("optimizer", ("thor",))
 WITH_STEPS = OnlyWith("schedule", ("steps",))
+
+
+def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
+    of_epochs = settings.damping
+    damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
+    return THOR(
+        model, settings.learning_rate, damping=damping, frequency=settings.frequency, balance=settings.balance,
+        average=settings.average, first_order=settings.first_order, refresh=settings.refresh, growth=settings.growth,
+        longest=max(settings.frequency, steps_per_epoch), clip=settings.clip, momentum=settings.momentum,
+        weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
+    )  # fmt: skip
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module, Settings, int], torch.optim.Optimizer]] = {
+    "sgd": lambda model, chosen, _: torch.optim.SGD(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "momentum": lambda model, chosen, _: torch.optim.SGD(
+        model.parameters(), chosen.learning_rate, momentum=chosen.momentum, weight_decay=chosen.weight_decay
+    ),
+    "adagrad": lambda model, chosen, _: torch.optim.Adagrad(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "adam": lambda model, chosen, _: torch.optim.Adam(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "thor": _thor,
+}
+SCHEDULES: dict[str, Callable[[float, Settings], RateSchedule]] = {
+    "constant": lambda rate, chosen: schedules.constant(rate),
+    "cosine": lambda rate, chosen: schedules.cosine(rate, chosen.epochs, chosen.final),
+    "steps": lambda rate, chosen: schedules.steps(rate, chosen.milestones, chosen.factor),
+    "polynomial": lambda rate, chosen: schedules.polynomial(rate, chosen.epochs, chosen.power, rate * chosen.final),
+}
 
 
 @dataclass(frozen=True)
@@ -140,34 +175,34 @@ class Settings:
         JobError: one of them is impossible; names it.
     """
 
-    epochs: Count
-    batch_size: Count
-    learning_rate: Positive
-    optimizer: Annotated[str, OneOf(tuple(OPTIMIZERS))] = "momentum"
-    momentum: Annotated[FromZero, OnlyWith("optimizer", ("momentum", "thor"))] = 0.9
-    weight_decay: FromZero = 0.0
-    schedule: Annotated[str | RateSchedule, OneOf(tuple(SCHEDULES), or_function=True)] = "cosine"
-    final: Annotated[FromZero, OnlyWith("schedule", ("cosine", "polynomial"))] = 0.0
-    milestones: Annotated[Sequence[float], _ascending, WITH_STEPS] = ()
-    factor: Annotated[FromZero, WITH_STEPS] = 0.1
-    power: Annotated[FromZero, OnlyWith("schedule", ("polynomial",))] = 2.0
-    warmup_epochs: FromZero = 0
-    base_batch: Annotated[int | None, _at_least_1] = None
-    damping: Annotated[float | Callable[[float], float], WITH_THOR] = 0.03
-    frequency: Annotated[Count, WITH_THOR] = 100
-    balance: Annotated[bool, WITH_THOR] = False
-    average: Annotated[float, WITH_THOR] = 0.0
-    first_order: Annotated[float, WITH_THOR] = 1.0
-    refresh: Annotated[str, OneOf(tuple(RULES)), WITH_THOR] = "frequency"
-    growth: Annotated[float, WITH_THOR] = 1.0
-    clip: Annotated[float | None, WITH_THOR] = None
-    label_smoothing: Annotated[FromZero, _at_most_1] = 0.0
-    precision: Annotated[str, OneOf(tuple(PRECISIONS))] = "float32"
-    loss_scale: Positive = 1.0
-    checkpoint_steps: Annotated[int | None, _at_least_1] = None
-    log_every: Count = 100
-    watch: Annotated[str | Sequence[str] | Mapping[str, float] | None, asked_rules] = None
-    watch_every: Count = 100
+    epochs: int = field(metadata=rules(_at_least_1))
+    batch_size: int = field(metadata=rules(_at_least_1))
+    learning_rate: float = field(metadata=rules(_positive))
+    optimizer: str = field(default="momentum", metadata=rules(OneOf(tuple(OPTIMIZERS))))
+    momentum: float = field(default=0.9, metadata=rules(_at_least_0, OnlyWith("optimizer", ("momentum", "thor"))))
+    weight_decay: float = field(default=0.0, metadata=rules(_at_least_0))
+    schedule: str | RateSchedule = field(default="cosine", metadata=rules(OneOf(tuple(SCHEDULES), or_function=True)))
+    final: float = field(default=0.0, metadata=rules(_at_least_0, OnlyWith("schedule", ("cosine", "polynomial"))))
+    milestones: Sequence[float] = field(default=(), metadata=rules(_ascending, WITH_STEPS))
+    factor: float = field(default=0.1, metadata=rules(_at_least_0, WITH_STEPS))
+    power: float = field(default=2.0, metadata=rules(_at_least_0, OnlyWith("schedule", ("polynomial",))))
+    warmup_epochs: float = field(default=0, metadata=rules(_at_least_0))
+    base_batch: int | None = field(default=None, metadata=rules(_at_least_1))
+    damping: float | Callable[[float], float] = field(default=0.03, metadata=rules(WITH_THOR))
+    frequency: int = field(default=100, metadata=rules(_at_least_1, WITH_THOR))
+    balance: bool = field(default=False, metadata=rules(WITH_THOR))
+    average: float = field(default=0.0, metadata=rules(WITH_THOR))
+    first_order: float = field(default=1.0, metadata=rules(WITH_THOR))
+    refresh: str = field(default="frequency", metadata=rules(OneOf(tuple(RULES)), WITH_THOR))
+    growth: float = field(default=1.0, metadata=rules(WITH_THOR))
+    clip: float | None = field(default=None, metadata=rules(WITH_THOR))
+    label_smoothing: float = field(default=0.0, metadata=rules(_at_least_0, _at_most_1))
+    precision: str = field(default="float32", metadata=rules(OneOf(tuple(PRECISIONS))))
+    loss_scale: float = field(default=1.0, metadata=rules(_positive))
+    checkpoint_steps: int | None = field(default=None, metadata=rules(_at_least_1))
+    log_every: int = field(default=100, metadata=rules(_at_least_1))
+    watch: str | Sequence[str] | Mapping[str, float] | None = field(default=None, metadata=rules(asked_rules))
+    watch_every: int = field(default=100, metadata=rules(_at_least_1))
     seed: int = 0
     collect: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
@@ -176,7 +211,7 @@ class Settings:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            for rule in known_of_settings()[each.name] if value is not None or each.default is not None else ():
+            for rule in each.metadata.get("known", ()) if value is not None or each.default is not None else ():
                 if not isinstance(rule, OnlyWith):
                     rule(each.name, value)
                 elif rule.field == "optimizer" and value != each.default:
@@ -216,11 +251,9 @@ class Settings:
 UNDECIDING = ("checkpoint_steps", "log_every", "watch", "watch_every")
 
 
-@cache
 def known_of_settings() -> dict[str, tuple[Any, ...]]:
     """What is known of each setting beside its type: functions that refuse values, and `OnlyWith`."""
-    hints = get_type_hints(Settings, include_extras=True)
-    return {each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(Settings)}
+    return {each.name: each.metadata.get("known", ()) for each in fields(Settings)}
 
 
 def _named(function: Callable[..., Any]) -> str:
@@ -259,40 +292,6 @@ def warn_of(settings: Settings, steps_per_epoch: int) -> None:
     beyond = sorted({number for each in settings.collect.get("intervals", ()) for number in each if number > last})
     if beyond:
         log.warning("intervals: training ends at %s %d, before %ss %s", unit, last, unit, ranges(beyond))
-
-
-def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
-    of_epochs = settings.damping
-    damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
-    return THOR(
-        model, settings.learning_rate, damping=damping, frequency=settings.frequency, balance=settings.balance,
-        average=settings.average, first_order=settings.first_order, refresh=settings.refresh, growth=settings.growth,
-        longest=max(settings.frequency, steps_per_epoch), clip=settings.clip, momentum=settings.momentum,
-        weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
-    )  # fmt: skip
-
-
-OPTIMIZERS: dict[str, Callable[[nn.Module, Settings, int], torch.optim.Optimizer]] = {
-    "sgd": lambda model, chosen, _: torch.optim.SGD(
-        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
-    ),
-    "momentum": lambda model, chosen, _: torch.optim.SGD(
-        model.parameters(), chosen.learning_rate, momentum=chosen.momentum, weight_decay=chosen.weight_decay
-    ),
-    "adagrad": lambda model, chosen, _: torch.optim.Adagrad(
-        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
-    ),
-    "adam": lambda model, chosen, _: torch.optim.Adam(
-        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
-    ),
-    "thor": _thor,
-}
-SCHEDULES: dict[str, Callable[[float, Settings], RateSchedule]] = {
-    "constant": lambda rate, chosen: schedules.constant(rate),
-    "cosine": lambda rate, chosen: schedules.cosine(rate, chosen.epochs, chosen.final),
-    "steps": lambda rate, chosen: schedules.steps(rate, chosen.milestones, chosen.factor),
-    "polynomial": lambda rate, chosen: schedules.polynomial(rate, chosen.epochs, chosen.power, rate * chosen.final),
-}
 
 
 def make_optimizer(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
