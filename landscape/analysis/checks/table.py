@@ -76,7 +76,7 @@ def check_landscape(
     path, begin = open_run(run).path, time.monotonic()
     evidence = Evidence.of(path, name)
     try:
-        prepared = prepare(recorded_job(path, evidence.store, problem, folder))
+        prepared = prepare(recorded_job(path, evidence.store, problem, folder), reading=True)
     except LandscapeError as error:
         if problem is not None or folder is not None:
             raise
