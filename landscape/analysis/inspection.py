@@ -22,6 +22,7 @@ from landscape.model.layer_statistics import ValueStatistics
 from landscape.model.layer_watch import WatchedLayer
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
+from landscape.surface.record_entries import finite_or_none
 from landscape.surface.surface import NOT_FINITE
 
 EVALUATIONS = 12  # two points, each watched, with gradients
@@ -162,9 +163,9 @@ def plain_inspection(found: Inspection) -> dict[str, Any]:
         "run": found.run,
         "landscape": found.name,
         "at": dict(zip(found.axes, found.point, strict=True)),
-        "loss": _finite(found.loss),
-        "loss_stderr": _finite(found.stderr),
-        "origin_loss": _finite(found.origin_loss),
+        "loss": finite_or_none(found.loss),
+        "loss_stderr": finite_or_none(found.stderr),
+        "origin_loss": finite_or_none(found.origin_loss),
         "first": None if first is None else {**first.plain(), **_born(found.here, first), "text": first.text},
         "findings": [each.plain() for each in found.findings],
         "origin_findings": [each.plain() for each in found.at_origin],
@@ -276,7 +277,3 @@ def _plain_layer(layer: WatchedLayer) -> dict[str, Any]:
 
 def _plain_tensors(tensors: Tensors) -> Mapping[str, Any]:
     return {"name": tensors.layer, **tensors.statistics.plain()}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -371,9 +371,29 @@ def compare_landscapes(
         _refuse_patch(quantise, len(first.store.shape))
     # Of each the origin too, for the rise; of a patch once for all of its points.
     cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
+    names = [axis.name for axis in first.surface.axes]
     with executor(prepared[0], landscapes[0], cost) as answers:
-        asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
-        return asker.compare(first, second, stored, spots, quantise, widths, lines, asked.patch)
+        extra = _Evaluations(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
+        stderr = _stored_errors(first.surface, second.surface) if stored else extra.errors_at(first.surface, spots)
+        origin = extra.pairs(np.zeros((1, len(names))))
+        plain, curve = extra.curve(quantise, widths, len(names)) if quantise and widths else ({}, ())
+        steps = extra.steps(quantise, lines, names[0]) if quantise and lines else None
+        patch = extra.patch(quantise, asked.patch, names) if quantise and asked.patch else None
+    losses = [np.asarray(side.surface.loss, np.float64) for side in (first, second)]
+    errors = [np.asarray(side.surface.observables["loss_stderr"], np.float64) for side in (first, second)]
+    return QuantisedComparison(
+        first, second, losses[1] - losses[0], stderr, np.hypot(*errors), stored, origin, plain, curve, quantise, steps,
+        patch, extra.count,
+    )  # fmt: skip
+
+
+def _stored_errors(one: Surface, two: Surface) -> Floats:
+    """The paired error at every point that both have."""
+    assert one.loss_samples is not None
+    assert two.loss_samples is not None
+    stderr = stored_stderr(one.loss_samples, two.loss_samples)
+    stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
+    return stderr
 
 
 def _refuse_patch(quantise: Quantisation | None, axes: int) -> None:
@@ -403,53 +423,34 @@ def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
 
 
 @dataclass
-class _Asker:
+class _Evaluations:
+    """What is evaluated of both landscapes beside their values, and how many evaluations of all samples that takes."""
+
     prepared: PreparedJob
     executor: Executor
     settings: Sequence[EvaluationSetting]
     tell: Callable[[str], None]
-    evaluations: int = 0
+    count: int = 0
 
-    def compare(
-        self, first: Side, second: Side, stored: bool, spots: NDArray[np.int64], quantise: Quantisation | None,
-        widths: Sequence[int], lines: int, side: int,
-    ) -> QuantisedComparison:  # fmt: skip
-        one, two = first.surface, second.surface
-        unpaired = np.hypot(*(np.asarray(each.observables["loss_stderr"], np.float64) for each in (one, two)))
-        if stored:
-            assert one.loss_samples is not None
-            assert two.loss_samples is not None
-            stderr = stored_stderr(one.loss_samples, two.loss_samples)
-            stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
-        else:
-            stderr = np.full(one.loss.shape, np.nan)
-            if len(spots):
-                grid = np.stack([one.axes[k].coordinates[spots[:, -1 - k]] for k in range(len(one.axes))], -1)
-                stderr[tuple(spots.T)] = self._pairs(grid).stderr
-        axes = len(one.axes)
-        origin = self._pairs(np.zeros((1, axes)))
-        plain, curve = self._curve(quantise, widths, axes)
-        steps = self._steps(quantise, lines, one.axes[0].name) if quantise is not None and lines else None
-        patch = self._patch(quantise, side, [axis.name for axis in one.axes]) if quantise is not None and side else None
-        difference = np.asarray(two.loss, np.float64) - np.asarray(one.loss, np.float64)
-        return QuantisedComparison(
-            first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, patch,
-            self.evaluations,
-        )  # fmt: skip
+    def errors_at(self, surface: Surface, spots: NDArray[np.int64]) -> Floats:
+        """The paired error over the grid: NaN but at these places."""
+        stderr = np.full(surface.loss.shape, np.nan)
+        if len(spots):
+            grid = np.stack([surface.axes[k].coordinates[spots[:, -1 - k]] for k in range(len(surface.axes))], -1)
+            stderr[tuple(spots.T)] = self.pairs(grid).stderr
+        return stderr
 
-    def _pairs(self, points: Floats) -> Pairs:
-        self.evaluations += 2 * len(points)
+    def pairs(self, points: Floats) -> Pairs:
+        self.count += 2 * len(points)
         return evaluated(self.executor, self.settings, points, self.prepared.problem.observe)
 
-    def _curve(
-        self, quantise: Quantisation | None, widths: Sequence[int], axes: int
+    def curve(
+        self, quantise: Quantisation, widths: Sequence[int], axes: int
     ) -> tuple[dict[str, float], tuple[AtBits, ...]]:
         """The observables at the origin without rounding, and with each of these widths."""
-        if quantise is None or not widths:
-            return {}, ()
         origin, factors = np.zeros((1, axes)), terms_of(self.prepared.problem.observe) or {}
         own = self.settings[1] if self.settings[1].plan.quantise is not None else self.settings[0]
-        self.evaluations += 1 + len(widths)
+        self.count += 1 + len(widths)
         (plain,) = answers_at(self.executor, replace(own, plan=own.plan.rounding(None)), origin)
         found = []
         for bits in widths:
@@ -460,18 +461,18 @@ class _Asker:
             found.append(AtBits(bits, numbers, numbers["loss"] - float(plain.mean["loss"][0]), stderr))
         return {name: float(mean[0]) for name, mean in plain.mean.items()}, tuple(found)
 
-    def _steps(self, quantise: Quantisation, count: int, axis: str) -> Steps:
+    def steps(self, quantise: Quantisation, count: int, axis: str) -> Steps:
         own = self._rounded(quantise)
         length = length_with_changes(self.prepared.problem, own.origin, own.directions[0].tensors, quantise)
         points = points_of_line(length, count, len(own.directions))
-        self.evaluations += 2 * count
+        self.count += 2 * count
         losses = [
             np.concatenate([values.mean["loss"] for values in answers_at(self.executor, setting, points)])
             for setting in _both(in_double(own))
         ]
         return Steps(axis, points[:, 0], *losses)
 
-    def _patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> LossPatch:
+    def patch(self, quantise: Quantisation, count: int, names: Sequence[str]) -> LossPatch:
         own, number = self._rounded(quantise), 2 * count**2 + 2
         lengths = [
             length_with_changes(
@@ -485,7 +486,7 @@ class _Asker:
         setting_of_patch = fine_enough(self.prepared.problem, own, quantise, at)
         precision = setting_of_patch.plan.precision
         self.tell(f"patch: {count} × {count} points in {precision}, {number:,} evaluations of {of}")
-        self.evaluations += number
+        self.count += number
         found, origin = list[Floats](), list[float]()
         for setting in _both(setting_of_patch):
             began = time.monotonic()

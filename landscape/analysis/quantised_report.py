@@ -45,8 +45,7 @@ SAYING = (
 
 def document(found: QuantisedComparison) -> dict[str, Any]:
     """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
-    surface, origin = found.first.surface, found.origin
-    steps, patch = found.steps, found.patch
+    surface, steps, patch = found.first.surface, found.steps, found.patch
     return {
         "first": {"landscape": found.first.label, "rounding": found.first.rounding},
         "second": {"landscape": found.second.label, "rounding": found.second.rounding},
@@ -55,43 +54,36 @@ def document(found: QuantisedComparison) -> dict[str, Any]:
         "difference": _nested(found.difference),
         "difference_stderr": _nested(found.stderr),
         "stderr_from": "stored losses" if found.stored else "evaluated points",
-        "unpaired_over_paired": _known(found.ratio),
+        "unpaired_over_paired": finite_or_none(found.ratio),
         "origin": {
-            "first": _known(origin.first[0]),
-            "second": _known(origin.second[0]),
-            "difference": _known(origin.difference[0]),
-            "stderr": _known(origin.stderr[0]),
-            "unpaired_stderr": _known(origin.unpaired[0]),
+            name: finite_or_none(float(values[0]))
+            for name, values in (
+                ("first", found.origin.first), ("second", found.origin.second), ("difference", found.origin.difference),
+                ("stderr", found.origin.stderr), ("unpaired_stderr", found.origin.unpaired),
+            )
         },
-        "unrounded": {name: _known(value) for name, value in found.plain.items()},
+        "unrounded": _finite(found.plain),
         "bits": [
-            {
-                "bits": each.bits,
-                **{name: _known(value) for name, value in each.values.items()},
-                "difference": _known(each.difference),
-                "stderr": _known(each.stderr),
-            }
+            {"bits": each.bits, **_finite({**each.values, "difference": each.difference, "stderr": each.stderr})}
             for each in found.bits
         ],
-        "steps": None
-        if steps is None
-        else {
-            "axis": steps.axis,
-            "at": steps.at.tolist(),
-            "unrounded": _nested(steps.plain),
-            "rounded": _nested(steps.rounded),
-        },
-        "patch": None
-        if patch is None
-        else {
+        "steps": steps and {"axis": steps.axis, "at": steps.at.tolist(), **_both_losses(steps)},
+        "patch": patch and {
             "axes": {name: at.tolist() for name, at in zip(patch.axes, patch.at, strict=True)},
-            "unrounded": _nested(patch.plain),
-            "rounded": _nested(patch.rounded),
-            "origin": {"unrounded": _known(patch.origin[0]), "rounded": _known(patch.origin[1])},
+            **_both_losses(patch),
+            "origin": _finite(dict(zip(("unrounded", "rounded"), patch.origin, strict=True))),
             "precision": patch.precision,
         },
         "evaluations": found.evaluations,
-    }
+    }  # fmt: skip
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite_or_none(float(value)) for name, value in values.items()}
+
+
+def _both_losses(place: Steps | LossPatch) -> dict[str, Any]:
+    return {"unrounded": _nested(place.plain), "rounded": _nested(place.rounded)}
 
 
 def lines_of(found: QuantisedComparison) -> list[str]:
@@ -221,12 +213,8 @@ def _with_error(value: float, error: float) -> str:
 
 def _nested(values: Any) -> Any:
     if np.ndim(values) == 0:
-        return _known(float(values))
+        return finite_or_none(float(values))
     return [_nested(each) for each in values]
-
-
-def _known(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -320,8 +308,7 @@ def keep(found: QuantisedComparison) -> None:
         known = ComparedRecord(samples=samples)
     now = replace(known, when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__)
     if found.bits:
-        unrounded = {name: finite_or_none(value) for name, value in found.plain.items()}
-        now = replace(now, unrounded=unrounded, bits=tuple(map(_of_bits, found.bits)))
+        now = replace(now, unrounded=_finite(found.plain), bits=tuple(map(_of_bits, found.bits)))
     if (line := found.steps) is not None:
         steps = StepsRecord(
             axis=line.axis, at=_plain(line.at), unrounded=_plain(line.plain), rounded=_plain(line.rounded)
@@ -339,10 +326,8 @@ def _rounded_one(first: Side, second: Side) -> Side:
 
 
 def _of_bits(each: AtBits) -> BitsRecord:
-    return BitsRecord(
-        bits=each.bits, values={name: finite_or_none(value) for name, value in each.values.items()},
-        difference=finite_or_none(each.difference), stderr=finite_or_none(each.stderr),
-    )  # fmt: skip
+    difference, stderr = finite_or_none(each.difference), finite_or_none(each.stderr)
+    return BitsRecord(bits=each.bits, values=_finite(each.values), difference=difference, stderr=stderr)
 
 
 def _plain(values: Floats) -> tuple[float | None, ...]:

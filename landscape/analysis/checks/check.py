@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from landscape.analysis.checks.evaluations import Asker
+from landscape.analysis.checks.evaluations import ExtraEvaluations
 from landscape.analysis.checks.evidence import Evidence, held_by
 from landscape.analysis.checks.judgement import NotJudged
 from landscape.core.grid import Index
@@ -40,28 +40,28 @@ class CheckContext:
     """A landscape that is checked.
 
     Attributes:
-        asker: None where nothing can be evaluated.
-        why_not: then, why.
+        extra: what evaluates further points; None where nothing can.
+        why_not: why nothing can.
         deep: whether costly checks are asked for.
         measured: what several checks ask for, by the function that measures it: see `once`.
     """
 
     evidence: Evidence
-    asker: Asker | None
+    extra: ExtraEvaluations | None
     why_not: str = ""
     deep: bool = False
     measured: dict[Callable[[CheckContext], Any], Any] = field(default_factory=dict, init=False)
 
     @property
-    def asked(self) -> Asker:
-        """Who answers questions.
+    def evaluations(self) -> ExtraEvaluations:
+        """What evaluates further points.
 
         Raises:
-            NotJudged: nobody does.
+            NotJudged: nothing can be evaluated.
         """
-        if self.asker is None:
+        if self.extra is None:
             raise NotJudged(self.why_not)
-        return self.asker
+        return self.extra
 
     @property
     def quantise(self) -> Quantisation | None:
@@ -69,31 +69,31 @@ class CheckContext:
         return self.evidence.record.quantisation
 
     @property
-    def plainly(self) -> Asker:
-        """Who answers questions by a plain forward pass.
+    def plain_evaluations(self) -> ExtraEvaluations:
+        """What evaluates further points by a plain forward pass.
 
         Raises:
-            NotJudged: nobody does, or not with activations that are rounded.
+            NotJudged: nothing can be evaluated, or activations are rounded.
         """
-        if self.asker is not None and self.quantise is not None and self.quantise.activations:
+        if self.extra is not None and self.quantise is not None and self.quantise.activations:
             raise NotJudged(ACTIVATIONS)
-        return self.asked
+        return self.evaluations
 
     @property
-    def differentiable(self) -> Asker:
-        """Who answers questions for derivatives.
+    def derivatives(self) -> ExtraEvaluations:
+        """What evaluates further points and the derivatives there.
 
         Raises:
-            NotJudged: nobody does, or rounded weights have none.
+            NotJudged: nothing can be evaluated, or weights are rounded, so that the loss has no derivatives.
         """
-        if self.asker is not None and self.quantise is not None:
+        if self.extra is not None and self.quantise is not None:
             raise NotJudged(ROUNDED)
-        return self.asked
+        return self.evaluations
 
     @property
     def low_precision(self) -> bool:
         """Whether the landscape was evaluated in bfloat16 or tf32."""
-        return self.asked.own.plan.precision in ("bfloat16", "tf32")
+        return self.evaluations.own.plan.precision in ("bfloat16", "tf32")
 
     @cached_property
     def origin_loss(self) -> float:
@@ -107,14 +107,14 @@ class CheckContext:
         if math.isfinite(known) or (record.states("origin_loss") and not record.is_imported):
             return known
         zero = [0.0] * len(self.evidence.surface.axes)
-        return float(self.asked.losses(self.asked.own, [zero])[0])
+        return float(self.evaluations.losses(self.evaluations.own, [zero])[0])
 
     @cached_property
     def chance(self) -> float | None:
-        """The loss of the best constant guess; None where there are no classes, or nobody answers."""
-        if self.asker is None:
+        """The loss of the best constant guess; None where there are no classes, or nothing can be evaluated."""
+        if self.extra is None:
             return None
-        return guessing_of(self.asker.prepared.problem.observe, self.asker.prepared.samples)
+        return guessing_of(self.extra.prepared.problem.observe, self.extra.prepared.samples)
 
     @cached_property
     def corners(self) -> list[Index]:

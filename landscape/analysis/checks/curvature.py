@@ -150,10 +150,10 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
     Raises:
         JobError: the model has no derivatives, or does not compute in float64; or an axis moves nothing.
     """
-    asker = context.differentiable
-    directions, origin = asker.landscape.directions, asker.landscape.origin
-    names = asker.moved_with_derivatives()
-    still = [name for name, each in zip(asker.landscape.grid.names, directions, strict=True) if not norm(each.tensors)]
+    extra = context.derivatives
+    directions, origin = extra.landscape.directions, extra.landscape.origin
+    names = extra.moved_with_derivatives()
+    still = [name for name, each in zip(extra.landscape.grid.names, directions, strict=True) if not norm(each.tensors)]
     if still:
         raise JobError(f"the direction of {' and of '.join(still)} is zero, so that nothing moves")
     length = norm({name: origin[name] for name in names if name in origin}) or 1.0
@@ -164,16 +164,16 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
         for step in of_axis
         for signed in (1.0, -1.0, 0.5, -0.5)
     ]
-    *losses, centre = asker.losses_of_few([*points, [0.0] * len(directions)])
-    operator = asker.hessian(asker.few).on((0,))
+    *losses, centre = extra.losses_of_few([*points, [0.0] * len(directions)])
+    operator = extra.hessian(extra.few).on((0,))
     vectors = np.stack([operator.layout.vector(each.tensors) for each in directions])
     products = np.einsum("kp,kp->k", vectors, operator(vectors))
-    (totals,) = asker.executor.ask(asker.few, [TotalsOfBlocks([0])])
-    factors = loss_factors(totals, asker.prepared.problem.observe)
-    (gradient,) = asker.executor.ask(asker.few, [BlockGradient(0, factors)])
-    asker.all_have_a_slope = all(each.any() for each in operator.layout.tensors(gradient).values())
+    (totals,) = extra.executor.ask(extra.few, [TotalsOfBlocks([0])])
+    factors = loss_factors(totals, extra.prepared.problem.observe)
+    (gradient,) = extra.executor.ask(extra.few, [BlockGradient(0, factors)])
+    extra.all_have_a_slope = all(each.any() for each in operator.layout.tensors(gradient).values())
     slopes = vectors @ gradient
-    asker.evaluations += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * asker.share_of_few)
+    extra.count += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * extra.share_of_few)
     how = "derivatives" if operator.method == "autograd" else "differences of gradients"
     found = []
     for axis, of_axis in enumerate(steps):
@@ -182,7 +182,7 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
             around, losses = losses[:4], losses[4:]
             differences.append(Differences.around(around, centre, step))
         best = min(differences, key=lambda each: each.doubt)
-        name, product, slope = asker.landscape.grid.names[axis], float(products[axis]), float(slopes[axis])
+        name, product, slope = extra.landscape.grid.names[axis], float(products[axis]), float(slopes[axis])
         found.append(AlongAxis(name, best, product, slope, differences))
     return found, how
 
@@ -190,7 +190,7 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
 @once
 def hessian_of_axes(context: CheckContext) -> Floats:
     """dᵢᵀHdⱼ over all samples [axes, axes]."""
-    return context.differentiable.hessian_of_axes()
+    return context.derivatives.hessian_of_axes()
 
 
 def axis_curvatures(context: CheckContext) -> dict[str, float]:
@@ -204,7 +204,7 @@ def axis_curvatures(context: CheckContext) -> dict[str, float]:
 
 def check_derivatives(context: CheckContext) -> Judgement:
     """Slope and curvature along the axes, by differences of losses and by derivatives."""
-    return judge_derivatives(*along_axes(context), *context.differentiable.samples_of_few)
+    return judge_derivatives(*along_axes(context), *context.derivatives.samples_of_few)
 
 
 def judge_derivatives(axes: Sequence[AlongAxis], how: str, samples: int, of: int) -> Judgement:
@@ -214,7 +214,7 @@ def judge_derivatives(axes: Sequence[AlongAxis], how: str, samples: int, of: int
 
     Args:
         how: the derivatives in words.
-        samples, of: so many are asked for, and so many has the landscape: the loss of few curves otherwise than theirs.
+        samples, of: how many samples were evaluated, of how many of the landscape: few have another curvature than all.
 
     Raises:
         NotJudged: one of the numbers is not finite, so that nothing can be compared.
@@ -287,7 +287,7 @@ def check_centre_cell(context: CheckContext) -> Judgement:
 
 
 def _unlike_differences(context: CheckContext) -> str:
-    """Why derivatives do not tell how the loss curves along some axis; '' where they do, or nobody can say."""
+    """Why derivatives do not tell how the loss curves along some axis; '' where they do, or where it is not known."""
     try:
         along, _ = along_axes(context)
     except JobError:  # check 8 says why
@@ -357,7 +357,7 @@ def check_hidden(context: CheckContext) -> Judgement:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
     norms = {axis.name: axis.record.norm or math.nan for axis in context.evidence.surface.axes}
     axes = [value / norms[name] ** 2 for name, value in axis_curvatures(context).items()]
-    largest, smallest, bound, products = context.differentiable.spectrum_ends()
+    largest, smallest, bound, products = context.derivatives.spectrum_ends()
     return judge_hidden(largest, smallest, bound, axes, products)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.analysis.checks.check import CheckContext
-from landscape.analysis.checks.evaluations import Asker
+from landscape.analysis.checks.evaluations import ExtraEvaluations
 from landscape.analysis.checks.judgement import Judgement, NotJudged, number, percent
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError
 from landscape.core.grid import Floats
@@ -69,9 +69,9 @@ class OtherLines:
 
 def check_other_seeds(context: CheckContext) -> Judgement:
     """How the loss rises along other random lines, and along the axes."""
-    asker, axes = context.asked, context.evidence.surface.axes
-    job = asker.prepared.job.landscapes[0]
-    specs = with_defaults_of(job, asker.landscape.record.defaults or 1).directions
+    extra, axes = context.evaluations, context.evidence.surface.axes
+    job = extra.prepared.job.landscapes[0]
+    specs = with_defaults_of(job, extra.landscape.record.defaults or 1).directions
     drawn = {axis.name: spec for axis, spec in zip(axes, specs, strict=True) if isinstance(spec, RandomDirection)}
     if not drawn:
         raise NotJudged("no axis is a random direction")
@@ -80,13 +80,13 @@ def check_other_seeds(context: CheckContext) -> Judgement:
     reach = min(float(np.abs(axis.coordinates).max()) for axis in axes if axis.name in drawn)
     spec = next(iter(drawn.values()))
     places = reach * np.array(POINTS_OF_LINE)
-    losses, errors = asker.line_losses(spec, SEEDS, places.tolist())
+    losses, errors = extra.line_losses(spec, SEEDS, places.tolist())
     rises = losses[:, HALF].mean(axis=1) - context.origin_loss
     names = [axis.name for axis in axes]
     # Axes of another kind or scale are no draws of the same.
     alike = [name for name, each in drawn.items() if each.model_copy(update={"seed": spec.seed}) == spec]
     points = [[sign * reach / 2 if each == name else 0.0 for each in names] for name in alike for sign in (-1, 1)]
-    own = asker.losses(asker.own, points).reshape(len(alike), 2).mean(axis=1) - context.origin_loss
+    own = extra.losses(extra.own, points).reshape(len(alike), 2).mean(axis=1) - context.origin_loss
     noise = float(np.median(errors[:, HALF]))
     along = dict(zip(alike, own.tolist(), strict=True))
     return judge_lines(OtherLines(rises, along, reach / 2, noise, places, losses))
@@ -146,15 +146,15 @@ def check_axes(context: CheckContext) -> Judgement:
 def _moved(context: CheckContext) -> float | None:
     """The share of the model's parameters that some axis moves."""
     total = context.evidence.record.provenance.parameters
-    if context.asker is None or not total:
+    if context.extra is None or not total:
         return None
-    return min(1.0, sum(_moved_sizes(context.asker).values()) / total)
+    return min(1.0, sum(_moved_sizes(context.extra).values()) / total)
 
 
-def _moved_sizes(asker: Asker) -> dict[str, int]:
+def _moved_sizes(extra: ExtraEvaluations) -> dict[str, int]:
     """How many numbers each tensor has that some axis moves."""
     sizes: dict[str, int] = {}
-    for each in asker.landscape.directions:
+    for each in extra.landscape.directions:
         sizes |= {name: tensor.numel() for name, tensor in each.tensors.items() if bool((tensor != 0).any())}
     return sizes
 
@@ -164,11 +164,11 @@ def _unused(context: CheckContext) -> tuple[tuple[str, ...], int, int]:
 
     Where the loss has no derivatives, it is not known that any takes no part.
     """
-    if context.asker is None:
+    if context.extra is None:
         return (), 0, 0
-    moved = _moved_sizes(context.asker)
+    moved = _moved_sizes(context.extra)
     try:
-        unused = context.asker.unused_parameters()
+        unused = context.extra.unused_parameters()
     except (Interrupted, ClusterUnreachableError):
         raise
     except LandscapeError:

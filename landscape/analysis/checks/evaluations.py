@@ -102,22 +102,22 @@ def round_weights(weights: dict[str, Tensor], station: EvaluationContext) -> Non
 
 
 @dataclass
-class Asker:
-    """Has the checks' questions about a landscape answered, and counts what they cost.
+class ExtraEvaluations:
+    """What the checks evaluate of a landscape beside its values, and what that costs.
 
     Everything is evaluated eagerly: the engine is what is checked, and starting it again may take longer than all of
     this.
 
     Attributes:
         stored: the axes as they stand in the store; None where one is kept as its seed alone.
-        evaluations: how many were asked for, each of all samples.
+        count: how many evaluations were asked for, each of all samples.
     """
 
     prepared: PreparedJob
     landscape: PreparedLandscape
     executor: Executor
     stored: Sequence[State] | None
-    evaluations: int = 0
+    count: int = 0
     all_have_a_slope: bool = field(default=False, init=False)  # over the first few samples, where that is known
 
     # -- settings -------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Asker:
         table = np.array(points, np.float64)
         parts = [AtPoints(table[start : start + at_once]) for start in range(0, len(table), at_once)]
         passes = 2 if setting.plan.statistics.recalibrated else 1
-        self.evaluations += passes * (len(table) + 1)  # and the origin, over which the rise is
+        self.count += passes * (len(table) + 1)  # and the origin, over which the rise is
         answers = self.executor.ask(setting, parts)
         errors = [
             np.full(len(each.mean["loss"]), np.nan) if each.rise_stderr is None else each.rise_stderr
@@ -179,12 +179,12 @@ class Asker:
     def by_statistics(self, points: Points) -> Pairs:
         """The mean losses at points with the landscape's statistics of batch norm, and with the other ones."""
         settings = (self.own, self.other_statistics)
-        self.evaluations += sum(2 if each.plan.statistics.recalibrated else 1 for each in settings) * (len(points) + 1)
+        self.count += sum(2 if each.plan.statistics.recalibrated else 1 for each in settings) * (len(points) + 1)
         return evaluated(self.executor, settings, np.array(points, np.float64), self.prepared.problem.observe)
 
     def own_loss(self) -> float:
         """The loss at the origin by the model's own forward pass, as it is used: in eval mode."""
-        self.evaluations += 1
+        self.count += 1
         double = self.own.plan.precision == "float64"
         (answer,) = self.executor.ask(self.own, [PlainLoss((), self._axes, double, "eval")])
         return answer[0]
@@ -196,7 +196,7 @@ class Asker:
             double: how many of them, from the first, are computed in float64.
         """
         plan = self.own.plan
-        self.evaluations += len(points) * (2 if plan.statistics.recalibrated else 1)
+        self.count += len(points) * (2 if plan.statistics.recalibrated else 1)
         questions = [
             PlainLoss(tuple(point), self._axes, place < double, plan.batch_norm) for place, point in enumerate(points)
         ]
@@ -209,7 +209,7 @@ class Asker:
         question = AtPoints(np.array([point], np.float64))
         apart = self.executor.ask_apart(self.own, question, 2)
         answers = [*apart, *self.executor.ask(self.own, [question])]
-        self.evaluations += 2 * len(answers)
+        self.count += 2 * len(answers)
         processes = 1 if isinstance(self.executor, LocalExecutor) else len(apart)
         return [float(answer.mean["loss"][0]) for answer in answers], processes
 
@@ -288,7 +288,7 @@ class Asker:
         self.moved_with_derivatives()
         operator = self.hessian(self.own)
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
-        self.evaluations += 1 + PRODUCT * len(vectors)
+        self.count += 1 + PRODUCT * len(vectors)
         return np.asarray(np.einsum("kp,lp->kl", vectors, operator(vectors)), np.float64)
 
     def unused_parameters(self) -> set[str]:
@@ -306,7 +306,7 @@ class Asker:
         totals = self.executor.ask(self.own, [TotalsOfBlocks([0])])
         factors = loss_factors(totals[0], self.prepared.problem.observe)
         found = self.executor.ask(self.own, [UnusedParameters(block, factors) for block in blocks])
-        self.evaluations += GRADIENT
+        self.count += GRADIENT
         return set.intersection(*found)
 
     def spectrum_ends(self) -> tuple[float, float, float, int]:
@@ -320,7 +320,7 @@ class Asker:
         if needed > host_limit():
             raise JobError(f"the basis of Lanczos would take {needed / 2**30:.1f} GiB, more than is free")
         found = lanczos(operator, operator.size, (1, -1), noise=lambda: operator.noise)
-        self.evaluations += 1 + PRODUCT * operator.products
+        self.count += 1 + PRODUCT * operator.products
         return found.pair(1).value, found.pair(-1).value, found.lower_bound(), operator.products
 
     def hessian(self, setting: EvaluationSetting) -> HessianOperator:

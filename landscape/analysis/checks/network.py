@@ -36,11 +36,11 @@ LOW_ROUNDING = 1e-2
 
 def check_centre(context: CheckContext) -> Judgement:
     """The loss at the origin, as the landscape has it and by the model's own forward pass."""
-    plan, record = context.plainly.landscape.plan, context.evidence.record
+    plan, record = context.plain_evaluations.landscape.plan, context.evidence.record
     return judge_centre(
         context.origin_loss,
-        context.asked.own_loss(),
-        context.asked.prepared.samples.length,
+        context.evaluations.own_loss(),
+        context.evaluations.prepared.samples.length,
         plain=str(plan.engine) == "eager",
         low_precision=context.low_precision,
         batch_norm=plan.batch_norm,
@@ -100,7 +100,7 @@ def judge_centre(
 def check_expectation(context: CheckContext) -> Judgement:
     """The loss at the origin beside what the problem expects, or else the training log had, and beside guessing."""
     evidence = context.evidence
-    given = context.asker.prepared.problem.expected.get("loss") if context.asker is not None else None
+    given = context.extra.prepared.problem.expected.get("loss") if context.extra is not None else None
     logged = None if given is not None else evidence.logged
     expected, error = (given, 0.0) if logged is None else (logged.loss, logged.stderr)
     source = "the problem expects" if logged is None else logged.words
@@ -199,12 +199,12 @@ class Spots:
 
 def check_spots(context: CheckContext) -> Judgement:
     """Some points of the grid, computed again another way."""
-    evidence, asker = context.evidence, context.plainly
+    evidence, extra = context.evidence, context.plain_evaluations
     refuse_no_values(context)
-    precision, points = asker.own.plan.precision, [evidence.point(each) for each in context.spots]
+    precision, points = extra.own.plan.precision, [evidence.point(each) for each in context.spots]
     double = len(points) if precision == "float64" else 0 if context.low_precision else DOUBLE
-    computed, kind = asker.plain_losses(points, double)
-    axes = "stored axes" if asker.stored is not None else "axes drawn from their seeds"
+    computed, kind = extra.plain_losses(points, double)
+    axes = "stored axes" if extra.stored is not None else "axes drawn from their seeds"
     return judge_spots(
         Spots(
             stored=np.array([evidence.values[each] for each in context.spots]),
@@ -262,7 +262,7 @@ def judge_spots(spots: Spots) -> Judgement:
 def check_repetition(context: CheckContext) -> Judgement:
     """One far point, computed several times."""
     refuse_no_values(context)
-    losses, processes = context.asked.repeated(context.evidence.point(context.spots[0]))
+    losses, processes = context.evaluations.repeated(context.evidence.point(context.spots[0]))
     return judge_repetition(losses, processes, context.evidence.relief)
 
 

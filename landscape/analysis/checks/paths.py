@@ -98,9 +98,9 @@ def uses_centres_statistics(context: CheckContext) -> bool:
     """Whether batch norm has the running statistics of the origin wherever nothing moves them.
 
     Raises:
-        NotJudged: nobody answers questions.
+        NotJudged: nothing can be evaluated.
     """
-    return bool(context.evidence.record.provenance.batch_norm_layers) and context.asked.own.plan.statistics.fixed
+    return bool(context.evidence.record.provenance.batch_norm_layers) and context.evaluations.own.plan.statistics.fixed
 
 
 @once
@@ -109,7 +109,7 @@ def renewed_corners(context: CheckContext) -> list[float]:
     points = [context.evidence.point(each) for each in context.corners]
     if not points:
         return []
-    return [float(loss) for loss in context.asked.losses(context.asked.other_statistics, points)]
+    return [float(loss) for loss in context.evaluations.losses(context.evaluations.other_statistics, points)]
 
 
 @once
@@ -137,7 +137,7 @@ def renewed_on_paths(context: CheckContext) -> dict[tuple[int, int], OnPath]:
     chosen += [(worst, at) for at in (0, len(paths[worst].losses) - 1) if (worst, at) not in chosen]
     names = [axis.name for axis in surface.axes]
     points = [[float(surface.paths[k].coordinates[name][at]) for name in names] for k, at in chosen]
-    pairs = context.asked.by_statistics(points)
+    pairs = context.evaluations.by_statistics(points)
     found = {}
     for place, (k, at) in enumerate(chosen):
         each, run = paths[k], surface.paths[k].label
@@ -171,19 +171,19 @@ class Stale:
 
 def check_batch_norm(context: CheckContext) -> Judgement:
     """Losses with the statistics of training, and with statistics taken anew."""
-    asker, evidence = context.asked, context.evidence
+    extra, evidence = context.evaluations, context.evidence
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
     path = list(renewed_on_paths(context).values())
-    at_origin = asker.by_statistics([[0.0] * len(evidence.surface.axes)])
+    at_origin = extra.by_statistics([[0.0] * len(evidence.surface.axes)])
     between, other = _measure_between(context), np.array([float(at_origin.second[0]), *renewed_corners(context)])
     shown = np.array([context.origin_loss, *(evidence.values[each] for each in context.corners)])
-    trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
+    trained, renewed = (shown, other) if extra.own.plan.batch_norm == "eval" else (other, shown)
     pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
     places = [evidence.place(each) for each in context.corners]
     corners = dict(zip(places, pairs[1:], strict=True))
     error = float(at_origin.stderr[0])
-    return judge_statistics(Stale(pairs[0], corners, error, asker.own.plan.batch_norm, path, between))
+    return judge_statistics(Stale(pairs[0], corners, error, extra.own.plan.batch_norm, path, between))
 
 
 def _measure_between(context: CheckContext) -> list[Between]:
@@ -195,12 +195,12 @@ def _measure_between(context: CheckContext) -> list[Between]:
     ways = ways_between(surface) if uses_centres_statistics(context) else []
     if not ways:
         return []
-    ends = context.asked.by_statistics([point.tolist() for way in ways for point in (way.start, way.end)])
+    ends = context.evaluations.by_statistics([point.tolist() for way in ways for point in (way.start, way.end)])
     pairs = [(float(ends.first[2 * k]), float(ends.first[2 * k + 1])) for k in range(len(ways))]
     highest = [highest_share(surface, way, losses) for way, losses in zip(ways, pairs, strict=True)]
     shares = [0.5 if share is None else share for share in highest]
     points = [way.at(share) for way, share in zip(ways, shares, strict=True)]
-    there = context.asked.by_statistics([point.tolist() for point in points])
+    there = context.evaluations.by_statistics([point.tolist() for point in points])
     found = []
     for k, (way, share) in enumerate(zip(ways, shares, strict=True)):
         above = [

@@ -1,4 +1,4 @@
-"""The fifteen checks in their order, and a landscape that is checked: its job made anew, the checks, their record."""
+"""The fifteen checks in their order, and `check_landscape`, which prepares the job again and runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from landscape import __version__
 from landscape.analysis.checks import curvature, directions, network, paths, resolution, values
 from landscape.analysis.checks.check import CheckContext
-from landscape.analysis.checks.evaluations import Asker
+from landscape.analysis.checks.evaluations import ExtraEvaluations
 from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.judgement import Judgement, NotJudged
 from landscape.compute.executor import Executors, here
@@ -58,14 +58,14 @@ def check_landscape(
 ) -> Checks:
     """Check a landscape of a run; `keep_checks` then keeps what was found with it.
 
-    Where its job cannot be made anew, the checks that evaluate are not judged and say why, and neither is the landscape
-    (`Checks.not_judged`). Of an imported one the values are all that is judged.
+    Where its job cannot be prepared again, the checks that evaluate are not judged and say why, and neither is the
+    landscape (`Checks.not_judged`). Of an imported one only the values are judged.
 
     Args:
         deep: look for the steepest direction too, by Lanczos: about 60 Hessian products.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        executor: gives who answers questions about the landscape; default: this process.
+        executor: evaluates further points of the landscape; default: this process.
 
     Raises:
         NotFoundError: there is no such run or landscape.
@@ -76,7 +76,7 @@ def check_landscape(
     path, begin = open_run(run).path, time.monotonic()
     evidence = Evidence.of(path, name)
     try:
-        prepared = prepare(recorded_job(path, evidence.store, problem, folder))
+        prepared = prepare(recorded_job(path, evidence.store, problem, folder), reading=True)
     except LandscapeError as error:
         if problem is not None or folder is not None:
             raise
@@ -86,13 +86,15 @@ def check_landscape(
     else:
         landscape = prepared.landscapes[0]
         with executor(prepared, landscape, EVALUATIONS * (5 if deep else 1)) as answers:
-            context = CheckContext(evidence, Asker(prepared, landscape, answers, evidence.store.directions()), "", deep)
+            context = CheckContext(
+                evidence, ExtraEvaluations(prepared, landscape, answers, evidence.store.directions()), "", deep
+            )
             results = _carried_out(context)
     return Checks(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         points=evidence.points_done,
-        evaluations=0 if context.asker is None else context.asker.evaluations,
+        evaluations=0 if context.extra is None else context.extra.count,
         seconds=round(time.monotonic() - begin, 3),
         deep=deep,
         imported=evidence.record.is_imported,

@@ -50,7 +50,7 @@ def check_sampling(context: CheckContext) -> Judgement:
     command = inspect_command(evidence.run, evidence.surface.name, len(evidence.surface.axes))
     command = "" if evidence.record.is_imported else command
     refuse_few_points(context)
-    most = None if context.asker is None else context.asker.samples_of_problem
+    most = None if context.extra is None else context.extra.samples_of_problem
     return judge_sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0, command, most)
 
 
@@ -159,7 +159,7 @@ def _renewed_spots(context: CheckContext, chance: float) -> float:
         anew = dict(zip(context.corners, renewed_corners(context), strict=True))
         known = [anew[each] for each in dead if each in anew]
         if others:
-            known += context.asked.losses(context.asked.other_statistics, others).tolist()
+            known += context.evaluations.losses(context.evaluations.other_statistics, others).tolist()
         return float((np.array(known) < chance).mean()) if known else 0.0
     except JobError:  # check 10 says why
         return 0.0
@@ -276,7 +276,7 @@ def _renewed_lowest(context: CheckContext, index: Index) -> tuple[float, float] 
         if not uses_centres_statistics(context):
             return None
         zero = [0.0] * len(context.evidence.surface.axes)
-        pairs = context.asked.by_statistics([zero, list(context.evidence.point(index))])
+        pairs = context.evaluations.by_statistics([zero, list(context.evidence.point(index))])
     except (NotJudged, JobError):  # check 10 says why
         return None
     return (float(pairs.second[0]), float(pairs.second[1])) if pairs.first[1] < pairs.first[0] else None
@@ -389,7 +389,7 @@ def check_holes(context: CheckContext) -> Judgement:
         evidence.missing,
         cut_off(context),
         _renewed_hole(context),
-        refused=context.asker is None and not evidence.record.is_imported,
+        refused=context.extra is None and not evidence.record.is_imported,
     )
 
 
@@ -399,11 +399,13 @@ def _renewed_hole(context: CheckContext) -> str:
     Running variances that move along a line between networks are negative beyond its ends.
     """
     holes = np.argwhere(context.evidence.surface.status == NOT_FINITE)
-    if context.asker is None or not len(holes) or not uses_centres_statistics(context):
+    if context.extra is None or not len(holes) or not uses_centres_statistics(context):
         return ""
     hole = tuple(map(int, holes[0]))
     try:
-        loss = float(context.asked.losses(context.asked.other_statistics, [context.evidence.point(hole)])[0])
+        loss = float(
+            context.evaluations.losses(context.evaluations.other_statistics, [context.evidence.point(hole)])[0]
+        )
     except JobError:  # check 10 says why
         return ""
     return context.evidence.place(hole) if math.isfinite(loss) else ""

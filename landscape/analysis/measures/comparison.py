@@ -74,16 +74,16 @@ def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = S
     return ConfidenceInterval(mean, low, high, float(differences.std(ddof=1)))
 
 
-def of_errors(difference: float, first: float, other: float, scope: tuple[int, int]) -> ConfidenceInterval:
+def of_errors(difference: float, first: float, other: float, freedom: tuple[int, int]) -> ConfidenceInterval:
     """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, taken to be independent.
 
     Args:
-        scope: degrees of scope of each; the whole has those of Welch and Satterthwaite, rounded down.
+        freedom: the degrees of freedom of each; the difference has those of Welch and Satterthwaite, rounded down.
     """
     stderr = math.hypot(first, other)
     if stderr == 0:
         return ConfidenceInterval(difference, difference, difference, 0.0)
-    shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), scope, strict=True)]
+    shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), freedom, strict=True)]
     quantile = t_quantile(TAIL, max(1, math.floor(1 / sum(shares) + 1e-9)))
     return ConfidenceInterval(difference, difference - quantile * stderr, difference + quantile * stderr, stderr)
 
@@ -483,9 +483,9 @@ def _of_estimates(first: MeasureRow, second: MeasureRow) -> tuple[ConfidenceInte
     errors = _error(first), _error(second)
     if first.value is None or second.value is None or errors[0] is None or errors[1] is None:
         return None, "it has no error"
-    scope = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
+    freedom = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
     return of_errors(
-        second.value - first.value, errors[0], errors[1], (scope[0], scope[1])
+        second.value - first.value, errors[0], errors[1], (freedom[0], freedom[1])
     ), "from the error of each, unpaired"
 
 

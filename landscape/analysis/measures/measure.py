@@ -387,8 +387,8 @@ def record(
     under other settings goes then.
 
     Args:
-        job: as `asking.job_of_run` makes it.
-        executor_of: has the questions answered that cost about so many evaluations.
+        job: as `job_of_run` makes it.
+        executor_of: gives an executor for about so many evaluations.
 
     Raises:
         JobError: something cannot be measured; nothing is written of it.
@@ -399,22 +399,20 @@ def record(
     refuse_unwritable(run)
     prepared = prepare(at_origin(job, origins[0]))
     refuse_few_samples(prepared.samples.length)
-    (landscape,) = prepared.landscapes
-    settings = settings_of(prepared)
+    recording = _Recording(run, prepared, trajectory, asked, settings_of(prepared))
     for origin in origins:
         if origin.number is None:
-            origin.state(prepared, trajectory)  # that what cannot be read is refused before anything is computed
-    left = [origin for origin in origins if not _is_known(run, settings, origin, prepared, trajectory, asked)]
-    if left:
+            origin.state(prepared, trajectory)  # what cannot be read is refused before anything is computed
+    missing = [origin for origin in origins if not recording.has(origin)]
+    if missing:
         if driver_alive(run):
             with writing(run):  # refused now, and not after the work
                 pass
         prepared.log_warnings()
-        cost = len(left) * _cost(prepared, asked)
         try:
-            with executor_of(prepared, landscape, cost) as executor:
-                for origin in left:
-                    _record_one(run, settings, origin, prepared, trajectory, asked, executor)
+            with executor_of(prepared, prepared.landscapes[0], len(missing) * recording.cost) as executor:
+                for origin in missing:
+                    recording.add(origin, executor)
         except Interrupted:
             raise Interrupted(
                 f"run {quoted(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
@@ -425,39 +423,45 @@ def record(
     return Measures(known.settings, {origin.label: known.entries[origin.label] for origin in origins})
 
 
-def _cost(prepared: PreparedJob, asked: ExtraMeasures) -> int:
-    layers = len(layers_of(describe_parameters(prepared.problem.model))) if asked.layers else 0
-    return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * asked.everything + LAYER_EVALUATIONS * layers
+@dataclass(frozen=True)
+class _Recording:
+    """The measures of a run while they are made."""
 
+    run: str
+    prepared: PreparedJob
+    trajectory: Trajectory
+    asked: ExtraMeasures
+    settings: dict[str, Any]
 
-def _is_known(
-    run: str,
-    settings: dict[str, object],
-    origin: MeasuredOrigin,
-    prepared: PreparedJob,
-    trajectory: Trajectory,
-    asked: ExtraMeasures,
-) -> bool:
-    known = document.read(run)
-    if known is None or known.settings != settings or origin.label not in known.entries:
-        return False
-    return has_all(known.entries[origin.label], state_digest(origin.state(prepared, trajectory)), asked)
+    @property
+    def cost(self) -> int:
+        """About how many evaluations a set of weights takes."""
+        layers = len(layers_of(describe_parameters(self.prepared.problem.model))) if self.asked.layers else 0
+        return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * self.asked.everything + LAYER_EVALUATIONS * layers
 
+    def has(self, origin: MeasuredOrigin) -> bool:
+        """Whether all that is asked for was measured of these weights, under the same settings."""
+        known = document.read(self.run)
+        if known is None or known.settings != self.settings or origin.label not in known.entries:
+            return False
+        weights = state_digest(origin.state(self.prepared, self.trajectory))
+        return has_all(known.entries[origin.label], weights, self.asked)
 
-def _record_one(
-    run: str, settings: dict[str, object], origin: MeasuredOrigin, prepared: PreparedJob, trajectory: Trajectory,
-    asked: ExtraMeasures, executor: Executor,
-) -> None:  # fmt: skip
-    (landscape,) = prepared.landscapes
-    state = origin.state(prepared, trajectory)
-    first = first_state(prepared, trajectory, origin) if asked.layers else None
-    key = digest({"origin": state_digest(state), "settings": settings, "plan": landscape.plan.record()})
-    kept = KeptSteps(run, landscape.name, key, 0)
-    measured = measure(executor, prepared, landscape.plan, state, origin.label, asked, first, kept)
-    with writing(run):
-        if document.add(run, settings, _entry(origin, state_digest(state), measured), measured.samples):
-            log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
-        kept.remove()
+    def add(self, origin: MeasuredOrigin, executor: Executor) -> None:
+        """Measure a set of weights, and keep that."""
+        (landscape,) = self.prepared.landscapes
+        state = origin.state(self.prepared, self.trajectory)
+        first = first_state(self.prepared, self.trajectory, origin) if self.asked.layers else None
+        key = digest({"origin": state_digest(state), "settings": self.settings, "plan": landscape.plan.record()})
+        kept = KeptSteps(self.run, landscape.name, key, 0)
+        measured = measure(executor, self.prepared, landscape.plan, state, origin.label, self.asked, first, kept)
+        with writing(self.run):
+            entry = _entry(origin, state_digest(state), measured)
+            if document.add(self.run, self.settings, entry, measured.samples):
+                log.warning(
+                    "measures.json held measures of other settings (samples, precision, …), which this replaces"
+                )
+            kept.remove()
 
 
 def _entry(origin: MeasuredOrigin, weights: str, measured: WeightsMeasures) -> Entry:

@@ -41,6 +41,7 @@ from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.values import Values
 from landscape.job.directions.file import STEPS
 from landscape.model.parameters import ParameterInfo, State
 from landscape.problem.samples import Samples
@@ -285,14 +286,22 @@ def rises_at(base: LineOrigin, layout: ParameterLayout, offsets: dict[str, Float
     draws: list[Draw] = [partial(layout.tensors, offset) for offset in offsets.values()]
     rows, samples = dict[str, MeasureRow](), dict[str, Floats]()
     for name, values in zip(offsets, base.along(draws, [(0.0, 1.0)] * len(draws)), strict=True):
-        loss, high = mean_of(values).tolist()
-        kept, weights = samples_of(values), weights_of(values)
-        stderr = None if values.rise_stderr is None else float(values.rise_stderr[1])  # also of a loss of several terms
-        if kept is not None and weights is not None:
-            samples[name] = kept[1] - kept[0]
-            stderr = stderr_over(samples[name], weights)
-        rows[name] = row_of(high - loss, stderr)
+        rows[name], by_sample = _rise(values)
+        if by_sample is not None:
+            samples[name] = by_sample
     return Worst(rows, samples)
+
+
+def _rise(values: Values, note: str = "") -> tuple[MeasureRow, Floats | None]:
+    """The rise from the first of two points to the second, and that of every sample where it has a loss of its own."""
+    loss, high = mean_of(values).tolist()
+    losses, weights = samples_of(values), weights_of(values)
+    if losses is None or weights is None:  # as of a loss of several terms
+        return row_of(
+            high - loss, None if values.rise_stderr is None else float(values.rise_stderr[1]), note=note
+        ), None
+    rises = losses[1] - losses[0]
+    return row_of(high - loss, stderr_over(rises, weights), note=note), rises
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -329,21 +338,15 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     except JobError as refusal:  # the other rows are as good without these
         return Curved(dict.fromkeys(CURVATURE_NAMES, MeasureRow(None, note=str(refusal))), {})
     operator = HessianOperator(slope.executor, setting, slope.problem, slope.samples)
-    most = most_steps(size, STEPS)
+    most, ends = most_steps(size, STEPS), (1, -1)
+
+    def is_open(krylov: Krylov) -> bool:
+        return krylov.has_open_sign(operator.in_float32)
+
     if kept is None:
-        krylov = lanczos(
-            operator,
-            size,
-            (1, -1),
-            noise=lambda: operator.noise,
-            is_open=lambda krylov: krylov.has_open_sign(operator.in_float32),
-            most=most,
-        )
+        krylov = lanczos(operator, size, ends, noise=lambda: operator.noise, is_open=is_open, most=most)
     else:
-        steps = replace(kept, size=size)
-        krylov = kept_lanczos(
-            operator, steps, (1, -1), loss, is_open=lambda krylov: krylov.has_open_sign(operator.in_float32), most=most
-        )
+        krylov = kept_lanczos(operator, replace(kept, size=size), ends, loss, is_open=is_open, most=most)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
     rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
@@ -427,12 +430,8 @@ def _only(draw: Draw, names: set[str]) -> Mapping[str, Tensor]:
 def _put_back(base: LineOrigin, names: set[str], first: State) -> MeasureRow:
     difference = {name: (first[name].double() - base.origin[name].double()).float() for name in sorted(names)}
     (values,) = base.along([lambda: difference], [(0.0, 1.0)])
-    losses, kept, weights = mean_of(values), samples_of(values), weights_of(values)
-    stderr = None if values.rise_stderr is None else float(values.rise_stderr[1])
-    if kept is not None and weights is not None:
-        stderr = stderr_over(kept[1] - kept[0], weights)
     note = ""
     if "accuracy" in values.mean:
         before, after = np.asarray(values.mean["accuracy"]).tolist()
         note = f"accuracy {before:.4g} to {after:.4g}"
-    return row_of(float(losses[1] - losses[0]), stderr, note=note)
+    return _rise(values, note)[0]

@@ -12,6 +12,8 @@ import pytest
 
 from landscape import open_run, run
 from landscape.analysis.checks.check import checks_text
+from landscape.core.errors import JobError
+from landscape.core.files import LocalFolder
 from landscape.core.lock import run_lock
 from landscape.job.reading import read_job
 from landscape.store import results
@@ -69,7 +71,11 @@ def test_a_run_that_can_only_be_read_is_judged_and_nothing_kept(place, call, mon
     def refuse(run: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
+    def refuse_job(folder: LocalFolder) -> None:
+        raise JobError("run: is mounted read-only")
+
     monkeypatch.setattr(results, "run_lock", refuse)
+    monkeypatch.setattr(LocalFolder, "refuse_unwritable", refuse_job)
     code, out, said = call(place, "--serial")
     assert code in (0, 1)
     assert "can this picture be trusted?" in out

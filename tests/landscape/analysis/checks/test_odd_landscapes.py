@@ -14,7 +14,7 @@ from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_p
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
 from landscape.analysis.checks.check import checks_text
-from landscape.analysis.checks.table import check_landscape, keep_checks
+from landscape.analysis.checks.table import CHECKS, check_landscape, keep_checks
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
@@ -27,7 +27,7 @@ FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
 def states(folder: Path, name: str = "a", problem=quadratic_problem) -> dict[str, str]:
     """What is found of each, the reasons of what is not judged in place of the state."""
     checks = check_landscape(folder, name, problem=problem)
-    assert len(checks.results) == 16
+    assert len(checks.results) == len(CHECKS)
     return {check.number: check.text if check.state == "unjudged" else check.state for check in checks.results}
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from landscape.analysis.checks.curvature import AlongAxis, Differences, judge_derivatives, judge_hidden
-from landscape.analysis.checks.directions import LINES, OtherLines, judge_lines
+from landscape.analysis.checks.curvature import AlongAxis, Differences, OfGrid, judge_derivatives, judge_hidden
+from landscape.analysis.checks.directions import LINES, QUANTILE, OtherLines, judge_lines
 from landscape.analysis.checks.judgement import NotJudged
 from landscape.analysis.checks.network import (
     Spots,
@@ -22,6 +24,7 @@ from landscape.analysis.checks.network import (
 )
 from landscape.analysis.checks.paths import Stale, judge_statistics
 from landscape.analysis.checks.resolution import Resolution, judge_resolution
+from landscape.analysis.checks.table import CHECKS
 from landscape.analysis.checks.values import (
     Lowest,
     Range,
@@ -34,6 +37,14 @@ from landscape.analysis.checks.values import (
 from landscape.model.history import LossStretch
 from landscape.problem.supervised import loss_of_guessing
 from landscape.surface.record_entries import Checks
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_documentation_has_a_row_for_each_check():
+    page = (ROOT / "docs/howto/trust.md").read_text()
+    assert re.findall(r"^\| (\d+b?) \| \*\*", page, re.M) == list(CHECKS)
+
 
 # -- 1 ------------------------------------------------------------------------------------------------------
 
@@ -48,7 +59,7 @@ def test_a_loss_that_is_not_finite_on_both_sides_does_not_tell_the_centre(loss, 
     assert judge(1.0, loss).state != "holds"
 
 
-# -- 8 ------------------------------------------------------------------------------------------------------
+# -- 8 and 8b ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unknown", [{"curvature": math.nan}, {"slope": math.inf}])
@@ -76,6 +87,13 @@ def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_e
     assert "too many kinks" in reason(1.0, -70.0)
     assert reason(1.0, 5.0, rounding=1.0) == "", "what rounding makes is no kink"
     assert reason(2.0, best=2.0) == "losses and derivatives are not of one function"
+
+
+@pytest.mark.parametrize(
+    ("step", "low_precision", "stands"), [(0.025, False, True), (5e-5, False, False), (0.025, True, False)]
+)
+def test_a_cell_that_rises_by_less_than_rounding_says_nothing_of_the_bowl(step, low_precision, stands):
+    assert OfGrid("alpha", 1.0, 1.0, step).stands_out(0.04, low_precision) == stands
 
 
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
@@ -154,6 +172,14 @@ def test_no_more_samples_are_asked_for_than_the_problem_has():
     assert judge(most=2000).remedy == "num_samples: 1600 makes it small enough"
     assert judge(most=400).remedy.startswith("num_samples: 400, all that the problem has")
     assert "no more than these 100 samples" in judge(most=100).remedy
+
+
+@pytest.mark.parametrize(("samples", "state"), [(8, "reservation"), (29, "reservation"), (30, "holds"), (0, "holds")])
+def test_few_samples_do_not_tell_their_noise(samples, state):
+    """Eight samples without a hard one among them have a small error, and the wrong picture."""
+    found = judge_sampling(relief=1.0, noise=0.01, samples=samples)
+    assert found.state == state
+    assert (f"as far as {samples} samples tell" in found.text) == (state == "reservation")
 
 
 def test_the_way_to_a_lower_cell_tells_a_saddle_from_a_minimum():
@@ -290,6 +316,28 @@ def test_what_rounding_does_is_no_fault_of_samples_or_training():
 @pytest.mark.parametrize(("size", "finer"), [((5,), "9"), ((5, 5), "9"), ((5, 9), "[9, 17]")])
 def test_a_finer_size_is_finer_along_every_axis(size, finer):
     assert judge_resolution(Resolution(0.1, 0.4, None, size)).remedy.startswith(f"size: {finer} gives")
+
+
+# -- 7 ------------------------------------------------------------------------------------------------------
+
+
+def test_the_band_is_that_of_one_line_more():
+    """Of eight lines that rise by 0, 1, ... 7 times x²: mean 3.5 x², deviation √6 x²."""
+    at = np.array([-1.0, 1.0, 2.0])
+    losses = np.arange(LINES)[:, None] * at**2
+    found = judge_lines(OtherLines(losses[:, 1], {"alpha": 3.0}, 1.0, 0.0, at, losses))
+    band = found.numbers["band"]
+    reach = QUANTILE * np.sqrt(6) * np.sqrt(1 + 1 / LINES) * at**2
+    np.testing.assert_allclose(band["mean"], 3.5 * at**2)
+    np.testing.assert_allclose(band["low"], 3.5 * at**2 - reach)
+    np.testing.assert_allclose(band["high"], 3.5 * at**2 + reach)
+
+
+def test_a_band_that_is_not_finite_is_kept_as_json_holds_it():
+    at = np.array([1.0, 2.0])
+    losses = np.stack([np.ones(LINES), np.full(LINES, np.inf)], axis=1)
+    found = judge_lines(OtherLines(np.linspace(1, 2, LINES), {}, 1.0, 0.0, at, losses))
+    assert found.as_check("7", "other seeds").numbers["band"]["high"] == [1.0, None]
 
 
 # -- 9 ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import nn
 from landscape import Problem
 from landscape.analysis.measures.document import MeasureRow
 from landscape.analysis.measures.lines import draws_of
-from landscape.analysis.measures.measure import ExtraMeasures, measure
+from landscape.analysis.measures.measure import ExtraMeasures, WeightsMeasures, measure
 from landscape.analysis.measures.worst import (
     ASAM_RHO,
     SAM_RHO,
@@ -28,6 +28,11 @@ from landscape.model.parameters import describe_parameters
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
+
+
+def measured(context: Scene, label: str = "problem", asked: ExtraMeasures | None = None) -> WeightsMeasures:
+    base = context.base
+    return measure(base.executor, context.prepared, base.plan, base.origin, label, asked or ExtraMeasures())
 
 
 def theta_of(context: Scene) -> np.ndarray:
@@ -133,16 +138,10 @@ def test_the_smallest_eigenvalue_of_a_flat_bulk_is_computed_on_or_undecided(tmp_
 
 
 def test_all_of_it_is_the_same_in_batches_of_any_size_up_to_rounding(tmp_path):
-    found = []
-    for size in (8, 32):
-        context = scene_of(tmp_path / str(size), relu_net(), batch_size=size)
-        plan = context.base.plan
-        found.append(
-            measure(
-                context.base.executor, context.prepared, plan, context.base.origin, "problem", ExtraMeasures(True, True)
-            )
-        )
-    one, other = found
+    one, other = (
+        measured(scene_of(tmp_path / str(size), relu_net(), batch_size=size), asked=ExtraMeasures(True, True))
+        for size in (8, 32)
+    )
     assert one.rows.keys() == other.rows.keys() >= {"radius", "1/sigma^2", "keskar 0.001", "lambda max"}
     assert list(one.layers) == ["0", "2"]
     for name, row in one.rows.items():
@@ -159,9 +158,7 @@ def test_a_loss_without_a_gradient_is_refused(tmp_path):
 
     context = scene_of(tmp_path, Problem(model, torch.randn(32, 2, dtype=torch.float64), observe))
     with pytest.raises(JobError, match="the loss has no graph of gradients"):
-        measure(
-            context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
-        )
+        measured(context)
 
 
 def exact_error_of_the_rise(context, points) -> float:
@@ -195,9 +192,7 @@ def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path)
     model = nn.Linear(1, 1).double()
     nn.init.constant_(model.weight, 0.5)  # of a weight near 0 the line is short, and its rises drown in float32 losses
     context = scene_of(tmp_path, Problem.terms(model, terms))
-    found = measure(
-        context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
-    )
+    found = measured(context)
     assert {name: values.shape for name, values in found.samples.items()} == {"trace probes": (16,)}
     assert found.rows["sam 1 step"].stderr > 0
     # The curvature along the weight is 2x² of each point within, and 2 of each end.
@@ -211,9 +206,7 @@ def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path)
 def test_too_few_samples_are_refused(tmp_path):
     context = scene_of(tmp_path, relu_net(), num_samples=15)
     with pytest.raises(JobError, match="num_samples: must be at least 16 for errors over samples, not 15"):
-        measure(
-            context.base.executor, context.prepared, context.base.plan, context.base.origin, "problem", ExtraMeasures()
-        )
+        measured(context)
 
 
 def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_weights(tmp_path):
@@ -221,25 +214,15 @@ def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_weights(tmp_pat
     infinite = Problem(problem.model, problem.data, lambda model, batch: {"loss": model(batch[0])[:, 0] + torch.inf})
     context = scene_of(tmp_path, infinite)
     with pytest.raises(JobError, match="origin: epoch 3: the loss there must be finite, not inf; take weights from"):
-        measure(
-            context.base.executor, context.prepared, context.base.plan, context.base.origin, "epoch 3", ExtraMeasures()
-        )
+        measured(context, "epoch 3")
 
 
 def test_where_the_gradient_is_not_finite_no_direction_is_taken_for_the_worst(tmp_path):
     problem = relu_net()
     kink = Problem(problem.model, problem.data, lambda model, batch: {"loss": (0 * model(batch[0])[:, 0]).sqrt() + 1})
-    context = scene_of(tmp_path, kink)
-    measured = measure(
-        context.base.executor,
-        context.prepared,
-        context.base.plan,
-        context.base.origin,
-        "problem",
-        ExtraMeasures(everything=True),
-    )
+    found = measured(scene_of(tmp_path, kink), asked=ExtraMeasures(everything=True))
     for name in ("sam 1 step", "sam 20 steps", "asam 1 step", "asam 20 steps", "keskar 0.001"):
-        assert measured.rows[name] == MeasureRow(None, note="the gradient of the loss is not finite there")
-    assert measured.rows["lambda max"] == MeasureRow(None, note="the Hessian is not finite there")
-    assert measured.rows["loss"].value == 1
-    assert "sam 1 step" not in measured.samples
+        assert found.rows[name] == MeasureRow(None, note="the gradient of the loss is not finite there")
+    assert found.rows["lambda max"] == MeasureRow(None, note="the Hessian is not finite there")
+    assert found.rows["loss"].value == 1
+    assert "sam 1 step" not in found.samples
