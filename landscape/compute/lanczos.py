@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from landscape.compute.executor import AtPoints, CurvaturesAlong, EvaluationSetting, Executor, WorkItem
-from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, rayleigh, without
+from landscape.compute.hessian import HessianOperator, combination, dot, length, rayleigh, without
 from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 AXIS_NAMES = ("alpha", "beta", "gamma")
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]  # the alias of the whole project
 Index = tuple[int, ...]
 
 MAX_TILE_EDGE = 64

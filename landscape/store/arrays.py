@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape.core.errors import JobError, quoted
-from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.core.grid import Floats, Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
 from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
@@ -71,7 +71,7 @@ class CheckedArray:
     damaged: list[tuple[str, Index]]
 
 
-def status_of(loss: NDArray[np.float64]) -> NDArray[np.uint8]:
+def status_of(loss: Floats) -> NDArray[np.uint8]:
     """1 where the loss is finite, 2 where it is NaN or infinite."""
     return np.where(np.isfinite(loss), OK, NOT_FINITE).astype(np.uint8)
 
@@ -356,7 +356,7 @@ def arrays_over_samples(
     return {name: tiles[0][name] for name in arrays.over_samples} if absent else {}
 
 
-def refuse_other_weights(before: NDArray[np.float64], now: NDArray[np.float64]) -> None:
+def refuse_other_weights(before: Floats, now: Floats) -> None:
     """Refuse weights of samples that are not those of another point.
 
     Raises:

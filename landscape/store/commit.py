@@ -15,7 +15,7 @@ from zarr.core.sync import sync
 
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid, Index, Tile
+from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.store.arrays import LandscapeArrays, arrays_over_samples, status_of
 from landscape.store.chunk_io import DurableStore, write_chunks, write_document
 from landscape.store.documents import FOLDER, METADATA, Documents
@@ -35,8 +35,6 @@ from landscape.surface.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_S
 
 if TYPE_CHECKING:
     from landscape.model.parameters import State
-
-Floats = NDArray[np.float64]
 
 
 def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:

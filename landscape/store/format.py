@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from landscape.core.errors import quoted
-from landscape.core.grid import Grid, Index, tile_at
+from landscape.core.grid import Floats, Grid, Index, tile_at
 from landscape.core.validation import RepeatedKey, parse_json
 from landscape.job.directions.kinds import is_seeded
 from landscape.surface.record import parse_axis, plain
@@ -246,8 +246,8 @@ class PathPlan:
 
     unit: str
     step: tuple[int, ...]
-    coordinates: NDArray[np.float64]  # [snapshots, axes]
-    distance: NDArray[np.float64]
+    coordinates: Floats  # [snapshots, axes]
+    distance: Floats
     run: tuple[int, ...] = ()
     runs: tuple[PathRecord, ...] = ()
 

@@ -23,7 +23,7 @@ from landscape import __version__
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import AXIS_NAMES, Grid, tile_counts
+from landscape.core.grid import AXIS_NAMES, Floats, Grid, tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.store.commit import move_landscape, write_synced
@@ -102,7 +102,6 @@ def _read(name: str, array: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------
 # Landscapes that no job computed: values of other software, written at once.
 
-Floats = NDArray[np.float64]
 TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of axes
 
 
@@ -290,9 +289,7 @@ def _metadata(arrays: Arrays) -> dict[str, Any]:
     return about if all(isinstance(axis, dict) for axis in axes.values()) else {}
 
 
-def _path(
-    arrays: Arrays, axes: list[str], unit: Any
-) -> tuple[PathPlan, NDArray[np.float64], NDArray[np.float64]] | None:
+def _path(arrays: Arrays, axes: list[str], unit: Any) -> tuple[PathPlan, Floats, Floats] | None:
     names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
     if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
         return None  # also where some snapshots were not computed: who reads it would take them for diverged ones

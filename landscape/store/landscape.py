@@ -15,7 +15,7 @@ from zarr.abc.store import Store
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid, Index, Tile
+from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.core.system import free_host_bytes
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, sample_index, stored_losses
@@ -38,7 +38,7 @@ from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
 from landscape.surface.derived import derive
 from landscape.surface.record import Record
 from landscape.surface.record_parts import IdentityRecord, JobRecord, PlanRecord
-from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, Floats, ProjectedPath, Surface
+from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor

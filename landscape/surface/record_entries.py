@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, Strict
 
+from landscape.core.grid import Floats
 from landscape.surface.barriers import Curve
 from landscape.surface.record_parts import (
     OMITTED,
@@ -276,8 +277,6 @@ ZERO = 1e-6
 # Likewise, of products in float32: what a smallest eigenvalue may be off by. In eight small networks those near zero
 # were off by up to 5e-6, where the loss is small and made of differences of larger numbers, in a ResNet-20 by 6e-8.
 ZERO_IN_FLOAT32 = 1e-5
-
-Floats = NDArray[np.float64]
 
 
 def products_in_float32(how: str, precision: str | None) -> bool:

@@ -86,7 +86,7 @@ class SampleLosses:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """How much each sample counts [samples]; 1 where the problem's `observe` returns no weight.
 
         Raises:
@@ -172,7 +172,7 @@ def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
     return place, place + 1, True
 
 
-def paired_stderr(differences: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def paired_stderr(differences: Floats, weights: Floats) -> Floats:
     """The standard error of the weighted mean m of differences d [..., samples] → [...]; NaN of one sample.
 
     √(Σw²(d - m)²) / Σw · √(n / (n - 1)): that of a mean of one quantity, as the pairs are what is drawn.
@@ -186,7 +186,7 @@ def paired_stderr(differences: NDArray[np.float64], weights: NDArray[np.float64]
         return np.asarray(np.sqrt(spread * (count / (count - 1.0))) / weights.sum(), np.float64)
 
 
-def stored_stderr(first: SampleLosses, second: SampleLosses) -> NDArray[np.float64]:
+def stored_stderr(first: SampleLosses, second: SampleLosses) -> Floats:
     """The paired error at every point of a grid, from the losses that both landscapes keep; NaN where not computed."""
     slabs = first.slabs()
     return np.concatenate(

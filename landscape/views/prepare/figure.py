@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.derived import bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
@@ -136,7 +137,6 @@ def thinning_note(full: Surface, shown: Surface) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 EXTREME_RATIO = 5.0
 
