@@ -206,7 +206,7 @@ class StoredPoints:
 
     Args:
         surface: as it is read, its levels beside it.
-        columns: the names of a point's values, in their order. Names that an earlier version did not keep are NaN.
+        columns: the names of a point's values, in their order. NaN where the surface lacks one.
     """
 
     surface: Surface

@@ -300,7 +300,7 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
     try:
         krylov = lanczos(
             product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
-            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most or 0,
+            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most,
         )  # fmt: skip
     except _NotFiniteError:
         return (np.nan,) * len(EIGENVALUES)
@@ -328,8 +328,6 @@ def _sign(krylov: Krylov, product: _Product) -> int:
 
 def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
     """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
-    if convexity.most is None:
-        return False
     values, residuals, _ = krylov.ritz_values()
     unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
     return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)

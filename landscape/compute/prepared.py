@@ -89,7 +89,7 @@ class PreparedLandscape:
             samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
             self.plan.bfloat16_weights,
         )  # fmt: skip
-        return self._planned(replace(plan, reduction=self.plan.reduction))
+        return self._planned(plan)
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
         if self.extension is not None:

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, LandscapeError, StoreError, one_line, quoted
-from landscape.core.files import Folder, Place
+from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.files import Place
 from landscape.core.folders import open_folder
 from landscape.core.random_state import kept_draws
-from landscape.model.run_files import checkpoint_numbers
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes.data import Arrays, Images, SampleDraws, SampleSource, Transform, as_stored
 from landscape.recipes.settings import (
@@ -33,78 +32,9 @@ from landscape.recipes.settings import (
     warn_of,
 )
 from landscape.training import distributed
-from landscape.training.checkpoints import (
-    Checkpoint,
-    generator_states,
-    mark_begun,
-    may_begin_anew,
-    plain,
-    seed_generators,
-    write_checkpoint,
-)
 from landscape.training.collector import TrajectoryCollector
 from landscape.training.distributed import Share, epoch_order, shares, steps_in
 from landscape.training.training import Training
-
-# ----------------------------------------------------------------------------------------------------
-# Takes over the checkpoint that earlier versions of this package wrote after each epoch, as `<run>/checkpoint.pt`.
-
-FORMER_FILE = "checkpoint.pt"
-
-
-def take_over(folder: Folder, steps_per_epoch: int, overwrite: bool = False) -> None:
-    """Make a former checkpoint one of today's, where the run has none of these; then delete it.
-
-    Args:
-        overwrite: the run is begun anew, whatever it holds: it is deleted alone.
-
-    Raises:
-        JobError: it cannot be read.
-    """
-    if FORMER_FILE not in folder.names(""):
-        return
-    if not (overwrite or checkpoint_numbers(folder) or may_begin_anew(folder)):
-        try:
-            with folder.fetched(FORMER_FILE) as path:
-                saved = dict(torch.load(path, map_location="cpu", weights_only=True))
-            _rewrite(folder, saved, steps_per_epoch)
-        except (StoreError, OSError):
-            raise
-        except Exception as error:  # whatever a torn file makes torch raise
-            place = quoted(folder.place(FORMER_FILE))
-            raise JobError(
-                f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it, or begin anew with overwrite"
-            ) from None
-    folder.delete(FORMER_FILE)
-    folder.sync_names("")
-
-
-def _rewrite(folder: Folder, saved: dict[str, Any], steps_per_epoch: int) -> None:
-    epoch = int(saved["metrics"]["epoch"])
-    if epoch == 0:
-        mark_begun(folder)
-        return
-    settings = Settings(**_renamed(saved["settings"]))  # what earlier versions did not know is as by default
-    progress = {"epoch": epoch, "batch": 0, "seconds": 0.0, "metrics": saved["metrics"], "right": 0, "seen": 0}
-    values = {
-        "settings": settings.plain(),
-        "model": saved["model"],
-        "optimizer": saved["optimizer"],
-        "progress": progress,
-    }
-    classes = {"settings": "SettingsOf", "model": "Module", "optimizer": "SGD"}
-    seed_generators(settings.seed)  # nothing was drawn from the global ones
-    generators = [generator_states(torch.device("cpu"))]
-    step = epoch * steps_per_epoch
-    checkpoint = Checkpoint(step, epoch, 1, plain("checkpoint", values), classes, generators)
-    write_checkpoint(folder, step, checkpoint)
-
-
-def _renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings in today's words: a cosine that ended where it began was the only constant rate."""
-    constant = {"schedule": "constant", "final": 0.0} if settings.get("final") == 1.0 else {}
-    return settings | constant
-
 
 # ----------------------------------------------------------------------------------------------------
 # One training of a recipe, epoch by epoch: steps, what the history gets of them, and what a checkpoint keeps.
@@ -301,7 +231,6 @@ def fit(
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
         steps_per_epoch = steps_in(len(data), settings.batch_size)
-        distributed.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_per_epoch)
         state = SettingsOf(training, settings.with_default_steps(steps_per_epoch))
@@ -323,7 +252,7 @@ def fit(
                 watch_every=settings.watch_every, **settings.collect,
             )  # fmt: skip
             if is_done:
-                training.end()  # an earlier version kept no end, or a user has deleted it
+                training.end()  # its user has deleted the snapshot of its end
         if not is_done:
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)

@@ -108,9 +108,6 @@ class LandscapeArrays:
         self.has_path = documents.has(path, "path_status")
         # The array of a landscape that was made from `paths` belongs to it even where it is lost.
         self.has_runs = self.has_path and (documents.has(path, "path_run") or draws_runs(record))
-        # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
-        # array belongs to it even where it is lost, and counts as missing.
-        self._has_rise = documents.has(path, RISE_STDERR) or record.defaults is not None
 
     # -- what their documents say -----------------------------------------------------------------------------
 
@@ -174,7 +171,7 @@ class LandscapeArrays:
     @property
     def value_names(self) -> tuple[str, ...]:
         """The arrays over the grid that hold values: each observable and its standard error, and that of the rise."""
-        return (*with_stderr(self.observables), *([RISE_STDERR] if self._has_rise else []))
+        return (*with_stderr(self.observables), RISE_STDERR)
 
     @property
     def tile_names(self) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from landscape.core.files import Folder
 from landscape.core.grid import AXIS_NAMES, Index
 from landscape.core.validation import MAX_SIZE
 from landscape.store.format import (
-    FORMER_PATH_MOMENT,
     LARGEST_DOCUMENT,
     LAYOUT,
     SCHEMA_VERSION,
@@ -32,7 +31,6 @@ from landscape.store.format import (
     parse_metadata,
 )
 from landscape.surface.record import Record, parse, parse_axis, plain
-from landscape.surface.surface import PATH_MOMENTS
 
 # ----------------------------------------------------------------------------------------------------
 # The entries of a landscape's documents, checked.
@@ -214,8 +212,6 @@ def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tupl
     dtype, dimensions = expected_array(name, axes)
     if array.dtype.name != dtype:
         raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
-    if name == PATH_MOMENTS and array.dimension_names == (dimensions[0], FORMER_PATH_MOMENT):
-        dimensions = array.dimension_names
     if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
         raise BadMetadataError(f"dimension_names: must be {quoted(dimensions)}, not {quoted(array.dimension_names)}")
     if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):

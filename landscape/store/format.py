@@ -231,7 +231,7 @@ DIRECTION_CHUNK = 1 << 24
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
 UNIT, RUNS = "unit", "runs"  # of `path_step`, and of `path_run`
 # xarray wants one length of each dimension, and a path has moments of fewer rows than the grid.
-PATH_MOMENT, FORMER_PATH_MOMENT = "path_moment", "moment"  # the dimension of `path_moments`, and what it was before
+PATH_MOMENT = "path_moment"  # the dimension of `path_moments`
 NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
 MIXED = "mixed"  # the unit of paths of which some count steps and others epochs
 

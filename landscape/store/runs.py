@@ -159,10 +159,7 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummar
 
 
 def _position(landscape: LandscapeSummary) -> int:
-    """The position of a landscape in the job that began it.
-
-    Version 0.1.0 recorded none; its landscapes come first, as they were begun first.
-    """
+    """The position of a landscape in the job that began it; an imported one has none, and comes first."""
     position = landscape.record.position
     return -1 if position is None else position
 

@@ -68,7 +68,7 @@ class Record:
     schema_version: Whole | None = None
     name: Text | None = None
     job: Annotated[JobRecord, with_whole()] | None = None
-    defaults: Whole | None = None  # the version of the defaults of what the job leaves out; none in version 0.1.0
+    defaults: Whole | None = None  # the version of what fields mean that the job leaves out
     position: Count | None = None  # of the landscape in its job
     identity: Annotated[IdentityRecord, with_whole()] | None = None
     digest: Text | None = None
@@ -79,7 +79,7 @@ class Record:
     batch_norm: Text | None = None
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
-    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
+    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none where no job computed it
     keep_samples: Flag = False  # whether the losses of single samples are stored
     rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
@@ -100,7 +100,7 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
-    own_model: OwnModelRecord | None = None  # none where nobody has asked yet, as in landscapes of earlier versions
+    own_model: OwnModelRecord | None = None  # none where nobody has asked yet
     found_range: FoundRange | None = None  # none where the job gives the range in numbers, or its axes their own
     level: LevelRecord | None = None  # of a refinement; none of a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed

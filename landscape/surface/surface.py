@@ -203,9 +203,6 @@ RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surfa
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 
 
-Path = ProjectedPath  # its name in version 0.1.0
-
-
 def check_observable(landscape: str, observable: str, known: Collection[str]) -> None:
     """Refuse an observable that is not among those of the landscape.
 
@@ -318,7 +315,7 @@ class Surface:
         """Standard error of the rise L(point) − L(origin) per point.
 
         That of the mean of ℓᵢ(p) − ℓᵢ(0) over the same samples i. All points share their samples, so this is the error
-        to judge a shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
+        to judge a shape by, and not `stderr`.
 
         Raises:
             JobError: the surface does not have it.

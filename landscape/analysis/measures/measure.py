@@ -352,7 +352,7 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
 
 def has_all(entry: Entry | None, weights: str, asked: ExtraMeasures) -> bool:
     """Whether an entry of the same settings holds what is asked for."""
-    if entry is None or entry.weights != weights or entry.radius_is_old:
+    if entry is None or entry.weights != weights:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 

@@ -51,7 +51,6 @@ class DirectionSpec(Frozen, ABC):
         title: what messages call the kind; default: `kind`.
         default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
             a kind may ask for that names `snapshots`.
-        version_1_range: the ends that version 1 of the defaults wrote out, where it did.
         reaches_to: what the axis has to reach, where that and not the loss says how far it runs.
         is_costly: whether its label and attributes take long to make, and are those recorded where a landscape is on
             disk.
@@ -62,17 +61,12 @@ class DirectionSpec(Frozen, ABC):
 
     title: ClassVar[str] = ""
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
-    version_1_range: ClassVar[Range | None] = None
     reaches_to: ClassVar[str] = ""
     is_costly: ClassVar[bool] = False
     follows_samples: ClassVar[bool] = False
 
     def on_axis(self, axis: int) -> Self:
         """The same direction with what depends on its place among the axes, from 0, filled in."""
-        return self
-
-    def under_defaults(self, version: int) -> Self:
-        """What it stood for when an earlier version of the defaults filled in the fields that its job leaves out."""
         return self
 
     def coordinates(self, size: int) -> Floats | None:

@@ -474,8 +474,8 @@ def _is_loose(surface: Surface) -> NDArray[np.bool_]:
 def _negative(surface: Surface) -> NDArray[np.uint8]:
     """Whether there is a negative eigenvalue at each point, as was found when it was computed.
 
-    Maps of earlier versions do not hold it, and have no bound to say no by. Nor is there one at a point between those
-    of a refined map: no is known there if it holds at all points that its value is interpolated from.
+    Without it, as in an imported map, there is no bound to say no by. Nor is there one at a point between those of a
+    refined map: no is known there if it holds at all points that its value is interpolated from.
     """
     if EIG_NEGATIVE in surface.observables:
         stored = np.asarray(surface[EIG_NEGATIVE], np.float64)

@@ -12,14 +12,12 @@ import torch
 from torch import nn
 
 from landscape.core.errors import JobError
-from landscape.core.folders import open_folder
 from landscape.job.reading import read_job
 from landscape.model.history import log_end, read_history, went_on_to
 from landscape.model.parameters import state_digest
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory
 from landscape.recipes import digits
-from landscape.recipes import training as former
 from landscape.recipes.data import Arrays
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
 from landscape.recipes.table import RECIPES, recipe
@@ -90,7 +88,7 @@ def test_a_finished_recipe_whose_end_is_gone_keeps_it_when_it_is_called_again(tm
     ended = trained(tmp_path, **options)
     history = read_history(tmp_path)
     end = Path(read_trajectory(tmp_path).snapshots[-1].path)
-    end.unlink()  # as an earlier version left it
+    end.unlink()  # as a user may
     again = trained(tmp_path, **options)
     assert (again.loss, again.accuracy) == (ended.loss, ended.accuracy)
     trajectory = read_trajectory(tmp_path)
@@ -251,43 +249,6 @@ def test_the_seed_of_a_training_is_that_of_its_recipe(tmp_path):
         training_of(training, seed=4)
     with pytest.raises(JobError, match="seed: must be that of the training, 3, not 0"):
         fit(training, net, Arrays((INPUTS, LABELS)), Arrays((INPUTS, LABELS)), Settings(2, 8, 0.1, collect=COLLECT))
-
-
-def test_a_checkpoint_of_an_earlier_version_is_taken_over(tmp_path):
-    """As 0.1 wrote it: model, optimiser, settings and metrics after each epoch."""
-
-    def stop(epoch, metrics):
-        raise Stop
-
-    whole = trained(tmp_path / "whole")
-    with pytest.raises(Stop):
-        trained(tmp_path / "old", report=stop)
-    saved = Training(tmp_path / "old").resume()
-    known = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "final", "seed", "collect", "network")
-    settings = {name: saved["settings"][name] for name in known}
-    metrics = saved["progress"]["metrics"]
-    for path in (tmp_path / "old" / "checkpoints").iterdir():
-        path.unlink()
-    old = {"model": saved["model"], "optimizer": saved["optimizer"], "settings": settings, "metrics": metrics}
-    torch.save(old, tmp_path / "old" / former.FORMER_FILE)
-    shutil.copytree(tmp_path / "old", tmp_path / "asked")
-    with pytest.raises(JobError, match=r"^label_smoothing: training in run .* was begun with 0\.0, not 0\.1"):
-        trained(tmp_path / "asked", label_smoothing=0.1)
-    ended = trained(tmp_path / "old")
-    assert state_digest(ended.model.state_dict()) == state_digest(whole.model.state_dict())
-    assert read_trajectory(tmp_path / "old").numbers == (0, 1, 2)
-    assert not (tmp_path / "old" / former.FORMER_FILE).exists()
-    torch.save({**old, "metrics": {"epoch": 0}}, tmp_path / former.FORMER_FILE)
-    assert state_digest(trained(tmp_path).model.state_dict()) == state_digest(whole.model.state_dict())
-
-
-def test_a_checkpoint_of_an_earlier_version_that_is_damaged_is_refused_and_overwritten_when_asked(tmp_path):
-    (tmp_path / former.FORMER_FILE).write_bytes(b"torn")
-    with pytest.raises(JobError, match=r"checkpoint\.pt' cannot be read: .*; delete it, or begin anew with overwrite"):
-        trained(tmp_path)
-    folder = open_folder(tmp_path)
-    former.take_over(folder, 4, Training(tmp_path, overwrite=True).overwrite)
-    assert not folder.names("")
 
 
 def test_snapshots_that_training_ends_before_are_told(tmp_path, caplog):

@@ -149,17 +149,6 @@ def test_xarray_opens_a_landscape_as_it_is(tmp_path):
     np.testing.assert_array_equal(surface["status"], found["t"].status)
 
 
-def test_a_path_whose_moments_have_the_dimension_of_before_opens(tmp_path):
-    problem = conv_problem()
-    write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
-    found = run(make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": [5, 4]}]))["t"]
-    file = tmp_path / "landscapes.zarr" / "t" / "path_moments" / "zarr.json"
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps(document | {"dimension_names": ["snapshot", "moment"]}))
-    np.testing.assert_array_equal(open_run(tmp_path)["t"].path.loss, found.path.loss)
-    assert LandscapeStore.open(str(tmp_path), "t").problems() == []
-
-
 @pytest.mark.parametrize("size, tile", [((6,), (4,)), ((5, 4), (2, 3)), ((3, 4, 5), (2, 3, 2))])
 def test_what_is_written_is_what_is_read(tmp_path, size, tile):
     store = make_store(tmp_path, size, tile)
