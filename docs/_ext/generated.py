@@ -101,7 +101,7 @@ GROUPS = {
         "landscape.surface.barriers.Barriers",
         "landscape.surface.barriers.PathColumns",
         "landscape.surface.surface.SampleLosses",
-        "landscape.core.errors.Progress",
+        "landscape.core.progress.Progress",
         "cluster.driver.schedule.Policy",
     ),
 }

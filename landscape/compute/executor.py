@@ -15,9 +15,10 @@ import torch
 
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule
+from landscape.core.errors import Interrupted, JobError, NotRetried
 from landscape.core.grid import Floats
 from landscape.core.plan import Plan
+from landscape.core.progress import RetryRule
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values

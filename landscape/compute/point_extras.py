@@ -14,9 +14,10 @@ from torch import nn
 from landscape.compute.eigen_stores import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.core.devices import KEPT_BYTES, device_here, kept_limit, pick_device
-from landscape.core.errors import CHOOSING, JobError, LandscapeError, message_of, quoted, stage
+from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import OPTIONS, Plan, default_plan
+from landscape.core.progress import CHOOSING, stage
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES

@@ -19,8 +19,8 @@ from landscape.compute import serial
 from landscape.compute.recorded import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
 from landscape.core.digests import digest
-from landscape.core.errors import Observer
 from landscape.core.grid import Floats, Index, tile_counts
+from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.job import Job

@@ -246,7 +246,7 @@ class Landscape(Frozen):
     @classmethod
     def unknown_key(cls, key: str) -> str:
         """What an error says of a key that is no field; those of a direction are often written one level too high."""
-        owners = [kind.model_fields["kind"].default for kind in KINDS if key in kind.model_fields]
+        owners = [kind.word() for kind in KINDS if key in kind.model_fields]
         if owners and key not in ("kind", "seed"):  # a seed may be meant for the job
             return f"belongs to a direction, not to the landscape: directions: [{{kind: {owners[0]}, {key}: …}}]"
         return super().unknown_key(key)

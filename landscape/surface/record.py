@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from landscape.core.errors import Failure
 from landscape.core.grid import Floats
+from landscape.core.progress import Failure
 from landscape.core.quantisation import Quantisation
 from landscape.surface.record_entries import (
     Checks,

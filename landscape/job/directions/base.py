@@ -65,6 +65,11 @@ class DirectionSpec(Frozen, ABC):
     is_costly: ClassVar[bool] = False
     follows_samples: ClassVar[bool] = False
 
+    @classmethod
+    def word(cls) -> str:
+        """The word by which a job names this kind."""
+        return str(cls.model_fields["kind"].default)
+
     def on_axis(self, axis: int) -> Self:
         """The same direction with what depends on its place among the axes, from 0, filled in."""
         return self
