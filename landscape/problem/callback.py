@@ -424,21 +424,12 @@ def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
         )
     choice.check(data.length)
     count = min(choice.num_samples, data.length)
-    order = data.indices[:count].argsort() if choice.ascending else None
-
+    indices = data.indices[:count].numpy()
     if data.sequences is not None:
-        places = range(count) if order is None else order.tolist()
-        items = [data.sets[""][place] for place in places]
-        kept = data.indices[:count] if order is None else data.indices[:count][order]
-        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
-
-    def taken(tensor: Tensor) -> Tensor:
-        first = tensor[:count]
-        return first if order is None or len(first) != count else first[order]
-
-    sets = {name: map_tensors(taken, rows) for name, rows in data.sets.items()}
+        items = [data.sets[""][place] for place in range(count)]
+        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), indices)
+    sets = {name: map_tensors(lambda tensor: tensor[:count], rows) for name, rows in data.sets.items()}
     whole = data.in_memory and count == data.length
     if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
         sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
-    indices = taken(data.indices).numpy()
     return SelectedSamples(TensorSamples(sets[""]) if "" in sets else PointSets(sets), indices)

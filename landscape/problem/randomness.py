@@ -33,7 +33,7 @@ class SelectedSamples:
     """The samples of a job, and which of the data they are.
 
     Attributes:
-        samples: in the order drawn; ascending where that was asked for.
+        samples: in the order drawn.
         indices: int64, one for each sample in their order: its index in the data, of an iterable its running number.
     """
 
@@ -48,7 +48,6 @@ class SampleRequest:
     num_samples: int
     seed: int
     at_most: bool
-    ascending: bool
     limit: int
     length: Length | None = None
     observed: Length | None = None
@@ -61,7 +60,7 @@ class SampleRequest:
             chosen = torch.randperm(available, generator=generator)[: self.num_samples]
         else:
             chosen = _few_of_many(min(self.num_samples, available), available, generator)
-        return chosen.sort().values if self.ascending else chosen
+        return chosen
 
     def check(self, available: int) -> None:
         """Refuse data with no samples, or with too few.
@@ -93,7 +92,7 @@ def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
         >>> chosen_indices(3, 5, seed=0)
         [0, 1, 2]
     """
-    return SampleRequest(num_samples, seed, at_most=True, ascending=True, limit=0).indices(available).tolist()
+    return sorted(SampleRequest(num_samples, seed, at_most=True, limit=0).indices(available).tolist())
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from landscape.problem.terms import PointData, PointSets
 
 
 def select_samples(
-    data: Any, num_samples: int, seed: int, *, at_most: bool = False, ascending: bool = False,
+    data: Any, num_samples: int, seed: int, *, at_most: bool = False,
     limit: int | None = None, length: Length | None = None, observed: Length | None = None,
 ) -> SelectedSamples:  # fmt: skip
     """Choose `num_samples` different samples by the seed alone; they stay on the CPU.
@@ -49,8 +49,6 @@ def select_samples(
         num_samples: how many samples to choose.
         seed: the job's seed.
         at_most: where there are fewer samples than `num_samples`, take them all; otherwise that is refused.
-        ascending: keep the order that the samples have in the data, and collate all of them at once, as earlier
-            versions did.
         limit: bytes of samples above which they are kept on disk; default: a share of the memory that is available.
         length: `Problem.length`.
         observed: how many values `observe` returns for a batch, which is asked where nothing else tells its length.
@@ -67,9 +65,7 @@ def select_samples(
         >>> bool((chosen.indices == more.indices[:4]).all())
         True
     """
-    choice = SampleRequest(
-        num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed
-    )
+    choice = SampleRequest(num_samples, seed, at_most, host_limit() if limit is None else limit, length, observed)
     if isinstance(data, PackedSamples):
         return chosen_of(data, choice)
     if isinstance(data, PointData):
@@ -77,8 +73,6 @@ def select_samples(
     source = source_of(data)
     with fixed_seeds(seed):
         if isinstance(source, MapStyleData):
-            if ascending and not isinstance(data, DataLoader):
-                source = replace(source, collate=default_collate)  # earlier versions asked loaders alone
             return _from_items(source, choice)
         if isinstance(source, IterableData):
             return from_stream(source, choice)
@@ -118,7 +112,7 @@ def _from_items(data: MapStyleData, choice: SampleRequest) -> SelectedSamples:
     first = list(itertools.islice(items, 2))
     items = itertools.chain(first, items)
     numbers = data.numbered(indices.numpy())
-    if choice.ascending or _gives_rows(data, first, choice.seed):
+    if _gives_rows(data, first, choice.seed):
         return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), choice)), numbers)
     kept = KeptItems(choice.limit)
     places = [kept.add(item, bytes_of(item)) for item in items]

@@ -27,10 +27,10 @@ log = logging.getLogger("landscape")
 
 def from_stream(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     """The samples of an iterable, see `select_samples`."""
-    if data.collate is not None and not choice.ascending:
+    if data.collate is not None:
         return _items(data, data.collate, choice)
     try:
-        return _rows(data.collated(), choice)
+        return _rows(data, choice)
     except _NotRowsError as reason:
         log.info("data: the batches of %s are taken whole: %s", data.name, reason)
         begun = reason.begun
@@ -74,7 +74,7 @@ class _Draw:
     def order(self) -> tuple[Tensor, NDArray[np.int64]]:
         """The places of the kept samples in the order drawn, and their numbers in that order."""
         self._choice.check(self._seen)
-        order = torch.arange(len(self._keys)) if self._choice.ascending else self._keys.argsort()
+        order = self._keys.argsort()
         return order, self._numbers[order].numpy()
 
 
@@ -85,7 +85,7 @@ def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     for number, (batch, shapes) in enumerate(_cut(batches, choice)):
         if number == 0:
             first = shapes
-        elif len(shapes) == len(first) and shapes != first and not choice.ascending:
+        elif len(shapes) == len(first) and shapes != first:
             differ = f"batch {number} has samples of shapes {shapes}, the first of {first}"
             if data.once:
                 raise JobError(
@@ -105,7 +105,7 @@ def _cut(batches: Iterator[Any], choice: SampleRequest) -> Iterator[tuple[Batch,
         _NotRowsError: the first of them is no such batch.
     """
     for number, batch in enumerate(batches):
-        if number == 0 and not choice.ascending and not _is_rows(batch, choice):
+        if number == 0 and not _is_rows(batch, choice):
             raise _NotRowsError("they are not tensors with one first dimension", itertools.chain([batch], batches))
         rows = as_rows(batch)
         yield rows, [tuple(tensor.shape[1:]) for tensor in tensors_of(rows)]
