@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
-from landscape.core.grid import Floats as Floats
-from landscape.core.grid import Index, overlap, tile_at
+from landscape.core.grid import Floats, Index, overlap, tile_at
 from landscape.core.late_imports import provided
 from landscape.surface.barriers import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.surface.record import NOT_COMPUTED as NOT_COMPUTED
