@@ -19,7 +19,7 @@ from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
 from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
 from landscape.surface.record import Record, parse_axis
-from landscape.surface.refinement import new_points, new_points_per_tile, of_coarser_level, of_stretches
+from landscape.surface.refinement import from_stretches, in_coarser_level, new_points, new_points_per_tile
 from landscape.surface.surface import (
     LOSS_SAMPLES,
     MOMENT_PARTS,
@@ -200,7 +200,7 @@ class LandscapeArrays:
     @property
     def tiles_held(self) -> NDArray[np.bool_] | None:
         """A mask over the tiles of those that it holds; None for all of them."""
-        return of_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
+        return from_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
 
     @property
     def tile_count(self) -> int:
@@ -210,7 +210,7 @@ class LandscapeArrays:
 
     def points_left_out(self, tile: Tile) -> NDArray[np.bool_] | None:
         """Which points of a tile it never holds, as they live in a coarser level; None for none of them."""
-        return of_coarser_level(tile) if self.level else None
+        return in_coarser_level(tile) if self.level else None
 
     def points_of(self, tile: Tile) -> int:
         """How many points of a tile it holds."""
@@ -283,7 +283,7 @@ class LandscapeArrays:
         constant = every if names is None else names
         return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
 
-    def all_there(self, name: str) -> bool:
+    def has_all_chunks(self, name: str) -> bool:
         """Whether an array that is written when the landscape is made has all its chunks, sound or not."""
         present = self.reader(name).present()
         return all(present[index] for index in self._constant_chunks(name))
@@ -328,9 +328,7 @@ def _over_samples(arrays: LandscapeArrays, name: str) -> NDArray[Any] | None:
     return next(values for _, values, _ in arrays.reader(name).read([(0,)]))
 
 
-def arrays_over_samples(
-    arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]
-) -> dict[str, NDArray[Any]]:
+def new_sample_arrays(arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """The arrays over the samples that are to be written with some tiles, unless they are there.
 
     Raises:
@@ -368,7 +366,7 @@ def refuse_other_weights(before: Floats, now: Floats) -> None:
         )
 
 
-def spoilt_over_samples(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
+def find_damaged_sample_arrays(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
     """The damaged arrays over the samples, each as its name and chunk; a tile that brings them anew is marked missing.
 
     Args:

@@ -16,7 +16,7 @@ from zarr.core.sync import sync
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, Grid, Index, Tile
-from landscape.store.arrays import LandscapeArrays, arrays_over_samples, status_of
+from landscape.store.arrays import LandscapeArrays, new_sample_arrays, status_of
 from landscape.store.chunk_io import DurableStore, write_chunks, write_document
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.format import BadMetadataError, PathPlan, parameter_layout, rows_written
@@ -67,9 +67,7 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
         return
     names = arrays.tile_names
     chunks = [(name, tile.index, _over(arrays, tile, values, name)) for tile, values in tiles for name in names]
-    chunks += [
-        (name, (0,), values) for name, values in arrays_over_samples(arrays, [each for _, each in tiles]).items()
-    ]
+    chunks += [(name, (0,), values) for name, values in new_sample_arrays(arrays, [each for _, each in tiles]).items()]
     write_synced(arrays, chunks)
     states = [(tile, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
     write_synced(arrays, [("status", tile.index, _held(arrays, tile, status)) for tile, status in states])

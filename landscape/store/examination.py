@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Index, tile_at
-from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, spoilt_over_samples
+from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, find_damaged_sample_arrays
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.format import RUNS, PathPlan, parameter_layout, path_unit, rows_written, with_stderr
 from landscape.surface.record_entries import path_records
@@ -37,7 +37,7 @@ def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None
     array = arrays["directions"]
     # A missing chunk would read as zeros, and a damaged shape may ask for more memory than there is: so the chunks are
     # seen to exist before any of them is read.
-    if not all(rows_written(array)) or not arrays.all_there("directions"):
+    if not all(rows_written(array)) or not arrays.has_all_chunks("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
     return None if damaged else [unflatten(row, parameter_layout(array)) for row in values]
@@ -187,7 +187,7 @@ def examine(arrays: LandscapeArrays) -> Examination:
     """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.tile_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers, arrays)
-    damaged += spoilt_over_samples(arrays, missing)
+    damaged += find_damaged_sample_arrays(arrays, missing)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
     return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
 

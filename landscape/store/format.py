@@ -115,7 +115,7 @@ def _refuse_deep(document: Any) -> None:
     raise BadMetadataError(f"is nested deeper than {DEEPEST} levels")
 
 
-def checked_group(document: Mapping[str, Any]) -> dict[str, Any]:
+def parse_group(document: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a Zarr v3 group.
 
     Raises:
@@ -125,7 +125,7 @@ def checked_group(document: Mapping[str, Any]) -> dict[str, Any]:
     return _mapping(document.get("attributes", {}), "attributes")
 
 
-def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
+def parse_array(document: Mapping[str, Any], path: str) -> StoredArray:
     """The array that a document describes; each of its properties must be one that this project writes.
 
     Raises:

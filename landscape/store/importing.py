@@ -10,7 +10,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from landscape import __version__
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import AXIS_NAMES, Floats, Grid, tile_counts
+from landscape.core.grid import AXIS_NAMES, Floats, tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.store.commit import move_landscape, write_synced
@@ -105,26 +104,7 @@ def _read(name: str, array: Any) -> Any:
 TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of axes
 
 
-@dataclass(frozen=True)
-class ImportedValues:
-    """The values of a landscape that no job computed.
-
-    Attributes:
-        values: float64 in the shape of the grid by their names; errors that are not there are NaN.
-        status: uint8 of the same shape.
-        labels: what the axes are; empty where that is not known.
-        path: the snapshots on the plane, with the losses there and at their projections.
-    """
-
-    grid: Grid
-    observables: Sequence[str]
-    values: Mapping[str, Floats]
-    status: NDArray[np.uint8]
-    labels: Sequence[str] = ()
-    path: tuple[PathPlan, Floats, Floats] | None = None
-
-
-def write_imported(run: Place, name: str, imported: ImportedValues, record: Record) -> None:
+def write_imported(run: Place, name: str, surface: ImportedSurface, record: Record) -> None:
     """Write a landscape whole; readers find it when all its values are there. Under the lock of the run.
 
     Raises:
@@ -133,16 +113,16 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
     """
     from landscape.model.parameters import direction_digest  # of torch
 
-    folder, staged, grid = open_folder(run), staged_name(name), imported.grid
+    folder, staged, grid = open_folder(run), staged_name(name), surface.grid
     if folder.folders(f"{FOLDER}/{staged}"):
-        move_landscape(folder, Move(staged))  # of an import that was killed
+        move_landscape(folder, Move(staged))  # left by an import that was killed
     # There are no directions; the digest of none is recorded with each axis.
     nothing = direction_digest({})
-    labels = [*imported.labels, *[""] * len(grid.names)]
+    labels = [*surface.labels, *[""] * len(grid.names)]
     axes = [{"kind": "imported", "label": label, "digest": nothing} for label in labels[: len(grid.names)]]
     tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)
-    plan = imported.path[0] if imported.path else None
-    new = NewArrays(grid, tile, tuple(imported.observables), axes, [{} for _ in grid.names], [], plan)
+    plan = surface.path[0] if surface.path else None
+    new = NewArrays(grid, tile, tuple(surface.observables), axes, [{} for _ in grid.names], [], plan)
     store = LandscapeStore.create(folder, staged, new, record)
     for index in np.ndindex(tile_counts(grid.shape, tile)):
         windows = store.tile(index).windows
@@ -150,16 +130,16 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
             (
                 array,
                 index,
-                imported.values[array][windows]
-                if array in imported.values
+                surface.values[array][windows]
+                if array in surface.values
                 else np.full(store.tile(index).shape, math.nan),
             )
             for array in store.arrays.value_names
         ]
         write_synced(store.arrays, chunks)
-        write_synced(store.arrays, [("status", index, imported.status[windows])])
-    if imported.path is not None:
-        _, loss, projected = imported.path
+        write_synced(store.arrays, [("status", index, surface.status[windows])])
+    if surface.path is not None:
+        _, loss, projected = surface.path
         for start in range(0, len(loss), store.path_chunk):
             window = slice(start, min(start + store.path_chunk, len(loss)))
             store.write_path(window, {"path_loss": loss[window], "path_projected_loss": projected[window]})
@@ -446,11 +426,8 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
             for each in names:
                 refuse_taken(path, each)
             for each, surface, record in zip(names, surfaces, records, strict=True):
-                values = ImportedValues(
-                    surface.grid, surface.observables, surface.values, surface.status, surface.labels, surface.path
-                )
                 position = 1 + max((known.record.position or 0 for known in survey(path).readable.values()), default=-1)
-                write_imported(path, each, values, record.changed(position=position))
+                write_imported(path, each, surface, record.changed(position=position))
     except LandscapeError:
         raise
     except OSError as error:

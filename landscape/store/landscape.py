@@ -30,7 +30,7 @@ from landscape.store.documents import (
     axis_attributes,
     is_same,
     missing_essentials,
-    refusal_of,
+    resume_refusal,
 )
 from landscape.store.examination import stored_directions, stored_path
 from landscape.store.format import MOST_CHUNK_POINTS, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan, lay_out
@@ -290,7 +290,7 @@ class LandscapeStore:
         """Why no job can go on with a landscape that can be read, and the remedy; empty where a job can."""
         missing = next(iter(missing_essentials(self.record)), None)
         place = self._folder.place(f"{FOLDER}/{self.path}")
-        return refusal_of(self.name, self.record, missing, place) if missing else ""
+        return resume_refusal(self.name, self.record, missing, place) if missing else ""
 
     @property
     def own_problems(self) -> tuple[str, ...]:

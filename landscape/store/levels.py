@@ -18,15 +18,15 @@ from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
     BLOCK,
     Mask,
-    as_stretches,
     blocks_over,
     finer_grid,
     finer_shape,
+    from_stretches,
     new_points_per_tile,
-    of_stretches,
     parents_of,
     tile_shape,
     tiles_of_blocks,
+    to_stretches,
 )
 from landscape.surface.surface import QUARANTINED
 
@@ -92,7 +92,7 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
     store = refinable(run, name)
     rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
     records = [
-        LevelRecord(number=number, stride=2**number, blocks=as_stretches(tiles), rule=rule)
+        LevelRecord(number=number, stride=2**number, blocks=to_stretches(tiles), rule=rule)
         for number, tiles in _tiles_of(store, finer).items()
     ]
     left = [record for level in records if (record := _left_of(run, name, level)) is not None]
@@ -176,10 +176,10 @@ def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
     if stored is None or stored.record.level is None:
         return level
     there, counts = stored.record.level, tile_counts(stored.shape, stored.tile_shape)
-    held = of_stretches(there.blocks, counts)
-    asked = of_stretches(level.blocks, counts)
+    held = from_stretches(there.blocks, counts)
+    asked = from_stretches(level.blocks, counts)
     if (asked & ~held).any():
-        return LevelRecord(number=level.number, stride=level.stride, blocks=as_stretches(held | asked), rule=level.rule)
+        return LevelRecord(number=level.number, stride=level.stride, blocks=to_stretches(held | asked), rule=level.rule)
     return None if stored.examine().complete else there
 
 
@@ -235,8 +235,8 @@ def points_left(run: str, name: str, level: LevelRecord, shape: Sequence[int]) -
     """
     finer = finer_shape(shape, level.stride)
     per_tile = new_points_per_tile(finer)
-    asked = np.array(of_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
+    asked = np.array(from_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
     stored = LandscapeStore.find(run, name, level=level.number)
     if stored is not None and stored.record.level is not None:
-        asked &= ~of_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
+        asked &= ~from_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
     return int(per_tile[asked].sum())

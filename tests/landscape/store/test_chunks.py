@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 
 from landscape.core.grid import points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader, DurableStore, write_chunks
-from landscape.store.format import ZSTD_MAGIC, BadMetadataError, Damaged, StoredArray, checked_array, decode, encode
+from landscape.store.format import ZSTD_MAGIC, BadMetadataError, Damaged, StoredArray, decode, encode, parse_array
 from landscape.store.landscape import LandscapeStore
 
 CODECS = {
@@ -38,7 +38,7 @@ def make_array(compressors, shape=(5, 7), chunks=(2, 3), dtype="float64", fill=n
 
 
 def described(array) -> StoredArray:
-    return checked_array(json.loads(json.dumps(array.metadata.to_dict())) | {"dimension_names": []}, array.path)
+    return parse_array(json.loads(json.dumps(array.metadata.to_dict())) | {"dimension_names": []}, array.path)
 
 
 def stored(array) -> dict[str, bytes]:
