@@ -27,7 +27,7 @@ from landscape.store.runs import (
     names_after,
     open_zarr,
     read_move,
-    renamed,
+    rename_record,
     unmark,
     write_move,
 )
@@ -222,7 +222,7 @@ def _write_record(folder: Folder, name: str, position: int | None) -> None:
             record, _ = documents.own(path)
         except BadMetadataError:
             continue  # damaged meanwhile
-        write_document(store, f"{path}/{METADATA}", documents.group(renamed(record, name, position).attributes))
+        write_document(store, f"{path}/{METADATA}", documents.group(rename_record(record, name, position).attributes))
     flush(store)
 
 
