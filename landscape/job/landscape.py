@@ -31,21 +31,15 @@ from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.directions.kinds import KINDS, Direction
 from landscape.job.directions.pca import PcaDirection
 from landscape.job.directions.plane import PlaneDirection
+from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
-    CONVEXITY_SCHEMA,
-    LAYERS_SCHEMA,
     NO_CURVATURE,
-    QUANTISE_SCHEMA,
-    Convexity,
-    Layers,
-    Quantise,
+    MaybeConvexity,
+    MaybeLayers,
+    MaybeQuantise,
     Refine,
-    asked_convexity,
-    asked_layers,
-    asked_quantise,
     refuse_with_like,
 )
-from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.surface.barriers import Curve
 
 # ----------------------------------------------------------------------------------------------------
@@ -205,7 +199,7 @@ class Landscape(Frozen):
     """Short for principal components of these snapshots (numbers, or `all`): the range is fitted to the path, and the
     path drawn.
     """
-    paths: Annotated[tuple[PathOfRun, ...] | None, WithJsonSchema(PATHS_SCHEMA)] = None
+    paths: Annotated[tuple[PathOfRun, ...] | None, BeforeValidator(listed_paths), WithJsonSchema(PATHS_SCHEMA)] = None
     """Draw the paths of these runs, 1 to 12 folders or URLs, or `{run: …, snapshots: …, label: …}`, on the axes given;
     by default on principal components of all their snapshots together, around the last of the first path.
     """
@@ -228,17 +222,17 @@ class Landscape(Frozen):
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
-    convexity: Annotated[Convexity | None, WithJsonSchema(CONVEXITY_SCHEMA)] = None
+    convexity: MaybeConvexity = None
     """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
     `{steps: 60}`; default: none.
     """
-    layers: Annotated[Layers | None, WithJsonSchema(LAYERS_SCHEMA)] = None
+    layers: MaybeLayers = None
     """Also which layer of the network breaks first at every point, and by which rule: `true`, or
     `{rules: {tensor_too_large: 1e6}, statistics: [abs_mean]}`; default: none.
     """
     like: str | None = None
     """Take origin, directions, size and range from this landscape of the job, or of the run on disk."""
-    quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
+    quantise: MaybeQuantise = None
     """The network with its weights rounded to a few bits at every point: `{bits: 4}`; `false`: not rounded;
     default: the job's, else not.
     """
@@ -271,26 +265,6 @@ class Landscape(Frozen):
         if is_list(value) and value and is_list(value[0]):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
-
-    @field_validator("paths", mode="before")
-    @classmethod
-    def _listed_paths(cls, value: Any) -> Any:
-        return listed_paths(value)
-
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _layers(cls, value: Any) -> Any:
-        return asked_layers(value)
-
-    @field_validator("convexity", mode="before")
-    @classmethod
-    def _convexity(cls, value: Any) -> Any:
-        return asked_convexity(value)
-
-    @field_validator("quantise", mode="before")
-    @classmethod
-    def _quantise(cls, value: Any) -> Any:
-        return asked_quantise(value)
 
     @model_validator(mode="before")
     @classmethod

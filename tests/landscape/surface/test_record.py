@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscape.core.digests import digest
@@ -291,6 +291,7 @@ WORDS = sorted({key for value in WHOLE.values() if isinstance(plain(value), dict
 
 
 @pytest.mark.long
+@settings(max_examples=40)  # of documents with several entries each
 @given(st.dictionaries(st.sampled_from([*WRITTEN, "later"]), JSON | st.dictionaries(st.sampled_from(WORDS), JSON)))
 def test_any_document_is_parsed_and_what_is_sound_comes_back(document: dict[str, Any]) -> None:
     record, malformed = parse(document)
