@@ -1,4 +1,4 @@
-"""What a refinement of a landscape asks for, and which levels of it are left to compute. Only reads."""
+"""What `landscape refine` asks for, and the levels that are left to compute. Only reads."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Finer:
     """What a refinement asks for.
 
     Attributes:
-        factor: how many points lie from one to the next, where one lay.
+        factor: into how many each step is divided.
         box: [low, high] of each axis; None for the whole grid.
 
     Raises:
-        JobError: one of them is none.
+        JobError: one of them is malformed.
     """
 
     factor: int
@@ -68,11 +68,11 @@ class Finer:
 
     @property
     def levels(self) -> range:
-        """The numbers of the levels that it needs."""
+        """The numbers of the levels that this needs."""
         return range(1, self.factor.bit_length())
 
     def held_already(self, name: str, axes: int) -> str:
-        """That a landscape of so many axes holds all of this already, and what would add to it."""
+        """The message that a landscape of so many axes holds all of this already, and what would add to it."""
         where = "everywhere" if self.box is None else "in this box"
         ways = ["give factor 4"] if self.factor != max(FACTORS) else []
         ways += [] if self.box is None else ["choose another box"]
@@ -83,11 +83,11 @@ class Finer:
 
 
 def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
-    """The levels that a refinement needs and that are not complete yet, each with the blocks that it will hold.
+    """The levels of a refinement that are not complete yet, each with the blocks that it will hold.
 
     Raises:
         NotFoundError: there is no such landscape.
-        JobError: the landscape cannot be refined in this way, or holds all of this already.
+        JobError: the landscape cannot be refined so, or holds all of this already.
     """
     store = refinable(run, name)
     rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
@@ -119,7 +119,7 @@ def _tiles_of(store: LandscapeStore, finer: Finer) -> dict[int, Mask]:
 
 
 def box_of_blocks(store: LandscapeStore, finer: Finer) -> list[tuple[float, float]]:
-    """[low, high] of each axis of what a refinement covers: the box, widened to whole blocks of its first level."""
+    """[low, high] of each axis that a refinement covers: the box, widened to whole blocks of the first level."""
     level = LevelRecord(number=1, stride=2)
     grid = grid_of_level(store, level)
     blocks = blocks_over(grid, *_corners(grid, finer.box))
@@ -167,7 +167,7 @@ def _corners(grid: Grid, box: Box | None) -> tuple[list[float], list[float]]:
 
 
 def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
-    """A level with the blocks that it holds already; None where it holds all of them, and is complete.
+    """A level with the blocks that it holds already; None where it holds all blocks and is complete.
 
     Raises:
         JobError: a coarser level of it is not complete.
@@ -184,11 +184,11 @@ def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
 
 
 def refinable(run: str, name: str) -> LandscapeStore:
-    """A landscape that can be refined.
+    """Open a landscape that can be refined.
 
     Raises:
         NotFoundError: there is none of this name.
-        JobError: it cannot be; says why.
+        JobError: it cannot be refined; says why.
     """
     store = LandscapeStore.open(run, name)
     called, record = quoted(name), store.record
@@ -217,7 +217,7 @@ def refinable(run: str, name: str) -> LandscapeStore:
 
 
 def why_incomplete(store: LandscapeStore) -> str | None:
-    """What a landscape lacks of being complete; None where it lacks nothing."""
+    """Why a landscape is not complete; None where it is."""
     examined = store.examine()
     if examined.complete:
         return None
