@@ -42,7 +42,6 @@ GROUPS = {
         "landscape.Surface",
         "landscape.Axis",
         "landscape.ProjectedPath",
-        "landscape.Path",
         "landscape.topology_of",
         "landscape.Topology",
     ),

@@ -136,7 +136,9 @@ class Record:
     @property
     def guessing_in_words(self) -> str:
         """', no better than guessing (2.303)', where the loss at the origin is not; else empty."""
-        if self.guessing is None or self.origin_loss is None or self.origin_loss < CHANCE * self.guessing:
+        if self.guessing is None or self.origin_loss is None or not math.isfinite(self.guessing):
+            return ""
+        if self.origin_loss < CHANCE * self.guessing:
             return ""
         return f", no better than guessing ({self.guessing:.4g})"
 

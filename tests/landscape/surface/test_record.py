@@ -282,6 +282,21 @@ def test_a_record_is_changed_by_values_of_its_types_or_by_their_json() -> None:
     assert Record().changed(check=7).has_check
 
 
+@pytest.mark.parametrize(
+    ("guessing", "loss", "told"),
+    [
+        (2.0, 1.99, ", no better than guessing (2)"),
+        (2.0, 1.0, ""),
+        (None, 1.0, ""),
+        (np.nan, 1.0, ""),
+        (-np.inf, 1.0, ""),
+    ],
+)
+def test_a_loss_is_compared_with_guessing_where_that_is_known(guessing, loss, told) -> None:
+    """A document may hold NaN and infinity, which no status can show as a number."""
+    assert Record.of({"guessing": guessing, "origin_loss": loss}).guessing_in_words == told
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
