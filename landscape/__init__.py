@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.store.results import Run, open_run, remove_landscape, rename_landscape
     from landscape.store.status import list_runs
-    from landscape.surface.surface import Axis, Path, ProjectedPath, Surface
+    from landscape.surface.surface import Axis, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
     from landscape.training.collector import TrajectoryCollector
     from landscape.training.thor.optimizer import THOR
@@ -56,7 +56,7 @@ _HOMES = {
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "store.results": ("Run", "open_run", "remove_landscape", "rename_landscape"),
     "store.status": ("list_runs",),
-    "surface.surface": ("Axis", "Path", "ProjectedPath", "Surface"),
+    "surface.surface": ("Axis", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
     "training.collector": ("TrajectoryCollector",),
     "training.thor.optimizer": ("THOR",),
@@ -76,7 +76,6 @@ __all__ = [
     "LandscapeError",
     "Limits",
     "NotFoundError",
-    "Path",
     "PcaDirection",
     "PlaneDirection",
     "Problem",

@@ -20,7 +20,8 @@ from landscape.bench.yardsticks import quotient
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run as run_serially
 from landscape.core.devices import cores
-from landscape.core.errors import LandscapeError, Progress
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
 from landscape.core.validation import MAX_SIZE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -19,7 +19,8 @@ from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.reuse import Task, make_work
 from landscape.compute.tasks import create_landscape
-from landscape.core.errors import CHOOSING, Interrupted, Observer, StoreError, quoted, stage
+from landscape.core.errors import Interrupted, StoreError, quoted
+from landscape.core.progress import CHOOSING, Observer, stage
 from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
 from landscape.evaluation.tuning.search import Search
 

@@ -19,8 +19,9 @@ from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
 from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import Interrupted, JobError, stage
+from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
+from landscape.core.progress import stage
 
 if TYPE_CHECKING:
     from cluster.driver.pool import RayWorkerPool

@@ -39,7 +39,8 @@ from landscape.compute.executor import Shared, WorkItem
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.reuse import Task, Work
 from landscape.core.devices import host_limit
-from landscape.core.errors import printable, stage
+from landscape.core.errors import printable
+from landscape.core.progress import stage
 from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.samples import Samples, TensorSamples

@@ -15,7 +15,8 @@ from cluster.driver.workers import WorkerManager
 from landscape.compute.reproducibility import ReferencePoint
 from landscape.compute.reuse import Task
 from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points, well_formed
-from landscape.core.errors import Failure, JobError, Observer
+from landscape.core.errors import JobError
+from landscape.core.progress import Failure, Observer
 from landscape.evaluation.reference_loss import OwnLosses
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from landscape.compute.refine import with_levels
 from landscape.compute.serial import OpenOne, run_prepared
 from landscape.compute.tasks import OpenLandscape, open_landscape
 from landscape.core.devices import keep_freed_memory
-from landscape.core.errors import PREPARING, LandscapeError, Observer, stage
+from landscape.core.errors import LandscapeError
 from landscape.core.lock import run_lock
+from landscape.core.progress import PREPARING, Observer, stage
 from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job

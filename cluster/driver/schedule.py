@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from cluster.driver.open_workers import OpenWorkers
-from landscape.core.errors import Fate, RetryRule
+from landscape.core.progress import Fate, RetryRule
 
 # ----------------------------------------------------------------------------------------------------
 # The numbers behind the schedule's decisions, and its answers.
 #
-# When a task is tried again: `landscape/core/errors.py`.
+# When a task is tried again: `landscape/core/progress.py`.
 
 Verdict = Literal["commit", "check", "ignore", "quarantine"]
 

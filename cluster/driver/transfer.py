@@ -22,7 +22,7 @@ from torch import Tensor
 from landscape.core.errors import JobError, NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
-from landscape.model.parameters import ParameterInfo, State, direction_digest, in_first_version
+from landscape.model.parameters import ParameterInfo, State, direction_digest
 from landscape.problem.batches import Batch, empty_like, fill_structure, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
@@ -124,12 +124,10 @@ def unpack_direction(
     if not isinstance(packed, SeededTensors):
         return unpack_state(packed)
     spec = packed.spec
-    # A landscape of version 0.1.0 keeps the scaling that it was begun with; the digest tells which it is.
-    for infos in dict.fromkeys((tuple(parameters), in_first_version(parameters))):
-        with _threads(packed.threads):
-            found = spec.draw(origin, infos)
-        if direction_digest(found) == packed.digest:
-            return found
+    with _threads(packed.threads):
+        drawn = spec.draw(origin, parameters)
+    if direction_digest(drawn) == packed.digest:
+        return drawn
     raise OtherDirection(
         f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "
         f"{torch.__version__} here); give both the same versions, or supply the direction as a file"

@@ -13,7 +13,8 @@ from cluster.driver.worker import Receipt
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.reuse import Task
-from landscape.core.errors import Failure, JobError, LandscapeError
+from landscape.core.errors import JobError, LandscapeError
+from landscape.core.progress import Failure
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics

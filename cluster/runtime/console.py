@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from cluster.runtime.logs import as_json, in_detail, write_remark
-from landscape.core.errors import PREPARING, ClusterUnreachableError, LandscapeError, Observer, Progress, stages
+from landscape.core.errors import ClusterUnreachableError, LandscapeError
+from landscape.core.progress import PREPARING, Observer, Progress, stages
 
 if TYPE_CHECKING:
     from rich.console import Console

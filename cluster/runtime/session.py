@@ -17,7 +17,8 @@ from cluster.runtime.logs import in_detail, in_environment, is_supervised, tell
 from cluster.runtime.placement import Placement, ResourceRequest, Supply, placement
 from cluster.runtime.shipping import upload
 from landscape.core.devices import cores
-from landscape.core.errors import ClusterUnreachableError, JobError, one_line, stage
+from landscape.core.errors import ClusterUnreachableError, JobError, one_line
+from landscape.core.progress import stage
 
 NODE_GROUP = "ray.io/node-group"
 

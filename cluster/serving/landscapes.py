@@ -30,7 +30,7 @@ from cluster.serving.requests import NOT_FOUND, LandscapeInfo, Refusal, describe
 from cluster.serving.sources import LandscapeSource
 from landscape.core.errors import JobError, quoted
 from landscape.core.files import fsync, make_folder, whole_file
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import NOT_FINITE, OK, Surface
 
@@ -206,7 +206,7 @@ class StoredPoints:
 
     Args:
         surface: as it is read, its levels beside it.
-        columns: the names of a point's values, in their order. Names that an earlier version did not keep are NaN.
+        columns: the names of a point's values, in their order. NaN where the surface lacks one.
     """
 
     surface: Surface

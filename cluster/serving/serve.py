@@ -32,7 +32,7 @@ from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, scale_of
-from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
 from landscape.core.http import (
     BACKLOG,
     Guard,
@@ -45,6 +45,7 @@ from landscape.core.http import (
     new_token,
     own_names,
 )
+from landscape.core.progress import stage
 from landscape.store.landscape import LandscapeStore
 
 LOOK_SECONDS = 0.1  # between two looks for a signal

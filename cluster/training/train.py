@@ -25,9 +25,10 @@ from cluster.runtime.session import ray_session, supply
 from cluster.training.options import TrainFunction, check_options, named_function, parameters_of
 from cluster.training.rank import RankFailed, TrainingJob, plan_of, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
-from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
+from landscape.core.progress import stage
 from landscape.model.run_files import (
     DONE,
     FAILED,

@@ -42,7 +42,6 @@ GROUPS = {
         "landscape.Surface",
         "landscape.Axis",
         "landscape.ProjectedPath",
-        "landscape.Path",
         "landscape.topology_of",
         "landscape.Topology",
     ),
@@ -101,7 +100,7 @@ GROUPS = {
         "landscape.surface.barriers.Barriers",
         "landscape.surface.barriers.PathColumns",
         "landscape.surface.surface.SampleLosses",
-        "landscape.core.errors.Progress",
+        "landscape.core.progress.Progress",
         "cluster.driver.schedule.Policy",
     ),
 }

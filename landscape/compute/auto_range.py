@@ -19,9 +19,10 @@ import numpy as np
 from landscape.compute.executor import AtPoints, Executor, Executors, here, setting_of
 from landscape.compute.path import LandscapeContext
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import JobError, stage
+from landscape.core.errors import JobError
 from landscape.core.grid import AXIS_NAMES, Floats, Grid, as_written
 from landscape.core.plan import Plan
+from landscape.core.progress import stage
 from landscape.job.directions.base import DirectionTensors, Range
 from landscape.job.directions.file import LEAST_RISE
 from landscape.job.landscape import Landscape

@@ -23,7 +23,6 @@ from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
 from landscape.job.directions.tensors import cosines
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.job.recorded import DEFAULTS
 from landscape.model.parameters import State, direction_digest, norm
 from landscape.store.format import PathPlan
 from landscape.store.landscape import LandscapeStore
@@ -56,7 +55,6 @@ def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
 def make_coordinates(
     spec: Landscape,
     path: PathPlan | None,
-    defaults: int = DEFAULTS,
     places: Sequence[Floats | None] = (),
     ends: Sequence[Range | None] = (),
 ) -> tuple[Floats, ...]:
@@ -64,7 +62,6 @@ def make_coordinates(
 
     Args:
         path: the projected trajectory, to which axes without a range are fitted.
-        defaults: the version of the defaults; axes fitted under the first one did not go through zero.
         places: per axis the coordinates that its kind is fitted to instead; None, and by default, the path.
         ends: per axis the range that follows from the origin; None, and by default, it does not.
 
@@ -73,10 +70,10 @@ def make_coordinates(
     """
     own = [None if each is None else fit_range(each) for each in places or [None] * len(spec.size)]
     fitted = [end or fit for end, fit in zip(ends or [None] * len(spec.size), own, strict=True)]
-    return tuple(_make_axis(spec, k, path, defaults, fitted[k]) for k in range(len(spec.size)))
+    return tuple(_make_axis(spec, k, path, fitted[k]) for k in range(len(spec.size)))
 
 
-def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, fitted: Range | None) -> Floats:
+def _make_axis(spec: Landscape, k: int, path: PathPlan | None, fitted: Range | None) -> Floats:
     size = spec.size[k]
     if (chosen := _chosen_coordinates(spec, k)) is not None:
         return chosen
@@ -88,8 +85,7 @@ def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, fi
         return coordinates_through_zero(size, *fitted)
     if path is None:
         raise no_path_to_fit(spec)
-    spread = coordinates_through_zero if defaults > 1 else axis_coordinates
-    return spread(size, *fit_range(path.coordinates[:, k]))
+    return coordinates_through_zero(size, *fit_range(path.coordinates[:, k]))
 
 
 def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | None) -> Floats:
@@ -101,11 +97,11 @@ def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | 
     return coordinates_through_zero(size, min([low, *(end for end, _ in ends)]), max([high, *(end for _, end in ends)]))
 
 
-def make_grid(context: LandscapeContext, path: PathPlan | None, defaults: int) -> Grid:
+def make_grid(context: LandscapeContext, path: PathPlan | None) -> Grid:
     """The grid of a landscape that is new."""
     places = [direction.places(context) for direction in context.axes]
     ends = [axis.range_at(context) if context.spec.range is None else None for axis in context.axes]
-    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, defaults, places, ends))
+    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, places, ends))
 
 
 def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext) -> Floats:

@@ -194,6 +194,6 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
         kept_samples(prepared, landscape),
     )  # fmt: skip
     store = LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)
-    if any(axis.record.kind == EigenDirection.model_fields["kind"].default for axis in landscape.directions):
+    if any(axis.record.kind == EigenDirection.word() for axis in landscape.directions):
         remove_bases(prepared.run, landscape.name)
     return store

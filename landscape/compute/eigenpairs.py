@@ -12,15 +12,17 @@ import numpy as np
 
 from landscape.compute.eigen_stores import BASES, Solver, remove_bases
 from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors, LocalExecutor, here
-from landscape.compute.hessian import Floats, HessianOperator, length
+from landscape.compute.hessian import HessianOperator, length
 from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, least_steps, sampled_curvature
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, LandscapeError, nearest, quoted, stage
+from landscape.core.errors import Interrupted, JobError, LandscapeError, nearest, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats
 from landscape.core.lock import run_lock
+from landscape.core.progress import stage
 from landscape.evaluation.derivatives import RECALIBRATED, Products
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.base import Eigenpair, Spectrum

@@ -12,12 +12,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule
+from landscape.core.errors import Interrupted, JobError, NotRetried
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan
+from landscape.core.progress import RetryRule
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
@@ -211,8 +212,6 @@ def unanswered(label: str, cause: str) -> JobError:
 # ----------------------------------------------------------------------------------------------------
 # Questions for derivatives of the loss at the setting's origin, each about a block of the samples or several.
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class BlockGradient(WorkItem[Floats]):
@@ -376,7 +375,7 @@ class AtPoints(WorkItem[Values]):
         keep: whether the losses of the single samples are returned too.
     """
 
-    points: NDArray[np.float64]
+    points: Floats
     keep: bool = False
 
     @property

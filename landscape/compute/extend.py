@@ -228,11 +228,6 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it anew")
-    if not record.moment_rows:
-        raise JobError(
-            f"landscape {name} cannot be extended: an earlier version computed it, which kept no moments to go on "
-            "from; compute it anew under another name"
-        )
     if store.levels():
         raise JobError(
             f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it anew "

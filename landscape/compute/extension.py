@@ -24,7 +24,7 @@ from landscape.problem.samples import Samples
 from landscape.store.format import path_moment_rows
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import LevelRecord
-from landscape.surface.refinement import as_stretches, of_coarser_level, of_stretches
+from landscape.surface.refinement import from_stretches, in_coarser_level, to_stretches
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, PATH_MOMENTS
 
 
@@ -348,7 +348,7 @@ class Refinement(Extension):
 
     def known(self, tile: Tile) -> NDArray[np.bool_]:
         """Which points of a tile live in a coarser level, in C order."""
-        return of_coarser_level(tile).reshape(-1)
+        return in_coarser_level(tile).reshape(-1)
 
     def values(self, tile: Tile) -> dict[str, Floats]:
         """NaN for every array over a tile."""
@@ -382,8 +382,8 @@ def joined(one: LevelRecord, other: LevelRecord) -> LevelRecord:
     if one.blocks == other.blocks:
         return one
     numbers = max(end for level in (one, other) for _, end in (*level.blocks, (0, 0)))
-    mask = of_stretches(one.blocks, (numbers,)) | of_stretches(other.blocks, (numbers,))
-    blocks = as_stretches(mask)
+    mask = from_stretches(one.blocks, (numbers,)) | from_stretches(other.blocks, (numbers,))
+    blocks = to_stretches(mask)
     if blocks in (one.blocks, other.blocks):
         return one if blocks == one.blocks else other
     return LevelRecord(number=one.number, stride=one.stride, blocks=blocks, rule=other.rule, chosen_by=other.chosen_by)

@@ -22,7 +22,7 @@ from landscape.job.landscape import Landscape
 from landscape.model.snapshots import read_trajectory
 from landscape.store.landscape import LandscapeStore
 
-FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
+FOLLOW_SAMPLES = {kind.word() for kind in KINDS if kind.follows_samples}
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
 
 

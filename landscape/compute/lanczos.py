@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from landscape.compute.executor import AtPoints, CurvaturesAlong, EvaluationSetting, Executor, WorkItem
-from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, rayleigh, without
+from landscape.compute.hessian import HessianOperator, combination, dot, length, rayleigh, without
 from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
@@ -299,7 +300,7 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
     try:
         krylov = lanczos(
             product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
-            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most or 0,
+            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most,
         )  # fmt: skip
     except _NotFiniteError:
         return (np.nan,) * len(EIGENVALUES)
@@ -327,8 +328,6 @@ def _sign(krylov: Krylov, product: _Product) -> int:
 
 def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
     """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
-    if convexity.most is None:
-        return False
     values, residuals, _ = krylov.ritz_values()
     unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
     return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)

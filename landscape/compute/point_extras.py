@@ -14,9 +14,10 @@ from torch import nn
 from landscape.compute.eigen_stores import bytes_of_bases, most_steps, refuse_large_bases
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.core.devices import KEPT_BYTES, device_here, kept_limit, pick_device
-from landscape.core.errors import CHOOSING, JobError, LandscapeError, message_of, quoted, stage
+from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
-from landscape.core.plan import OPTIONS, Plan, Reduction, default_plan
+from landscape.core.plan import OPTIONS, Plan, default_plan
+from landscape.core.progress import CHOOSING, stage
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES
@@ -169,7 +170,7 @@ BYTES = SampleLosses.dtype.itemsize  # of one loss
 
 def keeps_samples(
     job: Job, name: str, stored: LandscapeStore | None, extended: LandscapeStore | None, observe: Observe,
-    reduction: Reduction, grid: Grid, num_samples: int,
+    grid: Grid, num_samples: int,
 ) -> bool:  # fmt: skip
     """Whether the losses of single samples are stored: as the landscape on disk has it, else as the job says.
 
@@ -182,19 +183,13 @@ def keeps_samples(
     """
     if stored is not None:
         if job.keep_samples and not stored.record.keep_samples:
-            why = "an earlier version began it" if not stored.record.moment_rows else "it was begun without"
             raise JobError(
-                f"keep_samples: landscape {quoted(name)} holds no losses of single samples, as {why}; leave "
-                "keep_samples out, or give the landscape another name"
+                f"keep_samples: landscape {quoted(name)} holds no losses of single samples, as it was begun without; "
+                "leave keep_samples out, or give the landscape another name"
             )
         return stored.record.keep_samples
     if not (job.keep_samples if extended is None else extended.record.keep_samples):
         return False
-    if reduction == "whole":
-        raise JobError(
-            "keep_samples: an earlier version began a landscape of this job, whose samples stand in another order; "
-            "leave keep_samples out, or give the landscapes a run of their own"
-        )
     if terms_of(observe) is not None:
         raise JobError(
             "keep_samples: the loss is a sum of terms, each over points of its own, and no sample has a loss; leave "

@@ -40,12 +40,12 @@ from landscape.compute.point_extras import (
     quantisation_of,
 )
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
-from landscape.compute.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
+from landscape.compute.recorded import borrowed_plan, plan_of, recorded_plan
 from landscape.compute.requested import asked_of, statistics_warnings, with_batch_norm
 from landscape.core.devices import device_here
 from landscape.core.digests import digest
 from landscape.core.grid import Grid
-from landscape.core.plan import Plan, Reduction
+from landscape.core.plan import Plan
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.dry_run import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
@@ -53,9 +53,8 @@ from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.base import DirectionTensors, Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.job.recorded import DEFAULTS, with_defaults_of
 from landscape.model.packed_snapshots import trajectory_of
-from landscape.model.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
+from landscape.model.parameters import describe_parameters, immobile, refuse_not_finite
 from landscape.model.run_files import read_problem
 from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
@@ -89,7 +88,6 @@ class PreparationContext:
     device: str
     randomness: RandomData
     workers: Workers
-    reduction: Reduction
     extended: LandscapeStore | None
     bare: PreparedJob
     solver: Solver
@@ -97,9 +95,7 @@ class PreparationContext:
 
     @property
     def moment_rows(self) -> tuple[str, ...]:
-        """What moments are kept of; nothing in landscapes of earlier versions."""
-        if self.reduction == "whole":
-            return ()
+        """What moments are kept of."""
         return moment_rows(self.observables, terms_of(self.problem.observe))
 
     @property
@@ -117,9 +113,10 @@ class PreparationContext:
 # The record of a landscape that is prepared: which job began it, what decides its values, what it was made from.
 
 
-def begun_record(
-    common: PreparationContext, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]
-) -> Record:
+DEFAULTS = 2  # the version of what fields mean that a job leaves out
+
+
+def begun_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
     """The record with the entries that say which job began the landscape, and what decides its values."""
     job, extended = common.job.model_dump(mode="json"), common.extended
     if extended is not None:
@@ -127,7 +124,7 @@ def begun_record(
         job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
     return Record().changed(
         job=job | {"landscapes": [spec.model_dump(mode="json")]},
-        defaults=defaults,
+        defaults=DEFAULTS,
         position=position if extended is None else extended.record.position,
         identity=identity,
         digest=digest(identity),
@@ -207,15 +204,14 @@ def prepare(
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
     if extended is not None:
         borrowed = recorded_plan(extended)
-    reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
     network = network_of(job, asked.landscapes)
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder, network)
         refuse_other_precision(problem.model, job.precision)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
-            problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole",
-            length=problem.length, observed=length_by_observing(problem.model, problem.observe),
+            problem.data, asked.num_samples, job.seed, at_most=asked.at_most, length=problem.length,
+            observed=length_by_observing(problem.model, problem.observe),
         )  # fmt: skip
         samples = chosen.samples
         digest_of_samples = samples.digest()
@@ -228,8 +224,8 @@ def prepare(
     device = here.type if job.device == "auto" else job.device
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
     common = PreparationContext(
-        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended,
-        bare, solver, finder,
+        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, extended, bare, solver,
+        finder,
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
@@ -264,9 +260,9 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
     stored = LandscapeStore.find(job.run_path, asked.name, level=level.number if level else 0)
     # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
     like = common.extended if level else stored or common.extended
-    defaults = DEFAULTS if like is None else like.record.defaults or 1
-    context = _context(common, with_found_range(asked, like), defaults)
-    spec = context.spec
+    spec = with_found_range(asked, like)
+    infos = describe_parameters(common.problem.model)
+    context = LandscapeContext(spec, common.weights, infos, common.problem, common.samples, common.workers)
     check_paths(context.paths, weights)
     for direction in spec.directions:
         direction.check(context)
@@ -280,8 +276,7 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
         refuse_another(stored, identity, job)
     refuse_not_finite(context.origin, context.infos, f"origin: {context.name(context.reference)}")
     plan = plan_of(
-        job, like, common.num_samples, common.device,
-        bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
+        job, like, common.num_samples, common.device, bfloat16_weights=common.look.bfloat16_weights,
     ).rounding(quantisation_of(job, spec, common.problem.model))  # fmt: skip
     refuse_inlined(common.problem.model, plan)
     convexity = convexity_of(common.bare, spec.convexity, context.origin, plan, common.observables, like)
@@ -294,12 +289,12 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
         identity["coordinates"] = coordinates_asked(spec)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = None if level else path_of(context, directions, like)
-    grid = _grid(common, like, identity) or make_grid(context, path, defaults)
+    grid = _grid(common, like, identity) or make_grid(context, path)
     for coordinates in grid.coordinates:
         refuse_too_far("range", coordinates, plan.precision)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
-    begun = begun_record(common, spec, defaults, position, identity)
+    begun = begun_record(common, spec, position, identity)
     record = described(begun, common, context, directions, plan, observables)
     if plan.quantise is not None and plan.quantise.weights:
         record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
@@ -311,9 +306,7 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
         record = record.changed(found_range=found)
     if level is not None:
         record = record.changed(level=level)
-    elif keeps_samples(
-        job, spec.name, stored, common.extended, common.problem.observe, common.reduction, grid, common.num_samples
-    ):
+    elif keeps_samples(job, spec.name, stored, common.extended, common.problem.observe, grid, common.num_samples):
         record = record.changed(keep_samples=True)
     if extension is not None and extension.blocks is None:
         # The values of the first process stay what every other one must reproduce.
@@ -346,14 +339,3 @@ def _extension(
     extension = extension_of(common.extended, identity, grid, common.samples, plan, common.job.adds, name)
     extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     return extension
-
-
-def _context(common: PreparationContext, asked: Landscape, defaults: int) -> LandscapeContext:
-    """What the landscape is made from, under the defaults that held when it was begun."""
-    spec = with_defaults_of(asked, defaults)
-    if spec != asked:
-        log.info("landscape %s was begun under earlier defaults of what its job leaves out: they hold", spec.name)
-    infos = describe_parameters(common.problem.model)
-    if defaults == 1:
-        infos = in_first_version(infos)
-    return LandscapeContext(spec, common.weights, infos, common.problem, common.samples, common.workers)

@@ -31,7 +31,7 @@ from landscape.problem.terms import Problem
 from landscape.store.format import PathPlan
 from landscape.surface.record import Record
 from landscape.surface.record_parts import LevelRecord, Provenance
-from landscape.surface.refinement import new_points_per_tile, of_stretches
+from landscape.surface.refinement import from_stretches, new_points_per_tile
 
 log = logging.getLogger("landscape")
 
@@ -89,7 +89,7 @@ class PreparedLandscape:
             samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
             self.plan.bfloat16_weights,
         )  # fmt: skip
-        return self._planned(replace(plan, reduction=self.plan.reduction))
+        return self._planned(plan)
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
         if self.extension is not None:
@@ -109,7 +109,7 @@ class PreparedLandscape:
         """Evaluations in all: the grid's points, and two per snapshot of the path."""
         if self.level is not None:
             held = new_points_per_tile(self.grid.shape)
-            return int(held[of_stretches(self.level.blocks, held.shape)].sum())
+            return int(held[from_stretches(self.level.blocks, held.shape)].sum())
         return self.grid.points + (2 * len(self.path.step) if self.path else 0)
 
 

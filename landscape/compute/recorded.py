@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +10,7 @@ from typing import Any, get_args
 from landscape.compute.identity import refusal
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.folders import locate
-from landscape.core.plan import BatchNorm, Plan, Precision, Reduction, default_plan
+from landscape.core.plan import BatchNorm, Plan, Precision, default_plan
 from landscape.job.job import Job, names_a_run
 from landscape.job.recorded import spec_as_computed
 from landscape.store.landscape import LandscapeStore
@@ -44,7 +44,7 @@ def _is_sound(plan: Plan) -> bool:
         and min(counts) >= 1
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
-        and plan.reduction in get_args(Reduction)
+        and plan.reduction == "blocks"
         and plan.batch_norm in get_args(BatchNorm)
         and type(plan.bfloat16_weights) is bool
     )
@@ -82,17 +82,7 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
         raise JobError(
             f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
         )
-    return replace(plan, engine=engine, batch_size=min(size, num_samples), reduction=Plan.reduction)
-
-
-def is_of_before(run: str, names: Collection[str]) -> bool:
-    """Whether one of these landscapes was begun by an earlier version, whose rules then hold for the whole job.
-
-    Its samples stand in the order of the data, and its means are taken over all samples at once.
-    """
-    stored = (LandscapeStore.find(run, name) for name in sorted(names))
-    records = [landscape.record.plan for landscape in stored if landscape is not None]
-    return any(plan is not None and "reduction" not in plan.whole for plan in records)
+    return replace(plan, engine=engine, batch_size=min(size, num_samples))
 
 
 def plan_of(
@@ -102,7 +92,6 @@ def plan_of(
     device: str,
     *,
     bfloat16_weights: bool = False,
-    reduction: Reduction = Plan.reduction,
 ) -> Plan:
     """The recorded plan of a landscape on disk, else the default.
 
@@ -110,16 +99,14 @@ def plan_of(
         num_samples: the samples of the job, which a batch holds at most.
         device: the kind of device that a new landscape is planned for.
         bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
-        reduction: of a new landscape, the same for the whole job.
 
     Raises:
         JobError: the job contradicts the record.
     """
     if stored is None:
-        plan = default_plan(
+        return default_plan(
             num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads, bfloat16_weights
         )
-        return replace(plan, reduction=reduction)
     plan = recorded_plan(stored)
     changed = _contradictions(job, stored, plan, num_samples)
     if changed:

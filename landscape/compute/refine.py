@@ -19,8 +19,8 @@ from landscape.compute import serial
 from landscape.compute.recorded import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
 from landscape.core.digests import digest
-from landscape.core.errors import Observer
 from landscape.core.grid import Floats, Index, tile_counts
+from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.job import Job
@@ -36,14 +36,14 @@ from landscape.surface.refinement import (
     MOST_LEVELS,
     BlockValues,
     Mask,
-    Wanted,
-    as_stretches,
+    WantedBlocks,
     blocks_of_tiles,
     finer_shape,
+    from_stretches,
     next_blocks,
-    of_stretches,
     tile_shape,
     tiles_of_blocks,
+    to_stretches,
 )
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, RISE_STDERR, Surface
 from landscape.surface.topology import topology_of
@@ -212,7 +212,7 @@ def values_of(surface: Surface) -> BlockValues:
 
 def _held(level: LevelRecord, shape: Index) -> Mask:
     """The blocks that a level of this shape holds."""
-    return blocks_of_tiles(of_stretches(level.blocks, tile_counts(shape, tile_shape(shape))), shape)
+    return blocks_of_tiles(from_stretches(level.blocks, tile_counts(shape, tile_shape(shape))), shape)
 
 
 def _drawn(losses: Floats, in_log: bool) -> Floats:
@@ -240,7 +240,7 @@ def _marked(surface: Surface) -> list[Index]:
     return [*places, *nearest]
 
 
-def _record(chosen: Wanted, shape: Index, values: BlockValues, asked: Refine) -> LevelRecord:
+def _record(chosen: WantedBlocks, shape: Index, values: BlockValues, asked: Refine) -> LevelRecord:
     """The level as its document says it: its blocks, and what chose them."""
     tiles = tiles_of_blocks(chosen.blocks, shape)
     of_tiles = np.pad(
@@ -251,7 +251,7 @@ def _record(chosen: Wanted, shape: Index, values: BlockValues, asked: Refine) ->
         known.update(np.ascontiguousarray(array).tobytes())
     rule = {"tolerance": asked.tolerance} | ({} if asked.points is None else {"points": asked.points})
     return LevelRecord(
-        number=chosen.level, stride=2**chosen.level, blocks=as_stretches(tiles), eta=tuple(of_tiles[tiles].tolist()),
+        number=chosen.level, stride=2**chosen.level, blocks=to_stretches(tiles), eta=tuple(of_tiles[tiles].tolist()),
         rule=rule, chosen_by=digest({"values": known.hexdigest(), "rule": rule}),
     )  # fmt: skip
 

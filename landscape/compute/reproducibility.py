@@ -155,8 +155,8 @@ def _numbers(values: Values) -> dict[str, float]:
 def recorded(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
     """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
-    Version 0.1.0 kept no such values with its landscapes: there a computed point stands in. No point of a tile that
-    needed smaller batches does, since smaller batches give other bits.
+    Where they are damaged, a computed point stands in. No point of a tile that needed smaller batches does, since
+    smaller batches give other bits.
 
     Returns:
         None where nothing is computed yet.

@@ -30,8 +30,9 @@ from landscape.compute.tasks import (
     task_points,
     try_task,
 )
-from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, quoted, stage
+from landscape.core.errors import Interrupted, StoreError, quoted
 from landscape.core.lock import run_lock
+from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.job import Job

@@ -7,14 +7,10 @@ exception is bounded in length, printable, and without passwords and keys.
 from __future__ import annotations
 
 import difflib
-import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, Strict
+from typing import Any
 
 # The exit codes of the commands.
 DONE, FAILED, BAD_USAGE, NOT_FOUND, PARTIAL, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -56,6 +52,10 @@ class JobError(LandscapeError, ValueError):
     """The job, an option or the user's callback is not usable as given."""
 
     exit_code = BAD_USAGE
+
+
+class NotRetried(JobError):
+    """An error that another attempt would not mend, so that the job ends instead of giving up a task."""
 
 
 class NotFoundError(LandscapeError, KeyError):
@@ -221,118 +221,3 @@ def one_line(error: BaseException, longest: int = LONGEST_LINE) -> str:
     name = flat(type(error).__name__, 60)
     text = message_of(error, longest - len(name) - 2)
     return f"{name}: {text}" if text else name
-
-
-# ----------------------------------------------------------------------------------------------------
-# How far a landscape is, as the values that observers get, and the stages of a job before its first point.
-
-Text = Annotated[str, Strict()]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A task that was given up: what it was, how often and where it was tried last, and why it failed.
-
-    Its types are checked where a file is read (`landscape.record`), as anything may stand there.
-    """
-
-    task: Text
-    attempts: Annotated[int, Strict(), Field(ge=0, lt=1 << 53)]
-    worker: Text
-    cause: Text
-    traceback: Text = ""
-    host: Text = ""
-    node: Text = ""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far one landscape is.
-
-    Args:
-        tasks_done: of the `tasks` in all, those that are committed or were so before this session.
-        points_done: of the `points` in all, the evaluations of the path among them.
-        seconds: of all sessions together.
-        rate: points per second over this session.
-        failures: tasks that were given up and have not been done since.
-        workers: that compute now.
-        retries: tasks that were sent a second time.
-        given_up: points that this session gave up; a later one tries them again.
-    """
-
-    landscape: str
-    tasks_done: int
-    tasks: int
-    points_done: int
-    points: int
-    seconds: float
-    rate: float
-    failures: int = 0
-    workers: int = 1
-    retries: int = 0
-    given_up: int = 0
-
-    @property
-    def left(self) -> int:
-        """Points that are neither done nor given up."""
-        return self.points - self.points_done - self.given_up
-
-    @property
-    def eta(self) -> float:
-        """Seconds left at the present rate; infinite before the first task is done."""
-        return self.left / self.rate if self.rate > 0 else float("inf")
-
-
-PREPARING, CHOOSING = "loading the problem and its samples", "measuring a point and choosing an engine"
-stages = logging.getLogger("landscape.stages")
-
-
-def stage(what: str) -> None:
-    """Log what a job does now; the logger `landscape.stages` is silent unless somebody listens to it."""
-    stages.info("%s", what, extra={"event": "stage", "fields": {"stage": what}})
-
-
-Observer = Callable[[Progress], None]
-
-
-# ----------------------------------------------------------------------------------------------------
-# The retry rules: whether a task that failed is tried again, is given up, or ends the job.
-#
-# A serial run (`landscape/compute/tasks.py`), the schedule of a cluster (`cluster/driver/schedule.py`) and the
-# workers (`cluster/driver/worker.py`) ask this file. What becomes of a task depends on
-# counts alone, but for the errors that are never retried; which worker tries a task next is the schedule's choice.
-
-Fate = Literal["retry", "quarantine"]
-
-
-class NotRetried(JobError):
-    """An error that another attempt would not mend, so that the job ends instead of giving up a task."""
-
-
-@dataclass(frozen=True)
-class RetryRule:
-    """How often a task may fail.
-
-    Attributes:
-        attempts: exceptions of user code until the task is given up.
-        kills: workers that die while they run it until the task is given up.
-    """
-
-    attempts: int = 3
-    kills: int = 3
-
-    def after_exception(self, exceptions: int) -> Fate:
-        """What becomes of a task whose user code has just raised.
-
-        Args:
-            exceptions: how often it has raised so far, this time included.
-        """
-        return "quarantine" if exceptions >= self.attempts else "retry"
-
-    def after_death(self, kills: int) -> Fate:
-        """What becomes of a task that has just come back from a worker that is gone.
-
-        Args:
-            kills: how many workers died while they ran it; one that was lost with its node is not among them.
-        """
-        return "quarantine" if kills >= self.kills else "retry"

@@ -1,4 +1,4 @@
-"""Writing files so that they appear whole or not at all, and stay after a power cut."""
+"""Files that appear whole or not at all and survive a power cut, and the folder of a run as the project needs it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTIAL_NAME = re.compile(rf"\.(.+?)-([1-9]\d*)(?:-[0-9a-f]{{8}})?{re.escape(PA
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it takes `path`'s name when the block ends without an error."""
+    """A temporary path beside `path` to write to; it takes the name of `path` when the block ends without an error."""
     temporary = partial_path(path)
     make_folder(path.parent)
     try:
@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A regular file, open for reading. A pipe or a device is refused, since reading it may never end.
+    """Open a regular file for reading. A pipe or a device is refused, as reading it may never end.
 
     Raises:
         OSError: it is no regular file, or cannot be opened.
@@ -65,9 +65,9 @@ def partial_path(path: Path) -> Path:
 
 
 def left_by_the_dead(name: str) -> str | None:
-    """The stem of the file that a process which has ended was writing under this partial name; None for other names.
+    """The stem of the file that a dead process was writing under this partial name; None for other names.
 
-    A name with the number of this very process is an earlier process's: in a container each driver has the same one.
+    A name with the number of this process is of an earlier one: in a container every driver has the same number.
     """
     match = _PARTIAL_NAME.fullmatch(name)
     if match is None:
@@ -105,7 +105,7 @@ def fsync(place: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The operations on files that the project needs of a place that holds a run, local or in an object store.
+# The operations that the project needs of a folder that holds a run, local or in an object store.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -138,11 +138,11 @@ class Folder(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Make the folder, where the place needs folders before it takes files."""
+        """Make the folder, where files need one."""
 
     @abstractmethod
     def refuse_unwritable(self) -> None:
-        """Raise where nothing can be written here, as far as can be seen without writing.
+        """Raise if nothing can be written here, as far as can be seen without writing.
 
         Raises:
             JobError: says why.
@@ -170,7 +170,7 @@ class Folder(ABC):
 
     @abstractmethod
     def whole(self, path: str) -> AbstractContextManager[Path]:
-        """A local file to fill. When the block ends without an error it is at `path`, whole and to stay."""
+        """A local file to fill; it is at `path`, whole and to stay, when the block ends without an error."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
@@ -198,7 +198,7 @@ class Folder(ABC):
 
     @abstractmethod
     def stamps(self, below: str) -> dict[str, str]:
-        """The files below a folder, at any depth, by their paths in it; the text differs between two contents of one.
+        """The files below a folder at any depth, by their paths in it, each with a text that changes with its content.
 
         Links are left out.
         """
@@ -214,11 +214,10 @@ class Folder(ABC):
     def rename(self, source: str, target: str, last: str) -> None:
         """Give a folder another path, at which nothing lies.
 
-        An object store has no such change: its objects are copied, and those at `source` deleted afterwards.
+        An object store cannot do this: its objects are copied, and then deleted at `source`.
 
         Args:
-            last: the path in the folder of the file that is the last one to appear at `target`, and the first one to go
-                from `source`.
+            last: the path in the folder of the file that appears last at `target`, and goes first from `source`.
         """
         paths = [path for path in self.stamps(source) if path != last]
         self.map(lambda path: self.copy(f"{source}/{path}", f"{target}/{path}"), paths)
@@ -243,7 +242,7 @@ Place = Union[str, Path, Folder]  # a run as callers name it
 
 
 class LocalFolder(Folder):
-    """A folder of this machine's file system."""
+    """A folder of this machine's file system; its files appear whole, and survive a power cut."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.name = root, str(root)
@@ -305,7 +304,7 @@ class LocalFolder(Folder):
         Raises:
             OSError: there is none, or it is a folder, a pipe or a device.
         """
-        open_plain(self.root / path).close()  # refuse a pipe, which the caller would wait for
+        open_plain(self.root / path).close()  # refuses a pipe, for which the caller would wait
         yield self.root / path
 
     @contextlib.contextmanager
@@ -335,7 +334,7 @@ class LocalFolder(Folder):
                 shutil.copyfile(old, temporary)
             return
         linked.replace(new)
-        linked.unlink(missing_ok=True)  # where both were names of one file already, replacing leaves them
+        linked.unlink(missing_ok=True)  # replacing leaves both where they were names of one file already
         fsync(new.parent)
 
     def sync_names(self, below: str) -> None:
@@ -406,7 +405,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class LocalLog(LineLog):
-    """Each line is handed to the operating system at once: it outlives the process; `sync` is for power cuts."""
+    """Hands each line to the operating system at once, so that it outlives the process; `sync` is for power cuts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 AXIS_NAMES = ("alpha", "beta", "gamma")
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]  # the alias of the whole project
 Index = tuple[int, ...]
 
 MAX_TILE_EDGE = 64
 TILE_SECONDS = 10.0
 SHORTEST_TILE_SECONDS = 0.5
 TILES_PER_WORKER = 4
-LARGEST_GROWTH = 2  # of an axis, of which a larger size is proposed so that some place becomes a point
+LARGEST_GROWTH = 2  # of an axis, in a proposal of a larger size with which a place becomes a point
 
 
 def axis_coordinates(size: int, low: float, high: float) -> Floats:
@@ -49,7 +49,7 @@ def as_written(number: float) -> str:
 
 
 def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
-    """`size` evenly spaced float64 coordinates that cover [low, high], low < 0 < high, and of which one is 0.
+    """`size` evenly spaced float64 coordinates that cover [low, high], low < 0 < high, one of them 0.
 
     xᵢ = (i − k)·h with the smallest step h = max(−low/k, high/(n−1−k)) over the places k of zero. One end is hit
     exactly; the other lies at most one step beyond.
@@ -65,10 +65,10 @@ def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
 
 
 def coordinates_through_zero_and_one(size: int) -> Floats | None:
-    """`size` evenly spaced float64 coordinates that cover [−0.2, 1.2], and of which one is 0 and one is 1.
+    """`size` evenly spaced float64 coordinates that cover [−0.2, 1.2], one of them 0 and one 1.
 
     xᵢ = (i − k)/m with the largest m for which m + 2⌈m/5⌉ ≤ size − 1: m steps from 0 to 1 and ⌈m/5⌉ beyond each.
-    The one or two steps that may be left go to the ends, the upper one first. None for 3 points, which are too few.
+    One or two steps that are left go to the ends, the upper one first. None for 3 points, which are too few.
 
     >>> coordinates_through_zero_and_one(8).tolist()
     [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
@@ -83,9 +83,9 @@ def coordinates_through_zero_and_one(size: int) -> Floats | None:
 
 
 def size_through(size: int, low: float, high: float, places: Sequence[int] = (0,)) -> int | None:
-    """The least number of points, `size` or more, for which `axis_coordinates` from `low` to `high` hold all places.
+    """The least number of points from `size` on for which `axis_coordinates` from `low` to `high` hold all places.
 
-    None where one lies outside the range.
+    None where a place lies outside the range.
 
     >>> size_through(40, -1, 1), size_through(13, -0.25, 1.2, (0, 1))
     (41, 30)
@@ -99,7 +99,7 @@ def size_through(size: int, low: float, high: float, places: Sequence[int] = (0,
 
 
 def remedy_of_target(coordinates: Floats) -> str:
-    """What gives a line without a point at 1, the target, one there, and one at 0."""
+    """The remedy for a line without a point at 1, the target: a size that has points at 0 and 1."""
     size = size_through(len(coordinates), float(coordinates[0]), float(coordinates[-1]), (0, 1))
     if size is None or size > LARGEST_GROWTH * len(coordinates):
         return "without `range`, a `size` of 4 or more has one there"
@@ -207,7 +207,7 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
 
 
 def overlap(starts: Sequence[int], stops: Sequence[int], tile: Tile) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where what a window shares with a tile lies in the window, and where in the tile; they must share something.
+    """The part that a window and a tile share, as slices of the window and of the tile; they must share something.
 
     >>> overlap((-1, 2), (4, 5), tile_at((0, 1), (6, 6), (3, 3)))
     ((slice(1, 4, None), slice(1, 3, None)), (slice(0, 3, None), slice(0, 2, None)))
@@ -219,14 +219,14 @@ def overlap(starts: Sequence[int], stops: Sequence[int], tile: Tile) -> tuple[tu
 
 
 def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The tiles in `mask` by their number in C order: first those on a coarse lattice, then on ever finer ones.
+    """The tiles in `mask`, numbered in C order: first those on a coarse lattice, then those on ever finer ones.
 
     The lattice of stride s = 2ᵏ holds the indices all of whose components are multiples of s. The coarsest lattice
     that holds an index has the stride of the lowest bit that is set in any component. The picture thus fills evenly,
     and an interrupted job leaves a coarse picture instead of half a fine one.
 
     Args:
-        mask: which tiles to visit, over the counts of tiles per dimension.
+        mask: over the tiles, those to visit.
 
     Returns:
         Their numbers in C order, in the order of the visit.

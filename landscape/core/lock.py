@@ -1,4 +1,4 @@
-"""One driver per run: on this machine a lock that dies with its owner, in an object store one that must be renewed."""
+"""Locks that give a run one driver: a file lock that dies with its owner, or in an object store one that is renewed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from landscape.core.folders import open_folder
 from landscape.core.system import is_alive
 
 # ----------------------------------------------------------------------------------------------------
-# The lock of a run in an object store: an object put by condition, and put anew by its owner while that lives.
+# The lock of a run in an object store: an object put by condition, which its living owner puts again and again.
 #
-# No clocks are compared. A newcomer takes over what it has itself seen unchanged for a whole lease, by its own clock;
-# an owner that could not renew for so long asks the store whether it still owns the run before it writes again.
+# No clocks are compared. A newcomer takes over a lock that stayed unchanged for a whole lease by the newcomer's clock.
+# An owner that could not renew for that long asks the store whether it still owns the run before it writes again.
 
 log = logging.getLogger("landscape")
 
@@ -45,7 +45,7 @@ def _clock() -> float:
 
 
 def lease_seconds(card: bytes) -> float:
-    """For how many seconds the owner of a lock may be silent, as its card says.
+    """The seconds for which the owner of a lock may be silent, as its card says.
 
     Args:
         card: the content of the lock, which describes its owner.
@@ -59,7 +59,7 @@ def lease_seconds(card: bytes) -> float:
 
 @contextlib.contextmanager
 def lease(folder: Any, card: str = CARD) -> Iterator[None]:
-    """Own the run in `folder` while the block runs. Each write of this process there first checks that it still does.
+    """Own the run in `folder` while the block runs; each write there first checks that this process still does.
 
     Args:
         card: the object that is the lock.
@@ -89,7 +89,7 @@ class Lease:
 
     def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock, path: str = CARD) -> None:
         self._folder, self._seconds, self._clock, self._path = folder, seconds, clock, path
-        self._brisk = folder.brisk(seconds / 3)  # a renewal that comes too late is none
+        self._brisk = folder.brisk(seconds / 3)  # as a late renewal is useless
         self._card = {
             "pid": os.getpid(), "host": socket.gethostname(), "started": time.time(),
             "id": uuid.uuid4().hex, "lease": seconds, "beat": 0,
@@ -102,10 +102,10 @@ class Lease:
     # -- taking it --------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Take the lock; where another driver has it, wait for a whole lease whether that one lives.
+        """Take the lock; if another driver has it, watch for a whole lease whether that one lives.
 
         Raises:
-            LandscapeError: it lives; says which.
+            LandscapeError: the other driver lives; names it.
         """
         began = self._clock()
         self._tag = self._folder.create(self._path, self._data())
@@ -114,7 +114,7 @@ class Lease:
         self._renewed = began
 
     def _claim(self) -> float:
-        """Try once to take the lock: where it is free, or after its owner was silent for a whole lease.
+        """Try once to take the lock, if it is free or its owner is silent for a whole lease.
 
         Returns:
             When the request that may have taken it began, by our clock.
@@ -135,7 +135,7 @@ class Lease:
         """Watch another driver's lock for a whole lease.
 
         Returns:
-            The tag of the lock, which did not change; None where the lock is gone meanwhile.
+            The tag of the lock, which did not change; None where the lock is gone.
 
         Raises:
             LandscapeError: the lock was renewed, so its owner lives.
@@ -148,7 +148,7 @@ class Lease:
             try:
                 lock = self._brisk.read_tagged(self._path)
             except StoreError:
-                seen = self._clock()  # where we cannot read the lock, its owner may not have been able to renew it
+                seen = self._clock()  # if we cannot read the lock, its owner may have been unable to renew it
                 continue
             if lock is None:
                 return None
@@ -174,13 +174,13 @@ class Lease:
     # -- keeping it -------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Renew the lock until stopped. A renewal that fails is tried again; until then each write calls `check`."""
+        """Renew the lock until stopped; a failed renewal is tried again, and each write calls `check`."""
         while not self._stopped.wait(self._seconds / BEATS):
             with contextlib.suppress(LandscapeError):
                 self.renew()
 
     def check(self) -> None:
-        """Raise unless this process owns the run. The store is asked only where the last renewal is half a lease ago.
+        """Raise unless this process owns the run; asks the store only if the last renewal is half a lease ago.
 
         Raises:
             LandscapeError: another driver has taken the run over.
@@ -190,7 +190,7 @@ class Lease:
             self.renew()
 
     def renew(self) -> None:
-        """Put the lock anew with the next beat, and note the time of the request by our own clock.
+        """Put the lock again with the next beat, and note the time of the request by our own clock.
 
         Raises:
             LandscapeError: another driver has taken the run over.
@@ -207,7 +207,7 @@ class Lease:
             self._tag, self._renewed = tag, began
 
     def _after_conflict(self) -> Any:
-        """The tag of the lock that was not the expected one, where we put it ourselves and the answer was lost.
+        """The tag of the lock after a conflict, if we put it ourselves and only the answer was lost.
 
         Raises:
             LandscapeError: another driver put it, or it is gone.
@@ -229,7 +229,7 @@ class Lease:
         self._stopped.set()
 
     def release(self) -> None:
-        """Delete the lock where it is ours. Where the store does not answer, the lease runs out by itself."""
+        """Delete the lock if it is ours; if the store does not answer, the lease runs out by itself."""
         with contextlib.suppress(LandscapeError):
             self.renew()
             self._brisk.delete(self._path)
@@ -248,12 +248,12 @@ ASKING_SECONDS = 0.5
 def run_lock(run: str) -> Iterator[None]:
     """Hold the run's lock while the block runs.
 
-    On this machine the operating system frees it when the process ends, however it ends; in an object store it runs
-    out when it is no longer renewed.
+    On this machine the operating system frees it whenever the process ends; in an object store it runs out once it is
+    no longer renewed.
 
     Raises:
         JobError: the run cannot be a folder.
-        LandscapeError: another driver that is alive holds it; says which.
+        LandscapeError: another driver that lives holds it; names it.
     """
     folder = open_folder(run)
     with lease(folder) if "://" in folder.name else _file_lock(run, folder, LOCK, CARD):
@@ -265,11 +265,11 @@ def training_lock(run: str) -> Iterator[bytes]:
     """Hold the run's lock against other trainings while the block runs; landscapes may be computed meanwhile.
 
     Yields:
-        What the file that describes this process says, which whoever sees the run's folder finds there.
+        The content of the file in the run that describes this process.
 
     Raises:
         JobError: the run cannot be a folder.
-        LandscapeError: another training that is alive holds it; says which.
+        LandscapeError: another training that lives holds it; names it.
     """
     folder = open_folder(run)
     with (
@@ -290,7 +290,7 @@ def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]
         raise LandscapeError(f"run: {quoted(str(place), 300)} is a link, which is not followed; remove it")
     lock = FileLock(place)
     try:
-        # A process that looks whether a driver lives holds the lock for an instant.
+        # A process that checks whether a driver lives holds the lock for an instant.
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
@@ -312,7 +312,7 @@ def _describe(folder: Folder, path: str) -> str:
 
 
 def _owner(folder: Folder, path: str) -> dict[str, Any]:
-    """What the file that describes a run's owner says; empty where there is none that can be read."""
+    """The content of the file that describes a run's owner; empty where it cannot be read."""
     if Path(folder.place(path)).is_symlink():
         return {}
     try:
@@ -324,9 +324,9 @@ def _owner(folder: Folder, path: str) -> dict[str, Any]:
 
 
 def driver_alive(run: str) -> bool:
-    """Whether the driver that writes this run lives, as the lock says, which the operating system releases at its end.
+    """Whether the driver of this run lives, by its lock, which the operating system releases at its end.
 
-    Where the file system has no locks, the process id in the file beside it decides, if it is one of this machine's.
+    Where the file system has no locks, the process id in the file beside decides, if it is of this machine.
     """
     return _is_alive(run, LOCK, CARD)
 
@@ -345,7 +345,7 @@ def _is_alive(run: str, path: str, card: str) -> bool:
 
 
 def _is_held(lock: Path) -> bool | None:
-    """Whether a process holds a file's lock; None where that cannot be told. Needs no right to write."""
+    """Whether a process holds a file's lock; None where that cannot be told. It needs no right to write."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -366,7 +366,7 @@ def _is_running(owner: dict[str, Any]) -> bool:
     if not owner:
         return False
     if owner["host"] != socket.gethostname():
-        return True  # of a process on another machine only the lock itself could tell
+        return True  # only the lock itself could tell of a process on another machine
     return is_alive(owner["pid"])
 
 

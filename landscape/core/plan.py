@@ -53,8 +53,6 @@ STATISTICS: dict[BatchNorm, BatchNormMode] = {
 # ----------------------------------------------------------------------------------------------------
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
-# Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of earlier versions.
-Reduction = Literal["blocks", "whole"]
 
 DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
@@ -260,7 +258,7 @@ class Plan:
 
     Args:
         bfloat16_weights: with precision bfloat16, whether what the model holds in bfloat16 stays in it; else it is
-            taken to float32, as in landscapes of earlier versions.
+            taken to float32.
         quantise: how weights and activations are rounded to a few bits; None: not.
     """
 
@@ -272,7 +270,7 @@ class Plan:
     seed: int = 0
     engine: Engine = Engine()
     bfloat16_weights: bool = False
-    reduction: Reduction = "blocks"
+    reduction: Literal["blocks"] = "blocks"  # from samples to means: of planned batches, merged in order
     quantise: Quantisation | None = None
 
     @property
@@ -296,8 +294,6 @@ class Plan:
             del fields["quantise"]  # most plans are without it
         if not self.bfloat16_weights:
             del fields["bfloat16_weights"]  # plans were recorded without it
-        if self.reduction == "whole":
-            del fields["reduction"]  # so were those of earlier versions
         return fields
 
     @classmethod
@@ -313,7 +309,7 @@ class Plan:
             raise TypeError("engine: must be text")
         quantise = record.get("quantise")
         rounding = None if quantise is None else Quantisation.from_record(quantise)
-        return cls(**{"reduction": "whole", **record, "engine": Engine.parse(engine), "quantise": rounding})
+        return cls(**{**record, "engine": Engine.parse(engine), "quantise": rounding})
 
 
 def in_float32(plan: Plan) -> Plan:

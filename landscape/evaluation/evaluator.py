@@ -18,6 +18,7 @@ from landscape import __version__
 from landscape.core.devices import cores, is_out_of_memory, processor_name
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
 from landscape.evaluation.evaluation_order import Walk, walk_of
@@ -25,7 +26,7 @@ from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWr
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running_model import LoadedModel, RunningModel
 from landscape.evaluation.tuning.protocol import TuningScope
-from landscape.evaluation.values import Floats, Pieces, Values
+from landscape.evaluation.values import Pieces, Values
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, dense_tensors_in, tensors_of

@@ -321,8 +321,7 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
     """The batches of so many samples.
 
     A planned batch is a block: samples [k·B, (k+1)·B), and what is left at the end. Where layers use the statistics of
-    a batch no batch must be much smaller than the others, and the sizes differ by at most one; so they do in landscapes
-    of earlier versions, which are one block.
+    a batch no batch must be much smaller than the others, and the sizes differ by at most one.
 
     Args:
         batch_size: samples of a batch at most; smaller than planned where planned batches do not fit the memory. They
@@ -336,9 +335,6 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
     """
     if cuts is not None:
         return Batching(tuple(cuts), (1,) * len(cuts), len(cuts))
-    if plan.reduction == "whole":
-        edges = batch_edges(samples, batch_size)
-        return Batching(tuple(edges), (len(edges),), 0)
     size = plan.batch_size
     extends = plan.statistics.fixed
     planned = _consecutive(samples, size) if extends else batch_edges(samples, size)

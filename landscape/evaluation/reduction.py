@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.feed import Batching
-from landscape.evaluation.values import BlockMoments, Floats, Observed, Pieces, SampleValues, Values, summary, values_of
+from landscape.evaluation.values import BlockMoments, Observed, Pieces, SampleValues, Values
 from landscape.problem.supervised import Combination, Observe, OtherWeights, ordered_names
 from landscape.surface.surface import MOMENT_PARTS
 
@@ -197,44 +197,8 @@ class Before:
 Places = NDArray[np.int64]
 
 
-class Reduction(ABC):
-    """Takes the observables of point after point, and returns the values of all of them."""
-
-    @abstractmethod
-    def add(self, pieces: Pieces) -> None:
-        """Take the observables of the next point, of every batch."""
-
-    @abstractmethod
-    def values(self, places: Places) -> Values:
-        """The values of the points, put in their places; one transfer from the device for many points."""
-
-
-class WholeReduction(Reduction):
-    """Mean and standard error over all samples at once, as landscapes of earlier versions have them to the last bit.
-
-    Args:
-        origin: the observables at the origin, for the error of the rise; None where they are not known.
-    """
-
-    def __init__(self, origin: Pieces | None) -> None:
-        self._origin = None if origin is None else torch.cat([piece["loss"] for piece in origin])
-        self._names: list[str] = []
-        self._rows: list[Tensor] = []
-
-    def add(self, pieces: Pieces) -> None:
-        """Take the observables of the next point, of every batch."""
-        self._names = list(pieces[0])
-        samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in self._names])
-        self._rows.append(summary(samples, samples[self._names.index("loss")], self._origin))
-
-    def values(self, places: Places) -> Values:
-        """The values of the points, put in their places; one transfer from the device."""
-        table = torch.stack(self._rows).cpu().numpy()[places] if self._rows else np.zeros((0, 1))
-        return values_of(self._names, table)
-
-
-class BlockReduction(Reduction):
-    """Moments block by block, merged in the order of the blocks, see `moments`.
+class Reduction:
+    """Takes the observables of point after point: moments block by block, merged in the order of the blocks.
 
     Args:
         batching: how the batches make blocks.
@@ -316,7 +280,7 @@ class BlockReduction(Reduction):
         return table
 
     def values(self, places: Places) -> Values:
-        """The values of the points, put in their places."""
+        """The values of the points, put in their places; one transfer from the device for many points."""
         self._reduce()
         if not self._whole:
             return Values({}, {})
@@ -350,11 +314,9 @@ def reduction_of(
         before: what is known of the points already; the batches of its blocks are left out.
         keep: whether the losses of single samples are returned too.
     """
-    if plan.reduction == "whole":
-        return WholeReduction(origin)
     terms = terms_of(observe)
     first = batching.of_block(before.blocks) if before else 0
-    return BlockReduction(batching, origin and origin[first:], terms, before, keep)
+    return Reduction(batching, origin and origin[first:], terms, before, keep)
 
 
 def terms_of(observe: Observe) -> Mapping[str, float] | None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, ORIGIN_SAMPLES, RISE_STDERR, SAMPLE_WEIGHTS
 
-Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
 Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
@@ -66,7 +65,7 @@ class Values:
     `rise_stderr` is the standard error of the loss's rise over the origin, that of the mean of ℓᵢ(p) − ℓᵢ(0) over the
     samples i. All points share the samples, so that noise which they have in common cancels. None where it was not
     asked for.
-    `moments` are None for landscapes of earlier versions, which keep none; `samples` where they are not to be kept.
+    `moments` and `samples` are None where they are not to be kept.
     `weighted` says whether `observe` returned how much each sample counts. `of_terms` are, by name, the samples of each
     term of a loss that is the sum of several, where they are to be kept; then `samples` is None.
     """
@@ -92,35 +91,3 @@ class Values:
         if self.samples is not None:
             arrays |= self.samples.arrays()
         return arrays if self.rise_stderr is None else arrays | {RISE_STDERR: self.rise_stderr}
-
-
-def values_of(names: Sequence[str], table: Floats) -> Values:
-    """The values of points from their summaries [points, 2K + 1], see `summary`."""
-    mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
-    stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
-    return Values(mean, stderr, 0.0, np.ascontiguousarray(table[:, -1]))
-
-
-def summary(samples: Tensor, losses: Tensor, origin_losses: Tensor | None) -> Tensor:
-    """[2K + 1]: mean and standard error of each of the K observables, then the standard error of the loss's rise.
-
-    For landscapes of earlier versions.
-
-    SE_rise = sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the samples i; NaN where the losses at the origin are not known.
-    """
-    values = mean_and_stderr(samples).reshape(-1)
-    if origin_losses is None:
-        return torch.cat([values, values.new_full((1,), torch.nan)])
-    return torch.cat([values, mean_and_stderr((losses - origin_losses)[None])[0, 1:]])
-
-
-def mean_and_stderr(samples: Tensor) -> Tensor:
-    """Mean and standard error of the mean of float64 [K, N], as [K, 2].
-
-    m = Σx/N, SE = √(Σ(x−m)²/(N−1)) / √N. NaN in, NaN out; the standard error of one sample is NaN.
-    """
-    count = samples.shape[1]
-    mean = samples.mean(1)
-    # Two passes: the difference of large sums would lose the small spread near a minimum.
-    spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
-    return torch.stack([mean, (spread / count).sqrt()], dim=1)

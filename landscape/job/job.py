@@ -12,7 +12,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from landscape.core.errors import quoted
 from landscape.core.folders import locate
@@ -35,7 +43,7 @@ from landscape.core.validation import (
 )
 from landscape.job.landscape import Landscape, with_likes
 from landscape.job.landscape_options import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
-from landscape.job.landscape_options import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
+from landscape.job.landscape_options import NO_CURVATURE, MaybeQuantise
 from landscape.model.packed_file import SUFFIX, WRITTEN, names_a_file, names_onnx, onnx_files, reference_of
 from landscape.surface.record_parts import LevelRecord
 
@@ -169,7 +177,11 @@ class Job(Frozen):
 
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
-    problem: Annotated[str | Callable[[], Any], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})]
+    problem: Annotated[
+        str | Callable[[], Any],
+        BeforeValidator(problem_reference),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+    ]
     """The callback, `module:function`; the module is looked up beside the job file first. Or the file of a portable
     problem, `FILE.landscape`; or `MODEL.onnx with SAMPLES.npz and CRITERION`, also `{onnx: …, data: …, criterion: …}`.
     Required, but for a job file of a run whose training recorded it, as the recipes do.
@@ -210,7 +222,7 @@ class Job(Frozen):
     """
     keep_samples: bool = False
     """Whether the loss of every single sample is stored at every point of the grid, beside the means."""
-    quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
+    quantise: MaybeQuantise = None
     """What landscapes without a `quantise` of their own have; `quantise: false` of a landscape rounds nothing there."""
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
@@ -237,11 +249,6 @@ class Job(Frozen):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"must be a folder or URL, not {quoted(value)}")
         return value
-
-    @field_validator("problem", mode="before")
-    @classmethod
-    def _problem_reference(cls, value: Any) -> Any:
-        return problem_reference(value)
 
     @field_serializer("problem")
     def _problem_name(self, value: Any) -> str:
@@ -300,11 +307,6 @@ class Job(Frozen):
     @classmethod
     def _alike(cls, value: tuple[Landscape, ...]) -> tuple[Landscape, ...]:
         return with_likes(value, {})
-
-    @field_validator("quantise", mode="before")
-    @classmethod
-    def _quantise(cls, value: Any) -> Any:
-        return asked_quantise(value)
 
     @model_validator(mode="after")
     def _no_curvature_of_steps(self) -> Self:

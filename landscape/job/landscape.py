@@ -1,4 +1,4 @@
-"""One landscape as a job describes it: its directions, its grid and its origin."""
+"""One landscape as a job describes it: origin, directions, grid, and the runs whose paths it draws."""
 
 from __future__ import annotations
 
@@ -31,21 +31,15 @@ from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.directions.kinds import KINDS, Direction
 from landscape.job.directions.pca import PcaDirection
 from landscape.job.directions.plane import PlaneDirection
+from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
-    CONVEXITY_SCHEMA,
-    LAYERS_SCHEMA,
     NO_CURVATURE,
-    QUANTISE_SCHEMA,
-    Convexity,
-    Layers,
-    Quantise,
+    MaybeConvexity,
+    MaybeLayers,
+    MaybeQuantise,
     Refine,
-    asked_convexity,
-    asked_layers,
-    asked_quantise,
     refuse_with_like,
 )
-from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.surface.barriers import Curve
 
 # ----------------------------------------------------------------------------------------------------
@@ -89,7 +83,7 @@ class PathOfRun(Frozen):
         return None if value is None else value.strip()
 
 
-# As an editor checks it: `listed_paths` takes a run by itself, too.
+# For editors; `listed_paths` also takes a run by itself.
 PATHS_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {
@@ -104,7 +98,7 @@ PATHS_SCHEMA: dict[str, Any] = {
 
 
 def listed_paths(value: Any) -> Any:
-    """What a user wrote, each run as the fields of a `PathOfRun`.
+    """The paths that a user wrote, each run as the fields of a `PathOfRun`.
 
     >>> listed_paths(["runs/sgd", {"run": "runs/thor", "label": "THOR"}])
     ({'run': 'runs/sgd'}, {'run': 'runs/thor', 'label': 'THOR'})
@@ -120,7 +114,7 @@ def listed_paths(value: Any) -> Any:
 
 
 def refuse_twice(paths: Sequence[PathOfRun]) -> None:
-    """Refuse a snapshot that is drawn twice, and paths of one label.
+    """Refuse a snapshot that is drawn twice, and two paths of one label.
 
     Raises:
         ValueError: names the run or the label.
@@ -141,11 +135,11 @@ def overlap(one: Sequence[int] | Literal["all"], other: Sequence[int] | Literal[
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is refused of the axes of a landscape, whatever short form they were written in.
+# What is refused of axes, in whatever short form they were written.
 
 
 def refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:
-    """Refuse paths that stand twice, and components of paths where none are drawn.
+    """Refuse paths that are listed twice, and components of paths where none are drawn.
 
     Raises:
         ValueError: with the rule and the remedy.
@@ -157,7 +151,7 @@ def refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfR
 
 
 def refuse_auto(directions: tuple[Direction, ...]) -> None:
-    """Refuse a range that is to be found along axes that end somewhere already.
+    """Refuse `range: auto` along axes whose kind says how far they run.
 
     Raises:
         ValueError: with the rule and the remedy.
@@ -172,7 +166,7 @@ def refuse_auto(directions: tuple[Direction, ...]) -> None:
 
 
 def refuse_equal(directions: tuple[Direction, ...]) -> None:
-    """Refuse two axes that are one.
+    """Refuse two equal axes.
 
     Raises:
         ValueError: with the rule and the remedy.
@@ -185,7 +179,7 @@ def refuse_equal(directions: tuple[Direction, ...]) -> None:
 
 # ----------------------------------------------------------------------------------------------------
 
-NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
+NO_FILES = ("problem", "first", "last")  # snapshots of other runs are no files either: every node sees the runs
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
 PLANE_SIZE = 21  # of a plane through three networks, as in Garipov et al. 2018
 
@@ -205,7 +199,7 @@ class Landscape(Frozen):
     """Short for principal components of these snapshots (numbers, or `all`): the range is fitted to the path, and the
     path drawn.
     """
-    paths: Annotated[tuple[PathOfRun, ...] | None, WithJsonSchema(PATHS_SCHEMA)] = None
+    paths: Annotated[tuple[PathOfRun, ...] | None, BeforeValidator(listed_paths), WithJsonSchema(PATHS_SCHEMA)] = None
     """Draw the paths of these runs, 1 to 12 folders or URLs, or `{run: …, snapshots: …, label: …}`, on the axes given;
     by default on principal components of all their snapshots together, around the last of the first path.
     """
@@ -228,25 +222,25 @@ class Landscape(Frozen):
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
-    convexity: Annotated[Convexity | None, WithJsonSchema(CONVEXITY_SCHEMA)] = None
+    convexity: MaybeConvexity = None
     """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
     `{steps: 60}`; default: none.
     """
-    layers: Annotated[Layers | None, WithJsonSchema(LAYERS_SCHEMA)] = None
+    layers: MaybeLayers = None
     """Also which layer of the network breaks first at every point, and by which rule: `true`, or
     `{rules: {tensor_too_large: 1e6}, statistics: [abs_mean]}`; default: none.
     """
     like: str | None = None
     """Take origin, directions, size and range from this landscape of the job, or of the run on disk."""
-    quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
+    quantise: MaybeQuantise = None
     """The network with its weights rounded to a few bits at every point: `{bits: 4}`; `false`: not rounded;
     default: the job's, else not.
     """
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
-        """What an error says of a key that is no field; those of a direction are often written one level too high."""
-        owners = [kind.model_fields["kind"].default for kind in KINDS if key in kind.model_fields]
+        """The error of an unknown key; keys of a direction are often written one level too high."""
+        owners = [kind.word() for kind in KINDS if key in kind.model_fields]
         if owners and key not in ("kind", "seed"):  # a seed may be meant for the job
             return f"belongs to a direction, not to the landscape: directions: [{{kind: {owners[0]}, {key}: …}}]"
         return super().unknown_key(key)
@@ -272,30 +266,10 @@ class Landscape(Frozen):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
 
-    @field_validator("paths", mode="before")
-    @classmethod
-    def _listed_paths(cls, value: Any) -> Any:
-        return listed_paths(value)
-
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _layers(cls, value: Any) -> Any:
-        return asked_layers(value)
-
-    @field_validator("convexity", mode="before")
-    @classmethod
-    def _convexity(cls, value: Any) -> Any:
-        return asked_convexity(value)
-
-    @field_validator("quantise", mode="before")
-    @classmethod
-    def _quantise(cls, value: Any) -> Any:
-        return asked_quantise(value)
-
     @model_validator(mode="before")
     @classmethod
     def _fill_directions(cls, data: Any) -> Any:
-        """Turn the short forms into directions, and give a landscape without any its two random ones."""
+        """Turn short forms into directions; a landscape without any gets two random ones."""
         if not isinstance(data, Mapping):
             return data
         data = dict(data)
@@ -348,17 +322,17 @@ class Landscape(Frozen):
 
     @property
     def leaves_quantise_open(self) -> bool:
-        """Whether it does not say if it is quantised: the job then does."""
+        """Whether it leaves it to the job if it is quantised."""
         return "quantise" not in self.model_fields_set
 
     @property
     def finds_range(self) -> bool:
-        """Whether the range is found by how far the loss changes along the axes."""
+        """Whether the range is found from how the loss changes along the axes."""
         return self.range == AUTO
 
     @property
     def ranges(self) -> tuple[tuple[float, float], ...] | None:
-        """The range of each axis where it is given in numbers; None where it is not."""
+        """The range of each axis, where the job gives it in numbers; else None."""
         return self.range if isinstance(self.range, tuple) else None
 
     @property
@@ -367,13 +341,13 @@ class Landscape(Frozen):
         return AXIS_NAMES[: len(self.directions)]
 
     def named_files(self) -> Iterator[str]:
-        """The files that it names, as they stand in it: weights and directions."""
+        """The files that it names, weights and directions, as written in it."""
         for reference in self._named():
             if isinstance(reference, str) and not (reference in NO_FILES or OF_RUN.fullmatch(reference)):
                 yield reference
 
     def named_runs(self) -> Iterator[str]:
-        """The other runs that it names, as they stand in it: those of its paths, and of single snapshots."""
+        """The other runs that it names, as written in it: those of paths and of single snapshots."""
         yield from (path.run for path in self.paths or ())
         snapshots = (OF_RUN.fullmatch(reference) for reference in self._named() if isinstance(reference, str))
         yield from (match[1] for match in snapshots if match is not None)
@@ -384,7 +358,7 @@ class Landscape(Frozen):
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
-        """The snapshots that the first axis made from snapshots names; None where there is no such axis."""
+        """The snapshots of the first axis that is made from snapshots; None where there is no such axis."""
         selections = (direction.snapshots for direction in self.directions)
         return next((selection for selection in selections if selection is not None), None)
 
@@ -397,7 +371,7 @@ class Landscape(Frozen):
 
 
 def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """The directions that the short form `trajectory:` stands for; none where its field's own check will refuse it."""
+    """The directions that `trajectory:` stands for; none where the check of that field will refuse it."""
     axes = 2 if data.get("axes") is None else data["axes"]
     if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
         raise ValueError(f"axes must be 1, 2 or 3, not {quoted(axes)}")
@@ -414,7 +388,7 @@ def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
 
 
 def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the short form `plane:` stands for; none where its field's own check will refuse it."""
+    """The fields that `plane:` stands for; no directions where the check of that field will refuse it."""
     named = data["plane"]
     if data.get("trajectory") is not None or data.get("axes") is not None:
         raise ValueError("plane and trajectory exclude each other: keep one of them")
@@ -439,19 +413,15 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Landscapes that take origin, directions, size and range from another one: `like: NAME`.
-
-# Fields that a landscape does not take from the one that it is like.
+# `like: NAME` takes origin, directions, size and range from another landscape, and not these fields.
 OWN = ("name", "quantise", "refine", "convexity", "layers")
 
 
 def with_likes(landscapes: Sequence[Landscape], others: Mapping[str, Landscape]) -> tuple[Landscape, ...]:
-    """The landscapes, each that is like another one of them, or like one of `others`, with the fields of that.
-
-    One that is like an unknown landscape stays as it is.
+    """The landscapes with their `like` resolved among themselves and `others`; an unknown name stays as it is.
 
     Raises:
-        ValueError: some are like one another in a circle.
+        ValueError: some refer to each other in a circle.
     """
     own = {each.name: each for each in landscapes}
     return tuple(_resolved(each, {**others, **own}, (each.name,)) for each in landscapes)

@@ -1,4 +1,4 @@
-"""How a landscape is quantised, as a user writes it: `quantise:` of a landscape or of a job."""
+"""Options of a landscape that are objects of their own: `quantise`, `convexity`, `layers` and `refine`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,32 @@ NO_CURVATURE = (
     "derivatives are zero"
 )
 GEOMETRY = ("origin", "directions", "trajectory", "paths", "axes", "plane", "curve", "size", "range")
+
+
+def switch(kind: type[Frozen], choices: str, *, plain: bool = False) -> BeforeValidator:
+    """Take what a user wrote for an option of this kind: its fields, or false and null for none.
+
+    Args:
+        choices: what may be written, as the error says it.
+        plain: whether true stands for the option with its defaults.
+    """
+
+    def fields(value: Any) -> Any:
+        if value is None or value is False:
+            return None
+        if plain and value is True:
+            return kind()
+        if isinstance(value, (Mapping, kind)):
+            return value
+        raise ValueError(f"must be {choices}, not {quoted(value)}")
+
+    return BeforeValidator(fields)
+
+
+def switch_schema(kind: type[Frozen], plain: dict[str, Any]) -> WithJsonSchema:
+    """The schema of such an option for editors; `plain` is that of the truth values which it takes."""
+    return WithJsonSchema({"anyOf": [plain, {"type": "null"}, kind.model_json_schema()]})
+
 
 Bits = Annotated[
     int, BeforeValidator(between(1, MOST_BITS)), WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MOST_BITS})
@@ -68,21 +94,13 @@ class Quantise(Frozen):
         return Quantisation(self.bits, self.scheme, self.weights, self.activations is not None, self.scale)
 
 
-# As an editor checks it: `asked_quantise` takes false, too.
-QUANTISE_SCHEMA: dict[str, Any] = {"anyOf": [{"const": False}, {"type": "null"}, Quantise.model_json_schema()]}
-
-
-def asked_quantise(value: Any) -> Any:
-    """What a user wrote, as the fields of `Quantise`; None where nothing is to be rounded."""
-    if value is None or value is False:
-        return None
-    if isinstance(value, (Mapping, Quantise)):
-        return value
-    raise ValueError(f"must be false, or such as {{bits: 8}}, not {quoted(value)}")
+MaybeQuantise = Annotated[
+    Quantise | None, switch(Quantise, "false, or such as {bits: 8}"), switch_schema(Quantise, {"const": False})
+]
 
 
 def refuse_with_like(given: Mapping[str, Any]) -> None:
-    """Refuse a landscape that is like another one, and says itself what it takes from that.
+    """Refuse a landscape that is like another one and also gives what it takes from that.
 
     Raises:
         ValueError: names the first such field.
@@ -95,7 +113,7 @@ def refuse_with_like(given: Mapping[str, Any]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# That a landscape is a convexity map: `convexity:` of a landscape.
+# `convexity:` makes a landscape a convexity map.
 
 DEFAULT_SIZE = 11  # points per axis: each costs some hundreds of forward passes
 DEFAULT_SAMPLES = 256
@@ -108,23 +126,15 @@ class Convexity(Frozen):
     """Steps of the Lanczos method at each point at most, a product with the Hessian each."""
 
 
-# As an editor checks it: `asked_convexity` takes true and false, too.
-CONVEXITY_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "boolean"}, {"type": "null"}, Convexity.model_json_schema()]}
-
-
-def asked_convexity(value: Any) -> Any:
-    """What a user wrote, as the fields of `Convexity`; None where none is asked for."""
-    if value is None or value is False:
-        return None
-    if value is True:
-        return Convexity()
-    if isinstance(value, (Mapping, Convexity)):
-        return value
-    raise ValueError(f"must be true, false or {{steps: {STEPS}}}, not {quoted(value)}")
+MaybeConvexity = Annotated[
+    Convexity | None,
+    switch(Convexity, f"true, false or {{steps: {STEPS}}}", plain=True),
+    switch_schema(Convexity, {"type": "boolean"}),
+]
 
 
 # ----------------------------------------------------------------------------------------------------
-# That a landscape tells which layer breaks at each of its points: `layers:` of a landscape.
+# `layers:` tells which layer breaks at each point.
 
 NEVER = ("gradients", "changes")  # what a point has none of
 OF_POINTS = {name: rule.threshold for name, rule in RULES.items() if rule.target not in NEVER}
@@ -164,23 +174,15 @@ class Layers(Frozen):
         return tuple(name for name in LAYER_STATISTICS if name in (names or ()))
 
 
-# As an editor checks it: `asked_layers` takes true and false, too.
-LAYERS_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "boolean"}, {"type": "null"}, Layers.model_json_schema()]}
-
-
-def asked_layers(value: Any) -> Any:
-    """What a user wrote, as the fields of `Layers`; None where none is asked for."""
-    if value is None or value is False:
-        return None
-    if value is True:
-        return Layers()
-    if isinstance(value, (Mapping, Layers)):
-        return value
-    raise ValueError(f"must be true, false or {{statistics: [abs_mean]}}, not {quoted(value)}")
+MaybeLayers = Annotated[
+    Layers | None,
+    switch(Layers, "true, false or {statistics: [abs_mean]}", plain=True),
+    switch_schema(Layers, {"type": "boolean"}),
+]
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fine a landscape is to become where its values ask for it: `refine:` of a landscape.
+# `refine:` makes a landscape finer where its values ask for it.
 
 DEFAULT_TOLERANCE = 0.01
 SHARE: dict[str, Any] = {  # as an editor checks it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -106,21 +106,6 @@ def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "ou
     if parameter.dim() not in (2, 3) or parameter.shape[0] not in counts:
         return ""
     return "input first" if getattr(owner, "is_transposed", False) is True else "output first"
-
-
-def in_first_version(infos: Sequence[ParameterInfo]) -> tuple[ParameterInfo, ...]:
-    """The same parameters as version 0.1.0 described them. Random directions that it kept as seeds are drawn by these.
-
-    That version took the first dimension of every weight, except those of transposed convolutions, for the output.
-    """
-    return tuple(_in_first_version(info) for info in infos)
-
-
-def _in_first_version(info: ParameterInfo) -> ParameterInfo:
-    # A transposed convolution has three dimensions at least.
-    groups = 0 if len(info.shape) == 2 else info.transposed_groups
-    role = "weight" if info.role == "bias" and len(info.shape) > 1 else info.role
-    return replace(info, role=role, transposed_groups=groups, experts="")
 
 
 def is_norm_layer(module: nn.Module) -> bool:

@@ -32,8 +32,6 @@ SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
 MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
-RADIUS_IS_OLD = "radius_is_old"  # a key of what `read_measures` gives, which no file has
-OLD_RADIUS = "measured by an earlier version, which took bounds for values; measure it again"
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
 PROBLEM = "problem"  # the key of run.json for the callback of the run's landscapes
@@ -123,24 +121,7 @@ def read_measures(run: Place) -> dict[str, Any]:
         measures = json.loads(data) if 0 < len(data) <= MOST_MEASURES else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return _without_old_bounds(measures) if isinstance(measures, dict) else {}
-
-
-def _without_old_bounds(measures: dict[str, Any]) -> dict[str, Any]:
-    """The same without flatness radii that an earlier version may have taken from bounds; `RADIUS_IS_OLD` marks these.
-
-    It took the distance at which the loss was not finite any more for the radius, and left no bounds beside it.
-    """
-    origins = measures.get("origins")
-    for entry in origins.values() if isinstance(origins, dict) else ():
-        rows, rises = (entry.get(name) if isinstance(entry, dict) else None for name in ("rows", "rises"))
-        if not isinstance(rows, dict) or not isinstance(rises, list) or "radius_bounds" in entry:
-            continue
-        if "radius" in rows and any(isinstance(line, list) and None in line for line in rises):
-            rows["radius"] = {"value": None, "note": OLD_RADIUS}
-            entry["radii"] = [None] * len(rises)
-            entry[RADIUS_IS_OLD] = True
-    return measures
+    return measures if isinstance(measures, dict) else {}
 
 
 def write_measures(run: Place, measures: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ class SelectedSamples:
     """The samples of a job, and which of the data they are.
 
     Attributes:
-        samples: in the order drawn; ascending where that was asked for.
+        samples: in the order drawn.
         indices: int64, one for each sample in their order: its index in the data, of an iterable its running number.
     """
 
@@ -70,7 +70,6 @@ class SampleRequest:
     num_samples: int
     seed: int
     at_most: bool
-    ascending: bool
     limit: int
     length: Length | None = None
     observed: Length | None = None
@@ -83,7 +82,7 @@ class SampleRequest:
             chosen = torch.randperm(available, generator=generator)[: self.num_samples]
         else:
             chosen = _few_of_many(min(self.num_samples, available), available, generator)
-        return chosen.sort().values if self.ascending else chosen
+        return chosen
 
     def check(self, available: int) -> None:
         """Refuse data with no samples, or with too few."""
@@ -111,11 +110,11 @@ def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
         >>> chosen_indices(3, 5, seed=0)
         [0, 1, 2]
     """
-    return SampleRequest(num_samples, seed, at_most=True, ascending=True, limit=0).indices(available).tolist()
+    return sorted(SampleRequest(num_samples, seed, at_most=True, limit=0).indices(available).tolist())
 
 
 def select_samples(
-    data: Any, num_samples: int, seed: int, *, at_most: bool = False, ascending: bool = False,
+    data: Any, num_samples: int, seed: int, *, at_most: bool = False,
     limit: int | None = None, length: Length | None = None, observed: Length | None = None,
 ) -> SelectedSamples:  # fmt: skip
     """Choose `num_samples` different samples by the seed alone; they stay on the CPU.
@@ -137,8 +136,6 @@ def select_samples(
         num_samples: how many samples to choose.
         seed: the job's seed.
         at_most: where there are fewer samples than `num_samples`, take them all; otherwise that is refused.
-        ascending: keep the order that the samples have in the data, and collate all of them at once, as earlier
-            versions did.
         limit: bytes of samples above which they are kept on disk; default: a share of the memory that is available.
         length: `Problem.length`.
         observed: how many values `observe` returns for a batch, which is asked where nothing else tells its length.
@@ -155,9 +152,7 @@ def select_samples(
         >>> bool((chosen.indices == more.indices[:4]).all())
         True
     """
-    choice = SampleRequest(
-        num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed
-    )
+    choice = SampleRequest(num_samples, seed, at_most, host_limit() if limit is None else limit, length, observed)
     if isinstance(data, PackedSamples):
         return chosen_of(data, choice)
     if isinstance(data, PointData):
@@ -165,8 +160,6 @@ def select_samples(
     source = source_of(data)
     with fixed_seeds(seed):
         if isinstance(source, MapStyleData):
-            if ascending and not isinstance(data, DataLoader):
-                source = replace(source, collate=default_collate)  # earlier versions asked loaders alone
             return _from_items(source, choice)
         if isinstance(source, IterableData):
             return from_stream(source, choice)
@@ -206,7 +199,7 @@ def _from_items(data: MapStyleData, choice: SampleRequest) -> SelectedSamples:
     first = list(itertools.islice(items, 2))
     items = itertools.chain(first, items)
     numbers = data.numbered(indices.numpy())
-    if choice.ascending or _gives_rows(data, first, choice.seed):
+    if _gives_rows(data, first, choice.seed):
         return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), choice)), numbers)
     kept = KeptItems(choice.limit)
     places = [kept.add(item, approximate_bytes(item)) for item in items]
@@ -266,23 +259,14 @@ def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
         )
     choice.check(data.length)
     count = min(choice.num_samples, data.length)
-    order = data.indices[:count].argsort() if choice.ascending else None
-
+    indices = data.indices[:count].numpy()
     if data.sequences is not None:
-        places = range(count) if order is None else order.tolist()
-        items = [data.sets[""][place] for place in places]
-        kept = data.indices[:count] if order is None else data.indices[:count][order]
-        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
-
-    def taken(tensor: Tensor) -> Tensor:
-        first = tensor[:count]
-        return first if order is None or len(first) != count else first[order]
-
-    sets = {name: map_tensors(taken, rows) for name, rows in data.sets.items()}
+        items = [data.sets[""][place] for place in range(count)]
+        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), indices)
+    sets = {name: map_tensors(lambda tensor: tensor[:count], rows) for name, rows in data.sets.items()}
     whole = data.in_memory and count == data.length
     if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
         sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
-    indices = taken(data.indices).numpy()
     return SelectedSamples(TensorSamples(sets[""]) if "" in sets else PointSets(sets), indices)
 
 
@@ -292,10 +276,10 @@ def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
 
 def from_stream(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     """The samples of an iterable, see `select_samples`."""
-    if data.collate is not None and not choice.ascending:
+    if data.collate is not None:
         return _items(data, data.collate, choice)
     try:
-        return _rows(data.collated(), choice)
+        return _rows(data, choice)
     except _NotRowsError as reason:
         log.info("data: the batches of %s are taken whole: %s", data.name, reason)
         begun = reason.begun
@@ -339,7 +323,7 @@ class _Draw:
     def order(self) -> tuple[Tensor, NDArray[np.int64]]:
         """The places of the kept samples in the order drawn, and their numbers in that order."""
         self._choice.check(self._seen)
-        order = torch.arange(len(self._keys)) if self._choice.ascending else self._keys.argsort()
+        order = self._keys.argsort()
         return order, self._numbers[order].numpy()
 
 
@@ -350,7 +334,7 @@ def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     for number, (batch, shapes) in enumerate(_cut(batches, choice)):
         if number == 0:
             first = shapes
-        elif len(shapes) == len(first) and shapes != first and not choice.ascending:
+        elif len(shapes) == len(first) and shapes != first:
             differ = f"batch {number} has samples of shapes {shapes}, the first of {first}"
             if data.once:
                 raise JobError(
@@ -366,7 +350,7 @@ def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
 def _cut(batches: Iterator[Any], choice: SampleRequest) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
     """The batches as tensors with one first dimension, each with the shapes of one sample."""
     for number, batch in enumerate(batches):
-        if number == 0 and not choice.ascending and not _is_rows(batch, choice):
+        if number == 0 and not _is_rows(batch, choice):
             raise _NotRowsError("they are not tensors with one first dimension", itertools.chain([batch], batches))
         rows = as_rows(batch)
         yield rows, [tuple(tensor.shape[1:]) for tensor in tensors_of(rows)]

@@ -218,14 +218,6 @@ class IterableData:
         """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
         return _length_of(self.data)
 
-    def collated(self) -> IterableData:
-        """The same as batches that the loader itself makes, as earlier versions read it."""
-        if self.collate is None:
-            return self
-        loader = copy.copy(self.data)
-        loader.collate_fn = self.collate
-        return IterableData(loader)
-
     def batches(self, seed: int) -> Iterator[Batch]:
         """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors; items as they are.
 

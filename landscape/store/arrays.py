@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape.core.errors import JobError, quoted
-from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.core.grid import Floats, Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
 from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
 from landscape.surface.record import Record, parse_axis
-from landscape.surface.refinement import new_points, new_points_per_tile, of_coarser_level, of_stretches
+from landscape.surface.refinement import from_stretches, in_coarser_level, new_points, new_points_per_tile
 from landscape.surface.surface import (
     LOSS_SAMPLES,
     MOMENT_PARTS,
@@ -34,10 +34,8 @@ from landscape.surface.surface import (
     SampleLosses,
 )
 
+
 # ----------------------------------------------------------------------------------------------------
-# What an examination of the chunks finds: which tiles are left to compute, and which chunks are damaged.
-
-
 @dataclass(frozen=True)
 class Examination:
     """What is left to compute of a landscape, and which chunks are damaged.
@@ -71,7 +69,7 @@ class CheckedArray:
     damaged: list[tuple[str, Index]]
 
 
-def status_of(loss: NDArray[np.float64]) -> NDArray[np.uint8]:
+def status_of(loss: Floats) -> NDArray[np.uint8]:
     """1 where the loss is finite, 2 where it is NaN or infinite."""
     return np.where(np.isfinite(loss), OK, NOT_FINITE).astype(np.uint8)
 
@@ -106,11 +104,8 @@ class LandscapeArrays:
         self.level = record.level
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
-        # The array of a landscape that was made from `paths` belongs to it even where it is lost.
+        # A landscape that was made from `paths` has this array even where it is lost.
         self.has_runs = self.has_path and (documents.has(path, "path_run") or draws_runs(record))
-        # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
-        # array belongs to it even where it is lost, and counts as missing.
-        self._has_rise = documents.has(path, RISE_STDERR) or record.defaults is not None
 
     # -- what their documents say -----------------------------------------------------------------------------
 
@@ -134,10 +129,7 @@ class LandscapeArrays:
         return self.describe(name).array
 
     def _expectation(self, name: str) -> tuple[Expected | None, tuple[str, ...] | None]:
-        """The shape and chunks that an array must have, and the names of the axes.
-
-        Each is None where the array itself decides it.
-        """
+        """The shape and chunks that an array must have, and the names of the axes; None where it determines them."""
         if name == "status":
             return None, None
         if name in self.axis_names:
@@ -173,8 +165,8 @@ class LandscapeArrays:
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """The arrays over the grid that hold values: each observable and its standard error, and that of the rise."""
-        return (*with_stderr(self.observables), *([RISE_STDERR] if self._has_rise else []))
+        """The arrays of values over the grid: each observable and its standard error, and that of the rise."""
+        return (*with_stderr(self.observables), RISE_STDERR)
 
     @property
     def tile_names(self) -> tuple[str, ...]:
@@ -194,16 +186,16 @@ class LandscapeArrays:
 
     @property
     def _constants(self) -> list[str]:
-        """What is written when it is made; a level of refinement shares all but the coordinates with its landscape."""
+        """The arrays that are written when it is made; a level has coordinates alone, the rest is its landscape's."""
         samples = [SAMPLE_INDEX] if self.moment_rows else []
         return [*self.axis_names] if self.level else [*self.axis_names, "directions", *samples]
 
-    # -- the points of it that it holds -----------------------------------------------------------------------
+    # -- its points -----------------------------------------------------------------------
 
     @property
     def tiles_held(self) -> NDArray[np.bool_] | None:
-        """A mask over the tiles of those that it holds; None for all of them."""
-        return of_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
+        """A mask over the tiles that it holds; None where it holds all."""
+        return from_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
 
     @property
     def tile_count(self) -> int:
@@ -212,8 +204,8 @@ class LandscapeArrays:
         return math.prod(tile_counts(self.shape, self.tile_shape)) if held is None else int(held.sum())
 
     def points_left_out(self, tile: Tile) -> NDArray[np.bool_] | None:
-        """Which points of a tile it never holds, as they live in a coarser level; None for none of them."""
-        return of_coarser_level(tile) if self.level else None
+        """A mask over the points of a tile that live in a coarser level; None where there are none."""
+        return in_coarser_level(tile) if self.level else None
 
     def points_of(self, tile: Tile) -> int:
         """How many points of a tile it holds."""
@@ -247,17 +239,17 @@ class LandscapeArrays:
         return [*places, "path_step", "path_distance", *["path_run"] * self.has_runs] if self.has_path else []
 
     def direction_digests(self) -> list[str]:
-        """The digest of each axis's direction, as recorded when it was made; empty where that is lost."""
+        """The recorded digest of each axis's direction; empty where that is lost."""
         return [parse_axis(self[axis].attributes)[0].digest for axis in self.axis_names]
 
     def tile(self, index: Index) -> Tile:
-        """The tile of that index, cut off by the end of the grid."""
+        """The tile of an index, cut off by the end of the grid."""
         return tile_at(index, self.shape, self.tile_shape)
 
     # -- what they hold ---------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> ChunkReader:
-        """What reads the chunks of the array of that name."""
+        """The reader of the chunks of an array."""
         return ChunkReader(self.store, self[name])
 
     def values(self, name: str) -> NDArray[Any]:
@@ -286,13 +278,13 @@ class LandscapeArrays:
         constant = every if names is None else names
         return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
 
-    def all_there(self, name: str) -> bool:
+    def has_all_chunks(self, name: str) -> bool:
         """Whether an array that is written when the landscape is made has all its chunks, sound or not."""
         present = self.reader(name).present()
         return all(present[index] for index in self._constant_chunks(name))
 
     def _constant_chunks(self, name: str) -> Iterator[Index]:
-        """The chunks that a coordinate, direction or path array must have; a direction kept as its seed has none."""
+        """The chunks that a coordinate, direction or path array must have; none for a direction kept as its seed."""
         array = self[name]
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
         written = rows_written(array) if name == "directions" else []
@@ -300,7 +292,7 @@ class LandscapeArrays:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is stored of single samples: their places in the data, their losses, and what belongs to the samples alone.
+# Single samples: their places in the data, their losses, and their weights.
 
 
 def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
@@ -312,7 +304,7 @@ def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
 
 
 def stored_losses(arrays: LandscapeArrays) -> SampleLosses | None:
-    """The losses of single samples, nothing of them read yet; None where they are not kept."""
+    """The losses of single samples, read when they are indexed; None where they are not kept."""
     if not arrays.kept_samples:
         return None
     reader = arrays.reader(LOSS_SAMPLES)
@@ -331,10 +323,8 @@ def _over_samples(arrays: LandscapeArrays, name: str) -> NDArray[Any] | None:
     return next(values for _, values, _ in arrays.reader(name).read([(0,)]))
 
 
-def arrays_over_samples(
-    arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]
-) -> dict[str, NDArray[Any]]:
-    """The arrays over the samples that are to be written with some tiles, unless they are there.
+def new_sample_arrays(arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The arrays over the samples that must be written with these tiles, as they are not there yet.
 
     Raises:
         JobError: the tiles have another number of samples than the landscape, or other weights.
@@ -356,11 +346,11 @@ def arrays_over_samples(
     return {name: tiles[0][name] for name in arrays.over_samples} if absent else {}
 
 
-def refuse_other_weights(before: NDArray[np.float64], now: NDArray[np.float64]) -> None:
-    """Refuse weights of samples that are not those of another point.
+def refuse_other_weights(before: Floats, now: Floats) -> None:
+    """Refuse weights of samples that differ between two points.
 
     Raises:
-        JobError: they are others.
+        JobError: names the first sample whose weights differ.
     """
     differ = before != now
     if differ.any():
@@ -371,13 +361,13 @@ def refuse_other_weights(before: NDArray[np.float64], now: NDArray[np.float64]) 
         )
 
 
-def spoilt_over_samples(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
-    """The damaged arrays over the samples, each as its name and chunk; a tile that brings them anew is marked missing.
+def find_damaged_sample_arrays(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
+    """The damaged arrays over the samples, each as its name and chunk; marks a tile missing whose values rewrite them.
 
     Args:
-        missing: a mask over the tiles of those to compute; it is changed.
+        missing: a mask over the tiles to compute; it is changed.
     """
-    if missing.all():  # the first tile that is computed brings them
+    if missing.all():  # the first tile that is computed writes them
         return []
     damaged: list[tuple[str, Index]] = [
         (name, (0,)) for name in arrays.over_samples if _over_samples(arrays, name) is None

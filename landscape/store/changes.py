@@ -1,4 +1,4 @@
-"""Which chunks of an array have been written since the last look, told from the names and times of files alone."""
+"""Finds the chunks that were written since the last look, by names and times of files alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from landscape.core.grid import Index
 from landscape.store.chunk_io import chunk_number
 from landscape.store.documents import FOLDER
 
-Stamp = tuple[int | str, ...]  # what differs between two contents of a file
+Stamp = tuple[int | str, ...]  # differs between two contents of a file
 
-UNSETTLED_NS = 50_000_000  # a folder may change again without a new time, as those of the kernel are that coarse
+UNSETTLED_NS = 50_000_000  # within it a folder may change again and keep its time, as the kernel's clock is coarse
 
 
 class ChunkChanges(Protocol):
-    """The chunks of one array that exist, each with what tells two contents of it apart."""
+    """The chunks of one array that exist, each with its stamp."""
 
     present: dict[Index, Stamp]
 
@@ -41,7 +41,7 @@ def chunk_changes(folder: Folder, landscape: str, array: str, counts: Index) -> 
 
 
 class FileChanges:
-    """The changes of chunks that are files: a folder is listed only where its time says that a name in it is new."""
+    """The changes of chunks that are files; a folder is listed only when its time has changed."""
 
     def __init__(self, root: Path, counts: Index) -> None:
         self._root, self._counts = root, counts
@@ -112,7 +112,7 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp:
 
 
 class ObjectChanges:
-    """The changes of chunks that are objects, of which each look lists all."""
+    """The changes of chunks that are objects; each look lists all of them."""
 
     def __init__(self, folder: Folder, path: str, counts: Index) -> None:
         self._folder, self._path, self._counts = folder, path, counts
@@ -143,11 +143,11 @@ def _indexed(stamps: Mapping[str, str], counts: Index) -> dict[Index, Stamp]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What tells two contents of files and chunks apart, without reading them.
+# Stamps of files and chunks, by which a change is seen without reading them.
 
 
 def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
-    """What tells two contents of a local file apart; None where it is not there, and in an object store."""
+    """The stamp of a local file; None where there is none, and in an object store."""
     if "://" in folder.name:
         return None
     try:
@@ -158,14 +158,14 @@ def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
 
 
 class NotedChunks:
-    """A number that differs between two contents of some chunks; `total` does not depend on the order of noting."""
+    """A number that changes whenever one of some chunks does; `total` does not depend on the order of noting."""
 
     def __init__(self) -> None:
         self._noted: dict[tuple[str, Index], int] = {}
         self.total = 0
 
     def note(self, array: str, chunks: Iterable[Index], changes: ChunkChanges) -> None:
-        """Take these chunks of an array as they are now."""
+        """Note these chunks of an array as they are now."""
         for index in chunks:
             stamp = repr((array, index, changes.present.get(index))).encode()
             number = int.from_bytes(blake2b(stamp, digest_size=8).digest())

@@ -1,4 +1,4 @@
-"""Commits to a landscape's arrays: the values of a tile are written and synced first, and its status last.
+"""Commits to the store: the values of a tile are written and synced before its status, and names change at one moment.
 
 A status other than 0 therefore means that the whole tile is there.
 """
@@ -15,8 +15,8 @@ from zarr.core.sync import sync
 
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid, Index, Tile
-from landscape.store.arrays import LandscapeArrays, arrays_over_samples, status_of
+from landscape.core.grid import Floats, Grid, Index, Tile
+from landscape.store.arrays import LandscapeArrays, new_sample_arrays, status_of
 from landscape.store.chunk_io import DurableStore, write_chunks, write_document
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.format import BadMetadataError, PathPlan, parameter_layout, rows_written
@@ -27,7 +27,7 @@ from landscape.store.runs import (
     names_after,
     open_zarr,
     read_move,
-    renamed,
+    rename_record,
     unmark,
     write_move,
 )
@@ -36,13 +36,11 @@ from landscape.surface.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_S
 if TYPE_CHECKING:
     from landscape.model.parameters import State
 
-Floats = NDArray[np.float64]
-
 
 def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
-    """Write whole chunks, each of an array by its name; when this returns they are on the disk.
+    """Write whole chunks, each of an array by its name; when this returns, they are on the disk.
 
-    An index may leave out dimensions at the end that have one chunk, as that of moments has.
+    An index may omit dimensions at the end that have one chunk, such as that of moments.
     """
     named = [(arrays[name], index, values) for name, index, values in chunks]
     whole = [(array, index + (0,) * (len(array.shape) - len(index)), values) for array, index, values in named]
@@ -51,7 +49,7 @@ def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDA
 
 
 def flush(store: Store) -> None:
-    """Make sure that all that was written survives a power cut; an object in a store does so once it is put."""
+    """Make all writes survive a power cut; objects in a store do so once they are put."""
     if isinstance(store, DurableStore):
         sync(store.flush())
 
@@ -63,28 +61,26 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
         tiles: each with `loss`, `loss_stderr`, … as flat arrays over its points in C order.
 
     Raises:
-        JobError: losses of samples are kept, and do not fit the landscape.
+        JobError: kept losses of samples do not fit the landscape.
     """
     if not tiles:
         return
     names = arrays.tile_names
     chunks = [(name, tile.index, _over(arrays, tile, values, name)) for tile, values in tiles for name in names]
-    chunks += [
-        (name, (0,), values) for name, values in arrays_over_samples(arrays, [each for _, each in tiles]).items()
-    ]
+    chunks += [(name, (0,), values) for name, values in new_sample_arrays(arrays, [each for _, each in tiles]).items()]
     write_synced(arrays, chunks)
     states = [(tile, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
     write_synced(arrays, [("status", tile.index, _held(arrays, tile, status)) for tile, status in states])
 
 
 def _held(arrays: LandscapeArrays, tile: Tile, status: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The status of a tile, where points that live in a coarser level stay as not computed."""
+    """The status of a tile; points that live in a coarser level stay not computed."""
     left_out = arrays.points_left_out(tile)
     return status if left_out is None else np.where(left_out, np.uint8(NOT_COMPUTED), status)
 
 
 def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
-    """The values of that name in the shape of the tile; NaN for errors of the rise and moments that are not given."""
+    """Values in the shape of the tile; NaN for errors of the rise and moments that are not given."""
     if name in (RISE_STDERR, MOMENTS) and name not in values:
         return _nothing(arrays, tile.shape, name)
     return values[name].reshape(tile.shape + arrays[name].shape[len(tile.shape) :])
@@ -98,12 +94,12 @@ def quarantine_tile(arrays: LandscapeArrays, tile: Tile) -> None:
 
 
 def _nothing(arrays: LandscapeArrays, points: Index, name: str) -> Floats:
-    """NaN for a chunk of so many points per dimension, for the array of that name."""
+    """A chunk of NaN of so many points per dimension, for the array of this name."""
     return np.full(points + arrays[name].shape[len(points) :], np.nan)
 
 
 def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floats]) -> None:
-    """Commit one chunk of the path, the snapshots in `window`.
+    """Commit the chunk of the path with the snapshots in `window`.
 
     Args:
         values: `path_loss`, `path_projected_loss` and `path_moments`, the snapshots in the first dimension.
@@ -116,7 +112,7 @@ def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floa
 
 
 def quarantine_path(arrays: LandscapeArrays, window: slice) -> None:
-    """Mark one chunk of the path as given up."""
+    """Mark the chunk of the path with the snapshots in `window` as given up."""
     index, count = (window.start // arrays.path_chunk,), window.stop - window.start
     write_synced(arrays, [(name, index, _nothing(arrays, (count,), name)) for name in arrays.path_value_names])
     write_synced(arrays, [("path_status", index, np.full(count, QUARANTINED, np.uint8))])
@@ -126,7 +122,7 @@ def repair_constants(
     arrays: LandscapeArrays, grid: Grid, directions: Sequence[State], path: PathPlan | None,
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
-    """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
+    """Write coordinates, directions, and the places of samples and path anew, after one of them was damaged."""
     from landscape.model.parameters import flatten  # of torch
 
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
@@ -147,11 +143,11 @@ def repair_constants(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Damaged documents of a landscape, replaced by their copies in the root when a driver opens it.
+# Damaged documents, replaced by their copies in the root when a driver opens the landscape.
 
 
 def mend_arrays(arrays: LandscapeArrays, path: str, store: Store, documents: Documents) -> None:
-    """Write the document of each array anew for which the root's copy stands in.
+    """Write anew the documents of arrays that were read from the root's copy.
 
     Args:
         path: of the landscape in the store.
@@ -164,13 +160,13 @@ def mend_arrays(arrays: LandscapeArrays, path: str, store: Store, documents: Doc
 
 
 # ----------------------------------------------------------------------------------------------------
-# Landscapes that are removed, get another name, or take the place of another one; under the lock of their run.
+# Landscapes that are removed, renamed, or replaced, under the lock of their run.
 
 
 def move_landscape(run: Place, move: Move) -> None:
-    """Remove a landscape or give it another name, in place of the one that has that name.
+    """Remove a landscape, or rename it and replace the one of that name.
 
-    For every reader of this package it is done at one moment; killed afterwards, `finish_move` does the rest.
+    Every reader sees it done at one moment; if this process is killed afterwards, `finish_move` does the rest.
     """
     folder = open_folder(run)
     write_move(folder, move)
@@ -178,10 +174,10 @@ def move_landscape(run: Place, move: Move) -> None:
 
 
 def finish_move(run: Place) -> Move | None:
-    """Do the rest of a change of names that a process was killed in.
+    """Finish a change of names during which a process was killed.
 
     Returns:
-        The change; None where there was nothing to do.
+        The change; None where there was none.
     """
     folder = open_folder(run)
     move = read_move(folder)
@@ -198,35 +194,35 @@ def finish_move(run: Place) -> Move | None:
 
 
 def _delete_partial(folder: Folder, name: str) -> None:
-    """Delete the documents of a landscape that a process was writing when it was killed in this change."""
+    """Delete partial documents of a landscape that a killed process was writing."""
     for file in folder.names(f"{FOLDER}/{name}"):
         if PARTIAL in file:
             folder.delete(f"{FOLDER}/{name}/{file}")
 
 
 def _rename(folder: Folder, source: str, target: str) -> None:
-    if not Documents(folder).exists(source):  # that file goes last: all others have their new paths
+    if not Documents(folder).exists(source):  # which moves last: all other files have their new paths
         return
     _delete(folder, target)
     folder.rename(f"{FOLDER}/{source}", f"{FOLDER}/{target}", METADATA)
 
 
 def _delete(folder: Folder, name: str) -> None:
-    # First the document: what is left of a landscape is then none for other readers of Zarr either.
+    # The document goes first: what is left is then no landscape for other readers of Zarr either.
     folder.delete(f"{FOLDER}/{name}/{METADATA}")
     folder.delete_below(f"{FOLDER}/{name}")
     unmark(folder, name)
 
 
 def _write_record(folder: Folder, name: str, position: int | None) -> None:
-    """Have the documents of a landscape and of its levels say its new name."""
+    """Write the new name into the documents of a landscape and of its levels."""
     documents, store = Documents(folder), open_zarr(folder, read_only=False)
     for path in (name, *(at_level(name, number) for number in documents.levels(name))):
         try:
             record, _ = documents.own(path)
         except BadMetadataError:
             continue  # damaged meanwhile
-        write_document(store, f"{path}/{METADATA}", documents.group(renamed(record, name, position).attributes))
+        write_document(store, f"{path}/{METADATA}", documents.group(rename_record(record, name, position).attributes))
     flush(store)
 
 

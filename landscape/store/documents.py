@@ -19,64 +19,59 @@ from landscape.core.files import Folder
 from landscape.core.grid import AXIS_NAMES, Index
 from landscape.core.validation import MAX_SIZE
 from landscape.store.format import (
-    FORMER_PATH_MOMENT,
     LARGEST_DOCUMENT,
     LAYOUT,
     SCHEMA_VERSION,
     STORED,
     BadMetadataError,
     StoredArray,
-    checked_array,
-    checked_group,
     expected_array,
+    parse_array,
+    parse_group,
     parse_metadata,
 )
 from landscape.surface.record import Record, parse, parse_axis, plain
-from landscape.surface.surface import PATH_MOMENTS
 
 # ----------------------------------------------------------------------------------------------------
-# The entries of a landscape's documents, checked.
-#
-# A malformed entry that the meaning of the values depends on is refused; any other one is left out.
+# The entries of a landscape's document. A malformed one that decides what the values mean is refused, with the rule
+# that it breaks; another one is left out, and the driver writes it anew.
 
 Essential = Literal["identity", "digest", "plan", "job"]
-ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # without these a landscape is read, and not gone on with
-# What is malformed among these is left out: nobody's values depend on it, and the driver writes it anew.
-TELLING = (
+ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # a landscape without one of these can be read, not resumed
+RULES: dict[str, str] = {
+    **dict.fromkeys(ESSENTIAL, "must be a JSON object"), "digest": "must be text",
+    "moment_rows": "must be a list of text", "level": "must say which blocks it holds",
+    "keep_samples": "must be true or false",
+}  # fmt: skip
+OPTIONAL = (
     "progress", "precision_error", "provenance", "name", "precision", "batch_norm", "origin", "origin_step",
     "num_samples", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures", "checks",
     "connection", "compared", "snapshots", "guessing", "went_on_to", "own_model",
 )  # fmt: skip
 
 
-def checked_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
-    """The record that the attributes of a landscape hold, and the names of those that were malformed and left out.
+def parse_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
+    """The record in the attributes of a landscape, and the names of the malformed entries that were left out.
 
     Raises:
         BadMetadataError: it cannot be told what the values are.
     """
     record, malformed = parse(attributes)
     _check_observables(attributes.get("observables"), record)
-    for name in ESSENTIAL:
+    for name, rule in RULES.items():
         if name in malformed:
-            raise BadMetadataError(f"{name}: must be {'text' if name == 'digest' else 'a JSON object'}")
-    if "moment_rows" in malformed:
-        raise BadMetadataError("moment_rows: must be a list of text")
-    if "level" in malformed:
-        raise BadMetadataError("level: must say which blocks it holds")
-    if "keep_samples" in malformed:
-        raise BadMetadataError("keep_samples: must be true or false")
+            raise BadMetadataError(f"{name}: {rule}")
     if record.identity is not None and record.digest is not None and _digest(record.identity.whole) != record.digest:
         raise BadMetadataError("digest: does not match the recorded identity")
-    left_out = tuple(name for name in TELLING if name in malformed)
+    left_out = tuple(name for name in OPTIONAL if name in malformed)
     kept = {name: value for name, value in attributes.items() if name not in left_out}
-    if record.states("failures"):  # those of them that are whole
+    if record.states("failures"):  # without the malformed ones
         kept["failures"] = plain(record.failures)
     return replace(record, attributes=kept), left_out
 
 
 def missing_essentials(record: Record) -> list[Essential]:
-    """What the landscape cannot be gone on with for, as its document has no such entry."""
+    """The essential entries that the document of a landscape lacks."""
     return [name for name in ESSENTIAL if not record.states(name)]
 
 
@@ -86,8 +81,8 @@ def axis_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if name not in malformed}
 
 
-def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
-    """Refuse where the places of the parameters in the stored directions do not fill them.
+def check_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
+    """Refuse stored directions that the places of their parameters do not fill.
 
     Raises:
         BadMetadataError: names the field.
@@ -126,7 +121,7 @@ def _digest(identity: Any) -> str:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether the attributes in two documents are of one landscape, at whatever progress."""
+    """Whether two documents are of the same landscape, whatever their progress."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
     return all(one.get(name) == other.get(name) for name in (*ESSENTIAL, "imported")) and _created(one) == _created(
@@ -140,7 +135,7 @@ def _created(attributes: Mapping[str, Any]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the metadata documents of a landscape and of its arrays describe, checked.
+# What the documents of a landscape and of its arrays describe.
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ class LandscapeSummary:
     Attributes:
         problems: what is wrong with its own file, a sentence each.
         mend: whether a driver must write the file anew.
-        path: the folder in the store that it lies in, where that is not its name: it is getting another name.
+        path: its folder in the store, where that is not its name because it is being renamed.
     """
 
     record: Record
@@ -161,7 +156,7 @@ class LandscapeSummary:
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape and the chunks that an array must have, as another array of the landscape has them."""
+    """The shape and the chunks that an array must have, which are those of another array of the landscape."""
 
     shape: Index
     chunks: Index
@@ -172,7 +167,7 @@ class DescribedArray:
     """An array as its document describes it.
 
     Attributes:
-        problem: what is wrong with its own file, where the root's copy was read in its place; else empty.
+        problem: what is wrong with its own file, where the root's copy was read instead; else empty.
     """
 
     array: StoredArray
@@ -180,14 +175,14 @@ class DescribedArray:
     problem: str = ""
 
 
-def landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
+def parse_landscape(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
     """The checked record of a landscape, and the names of the entries left out.
 
     Raises:
         BadMetadataError: this software did not write it, or it is damaged.
         JobError: a newer version of this software wrote it.
     """
-    attributes = checked_group(document)
+    attributes = parse_group(document)
     version = attributes.get("schema_version")
     if type(version) is not int or version < 1:
         raise BadMetadataError("schema_version: must be a whole number; this is no landscape of this software")
@@ -196,11 +191,11 @@ def landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[
             f"landscape {quoted(name)} has schema version {quoted(version)}, this software reads up to "
             f"{SCHEMA_VERSION}; update it, or use another run"
         )
-    return checked_record(attributes)
+    return parse_record(attributes)
 
 
-def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
-    """The same array, checked to be what its name promises.
+def check_array(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
+    """Refuse an array that is not what its name promises; return it otherwise.
 
     Raises:
         BadMetadataError: it is not; the message names the field.
@@ -214,19 +209,17 @@ def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tupl
     dtype, dimensions = expected_array(name, axes)
     if array.dtype.name != dtype:
         raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
-    if name == PATH_MOMENTS and array.dimension_names == (dimensions[0], FORMER_PATH_MOMENT):
-        dimensions = array.dimension_names
     if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
         raise BadMetadataError(f"dimension_names: must be {quoted(dimensions)}, not {quoted(array.dimension_names)}")
     if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):
         raise BadMetadataError(
-            f"shape: must be {quoted(like.shape)} in chunks of {quoted(like.chunks)}, as the others tell, not "
+            f"shape: must be {quoted(like.shape)} in chunks of {quoted(like.chunks)}, as the other arrays have, not "
             f"{quoted(array.shape)} in {quoted(array.chunks)}"
         )
     if name == "directions":
         if array.shape[0] != len(axes) or array.chunks[0] != 1:
             raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {quoted(array.shape)}")
-        checked_layout(array.attributes, len(axes), array.shape[1])
+        check_layout(array.attributes, len(axes), array.shape[1])
     return array
 
 
@@ -261,7 +254,7 @@ class Documents:
             BadMetadataError: it describes no landscape.
             JobError: a newer version of this software wrote it.
         """
-        return landscape_of(self._read(name), name)
+        return parse_landscape(self._read(name), name)
 
     def is_whole(self, name: str) -> bool:
         """Whether a landscape's own file describes one.
@@ -278,11 +271,11 @@ class Documents:
     def root_problems(self) -> list[str]:
         """What is wrong with the root's document, a sentence each.
 
-        One without any copies is sound: a driver may be killed before it adds them.
+        A document without copies is sound: a driver may be killed before it adds them.
         """
         try:
             root = self._read("")
-            checked_group(root)
+            parse_group(root)
             copy = root.get("consolidated_metadata", {"metadata": {}})
             whole = isinstance(copy, dict) and isinstance(copy.get("metadata"), dict)
             problem = "" if whole else "consolidated_metadata: is malformed"
@@ -291,7 +284,7 @@ class Documents:
         return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
 
     def landscape(self, name: str) -> LandscapeSummary:
-        """What the landscape's own document says, or else the root's copy of it.
+        """What the landscape's own document says; where that is damaged, what the root's copy says.
 
         Raises:
             JobError: a newer version of this software wrote it.
@@ -303,7 +296,9 @@ class Documents:
             problem = f"{self._place(name)}: {error}"
             copied = self._copied(name, problem)
             if copied is None:
-                raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
+                raise LandscapeError(
+                    unreadable_message(name, problem, self._folder.place(f"{FOLDER}/{name}"))
+                ) from None
             return copied
         problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in left_out]
         missing = missing_essentials(record)
@@ -317,7 +312,7 @@ class Documents:
     def _copied(self, name: str, problem: str) -> LandscapeSummary | None:
         """What the root's copy says; None where it lacks an entry, or is malformed."""
         try:
-            record, _ = landscape_of(self.copy.get(name, {}), name)
+            record, _ = parse_landscape(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
             return None
         if missing_essentials(record) and not record.is_imported:
@@ -325,11 +320,11 @@ class Documents:
         return LandscapeSummary(record, (f"{problem}; its copy in the root stands in for it",), True)
 
     def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
-        """An array of a landscape as its own document describes it, or else the root's copy of that.
+        """An array of a landscape as its own document describes it; where that is damaged, as the root's copy does.
 
         Args:
-            like: the shape and chunks that it must have; None where no other array decides them.
-            axes: those of the landscape; None for `status`, which decides them.
+            like: the shape and chunks that it must have; None where no other array determines them.
+            axes: the names of the landscape's axes; None for `status`, which determines them.
 
         Raises:
             LandscapeError: neither can be read, or it is not the array that its name promises.
@@ -337,7 +332,7 @@ class Documents:
         path = f"{name}/{array}"
 
         def check(document: dict[str, Any]) -> DescribedArray:
-            return DescribedArray(as_expected(checked_array(document, path), array, like, axes), document)
+            return DescribedArray(check_array(parse_array(document, path), array, like, axes), document)
 
         try:
             return check(self._read(path))
@@ -346,7 +341,7 @@ class Documents:
         try:
             copied = check(self.copy.get(path, {}))
         except BadMetadataError:
-            raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
+            raise self._unreadable(name, problem) from None
         return DescribedArray(copied.array, copied.document, f"{problem}; its copy in the root stands in for it")
 
     def exists(self, path: str) -> bool:
@@ -405,7 +400,7 @@ class Documents:
         """
         try:
             group = self._read(name)
-            landscape_of(group, name)
+            parse_landscape(group, name)
         except (BadMetadataError, LandscapeError):
             return {}
         copies: dict[str, Any] = {name: _plain_group(group["attributes"])}
@@ -419,7 +414,7 @@ class Documents:
     def _array_or_none(self, path: str) -> dict[str, Any] | None:
         try:
             document = self._read(path)
-            checked_array(document, path)
+            parse_array(document, path)
         except BadMetadataError:
             return None
         return document
@@ -441,6 +436,9 @@ class Documents:
             raise BadMetadataError(f"cannot be read: {flat(error.strerror or str(error))}") from None
         return parse_metadata(data)
 
+    def _unreadable(self, name: str, problem: str) -> LandscapeError:
+        return LandscapeError(unreadable_message(name, problem, self._folder.place(f"{FOLDER}/{name}")))
+
     def _place(self, path: str) -> str:
         return quoted(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)
 
@@ -451,7 +449,7 @@ def _plain_group(attributes: Any) -> dict[str, Any]:
     return {"attributes": attributes, "zarr_format": 3, "consolidated_metadata": nothing, "node_type": "group"}
 
 
-def unreadable(name: str, problem: str, folder: str) -> str:
+def unreadable_message(name: str, problem: str, folder: str) -> str:
     """The message of a landscape that cannot be read, with its remedy.
 
     Args:
@@ -464,18 +462,18 @@ def unreadable(name: str, problem: str, folder: str) -> str:
     )
 
 
-def refusal_of(name: str, record: Record, missing: str, folder: str) -> str:
+def resume_refusal(name: str, record: Record, missing: str, folder: str) -> str:
     """Why no job goes on with a landscape whose document lacks an entry, and the remedy.
 
     Args:
         folder: the place of the landscape.
     """
     document = quoted(f"{folder}/{METADATA}", 300)
-    damaged = unreadable(name, f"{document}: {missing}: is missing", folder)
-    return imported_refusal(name, record) if record.is_imported else damaged
+    damaged = unreadable_message(name, f"{document}: {missing}: is missing", folder)
+    return import_refusal(name, record) if record.is_imported else damaged
 
 
-def imported_refusal(name: str, record: Record) -> str:
+def import_refusal(name: str, record: Record) -> str:
     """Why no job goes on with a landscape that was imported, and the remedy."""
     file = (record.imported and record.imported.file) or "a file"
     return (

@@ -1,4 +1,4 @@
-"""Questions about the values of a landscape: what is missing, the lowest loss, a computed point.
+"""Examines the values of a landscape: missing and damaged tiles, counts by status, the lowest loss, a computed point.
 
 Its chunks are read as a stream, so that few of them are in memory at once.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Index, tile_at
-from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, spoilt_over_samples
+from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, find_damaged_sample_arrays
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.format import RUNS, PathPlan, parameter_layout, path_unit, rows_written, with_stderr
 from landscape.surface.record_entries import path_records
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The arrays that are written when a landscape is made, read back: its directions and the places of its path.
+# Directions and places of the path, which are written when a landscape is made, read back.
 
-MOST_RUNS = 64  # whose paths a landscape draws, and more than a job may name: the array may say anything
+MOST_RUNS = 64  # whose paths a landscape draws: more than a job may name, as the array may say anything
 
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
@@ -35,9 +35,9 @@ def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None
     from landscape.model.parameters import unflatten  # of torch
 
     array = arrays["directions"]
-    # A missing chunk would read as zeros, and a damaged shape may ask for more memory than there is: so the chunks are
-    # seen to exist before any of them is read.
-    if not all(rows_written(array)) or not arrays.all_there("directions"):
+    # A missing chunk would read as zeros, and a damaged shape may ask for all memory: look that all chunks exist before
+    # reading any.
+    if not all(rows_written(array)) or not arrays.has_all_chunks("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
     return None if damaged else [unflatten(row, parameter_layout(array)) for row in values]
@@ -61,7 +61,7 @@ def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Counts by status, the lowest loss, missing and damaged tiles: all from the chunks, which are read as a stream.
+# Counts by status, the lowest loss, missing and damaged tiles.
 
 STATUSES = 4
 
@@ -70,7 +70,7 @@ def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np
     """How many points have each status, 0 to 3; those of absent and damaged chunks count as not computed.
 
     Args:
-        points: how many there are, where these are not all of the array.
+        points: how many there are; default: all of the array.
     """
     counts = np.zeros(STATUSES, np.int64)
     for _, values, _ in status.read(indices_of(status.present())):
@@ -82,10 +82,10 @@ def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np
 
 
 def lowest_and_unreadable(arrays: LandscapeArrays) -> tuple[tuple[float, Index] | None, int]:
-    """The lowest finite committed loss with its index, the first one of equals; and how many points cannot be read.
+    """The lowest finite committed loss with its index, the first of equals; and how many points cannot be read.
 
-    These are the points of a damaged chunk of the status, and committed points whose loss is in a chunk that is absent
-    or damaged, or is not finite although their status is OK.
+    A point cannot be read where the chunk of its status is damaged; a committed point also where the chunk of its loss
+    is absent or damaged, or where its loss is not finite although its status is OK.
     """
     best: tuple[float, int] | None = None
     unreadable, status, losses = 0, arrays.reader("status"), arrays.reader("loss")
@@ -112,7 +112,7 @@ def lowest_and_unreadable(arrays: LandscapeArrays) -> tuple[tuple[float, Index] 
 
 
 def is_constant(values: ChunkReader) -> bool:
-    """Whether there is one finite value, to the last bit, at all of several points; reads until another one is met."""
+    """Whether all of several points have one finite value, to the bit; stops reading at the first other value."""
     present = values.present()
     if math.prod(values.shape) < 2 or not present.all():
         return False
@@ -135,7 +135,7 @@ def examine_tiles(
     no finite loss at a point whose status is OK.
 
     Returns:
-        A mask over the tiles of those to compute, and the damaged chunks, each as its array and its index.
+        A mask over the tiles to compute, and the damaged chunks, each as its array and its index.
     """
     missing, committed = np.ones(status.counts, np.bool_), np.zeros(status.counts, np.bool_)
     damaged: list[tuple[str, Index]] = []
@@ -174,7 +174,7 @@ def _unpacked(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray
 
 
 def indices_of(mask: NDArray[np.bool_]) -> Iterator[Index]:
-    """The indices at which a mask holds, in C order; 4096 of them are made at once."""
+    """The indices where a mask holds, in C order, made 4096 at a time."""
     flat = np.flatnonzero(mask)
     stretches = (np.stack(np.unravel_index(flat[k : k + 4096], mask.shape), 1) for k in range(0, len(flat), 4096))
     return (tuple(index) for index in chain.from_iterable(stretch.tolist() for stretch in stretches))
@@ -187,7 +187,7 @@ def examine(arrays: LandscapeArrays) -> Examination:
     """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.tile_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers, arrays)
-    damaged += spoilt_over_samples(arrays, missing)
+    damaged += find_damaged_sample_arrays(arrays, missing)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
     return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from landscape.core.errors import quoted
-from landscape.core.grid import Grid, Index, tile_at
+from landscape.core.grid import Floats, Grid, Index, tile_at
 from landscape.core.validation import RepeatedKey, parse_json
 from landscape.job.directions.kinds import is_seeded
 from landscape.surface.record import parse_axis, plain
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The metadata of a store, checked before anything relies on them, since files on disk may be damaged or hostile.
-#
-# Zarr itself never parses a document that this process did not write: a codec may run code, and a shape may ask for all
-# memory.
+# The metadata of a store are checked before anything relies on them: files on disk may be damaged or hostile. Zarr
+# never parses a document that this process did not write: a codec may run code, and a shape may ask for all memory.
 
 LARGEST_DOCUMENT = 64 << 20  # bytes: thousands of failures with their tracebacks, and a long layout
 DEEPEST = 64
@@ -50,7 +48,7 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "uint8": "|u1"}
 
 
 class BadMetadataError(ValueError):
-    """A document is damaged or not ours; the message says where, as `field: must RULE, not VALUE`."""
+    """A document is damaged or foreign; the message is `field: must RULE, not VALUE`."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class StoredArray:
 
 
 def parse_metadata(data: bytes) -> dict[str, Any]:
-    """A document as one JSON object, refused where it is too long or nested too deeply to be handled safely.
+    """A document as one JSON object; one that is too long or nested too deeply is refused.
 
     Raises:
         BadMetadataError: it is refused, or is no JSON object.
@@ -115,7 +113,7 @@ def _refuse_deep(document: Any) -> None:
     raise BadMetadataError(f"is nested deeper than {DEEPEST} levels")
 
 
-def checked_group(document: Mapping[str, Any]) -> dict[str, Any]:
+def parse_group(document: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a Zarr v3 group.
 
     Raises:
@@ -125,11 +123,11 @@ def checked_group(document: Mapping[str, Any]) -> dict[str, Any]:
     return _mapping(document.get("attributes", {}), "attributes")
 
 
-def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
-    """The array that a document describes; each of its properties must be one that this project writes.
+def parse_array(document: Mapping[str, Any], path: str) -> StoredArray:
+    """The array that a document describes, which must be as this project writes arrays.
 
     Raises:
-        BadMetadataError: a property is another one; the message names the field.
+        BadMetadataError: a field has another value; the message names it.
     """
     _check_kind(document, "array")
     shape = _sizes(document, document.get("shape"), "shape", 0)
@@ -176,7 +174,7 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
 
 
 def _named(value: Any, name: str, expected: str) -> tuple[str, dict[str, Any]]:
-    """The name and the configuration of an extension of Zarr, such as a codec, which must be the expected one."""
+    """The name and the configuration of an extension of Zarr, such as a codec, which must have the expected name."""
     extension = _mapping(value, name)
     if extension.get("name") != expected:
         raise BadMetadataError(f"{name}: must be {expected!r}, not {quoted(extension.get('name'))}")
@@ -202,9 +200,9 @@ def _one_of(document: Mapping[str, Any], name: str, known: Mapping[str, Any]) ->
 
 
 def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
-    """The level of Zstd, None where it is not used, and whether Zstd adds a checksum.
+    """The level of Zstd, None without it, and whether Zstd adds a checksum.
 
-    This software writes little-endian bytes, with or without Zstd, then a CRC32C; all else is refused.
+    Little-endian bytes, with or without Zstd, then a CRC32C are accepted, as this software writes them.
     """
     codecs = value if isinstance(value, (list, tuple)) else []
     names = [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs]
@@ -231,14 +229,14 @@ DIRECTION_CHUNK = 1 << 24
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
 UNIT, RUNS = "unit", "runs"  # of `path_step`, and of `path_run`
 # xarray wants one length of each dimension, and a path has moments of fewer rows than the grid.
-PATH_MOMENT, FORMER_PATH_MOMENT = "path_moment", "moment"  # the dimension of `path_moments`, and what it was before
+PATH_MOMENT = "path_moment"  # the dimension of `path_moments`
 NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
 MIXED = "mixed"  # the unit of paths of which some count steps and others epochs
 
 
 @dataclass(frozen=True)
 class PathPlan:
-    """Where the snapshots of a trajectory, or the networks of a plane, lie, before their losses are known.
+    """The places of the snapshots of a trajectory, or of the networks of a plane, before their losses are known.
 
     Attributes:
         run: of each snapshot, the place of its run among `runs`, where a job names `paths`; else empty, as `runs` is.
@@ -246,20 +244,20 @@ class PathPlan:
 
     unit: str
     step: tuple[int, ...]
-    coordinates: NDArray[np.float64]  # [snapshots, axes]
-    distance: NDArray[np.float64]
+    coordinates: Floats  # [snapshots, axes]
+    distance: Floats
     run: tuple[int, ...] = ()
     runs: tuple[PathRecord, ...] = ()
 
     @property
     def labels(self) -> list[str]:
-        """What figures call the runs that the job names; none of the run's own path."""
+        """The names in figures of the runs that the job names; none for the run's own path."""
         return [run.label for run in self.runs if run.unit != NETWORK]
 
 
 @dataclass(frozen=True)
 class NewArrays:
-    """What the arrays of a new landscape are made from.
+    """From what the arrays of a new landscape are made.
 
     Attributes:
         tile_shape: points per dimension of a tile, the last axis first.
@@ -286,7 +284,7 @@ class NewArrays:
 
 
 def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
-    """What moments are kept of along the path: of the loss or its terms, at the snapshots and at their projections.
+    """The rows of moments along the path: of the loss or its terms, at the snapshots and at their projections.
 
     >>> path_moment_rows(["loss", "accuracy", "loss-rise"])
     ['loss', 'projected-loss']
@@ -296,7 +294,7 @@ def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
 
 
 def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The type and the dimensions of an array by its name, on a landscape of these axes: observables are the rest."""
+    """The type and the dimensions of an array by its name; names that are not known are observables."""
     if name in axes:
         return "float64", (name,)
     if name == "directions":
@@ -329,7 +327,7 @@ def rows_written(directions: StoredArray) -> list[bool]:
 
 
 def path_unit(steps: StoredArray) -> str:
-    """What the numbers of the snapshots count; networks of a plane, which are no path, are kept in the same arrays."""
+    """What the numbers of the snapshots count; the networks of a plane are kept in the same arrays."""
     unit = steps.attributes.get(UNIT)
     return str(unit) if unit in ("step", NETWORK, MIXED) else "epoch"
 
@@ -434,10 +432,8 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Encodes a chunk to its bytes on disk and decodes it, to the same bytes as Zarr's own codecs.
-#
-# Zarr runs every codec of every chunk through an event loop. For a chunk of some kilobytes the loop takes ten times as
-# long as the codec, and a landscape has thousands of chunks.
+# Chunks encoded to the bytes of Zarr's own codecs, and decoded. Zarr runs every codec of every chunk through an event
+# loop, which takes ten times as long as the codec for a chunk of some kilobytes, and a landscape has thousands.
 
 CHECKSUM_BYTES = 4
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -448,7 +444,7 @@ class Damaged(Exception):
 
 
 def encode(array: StoredArray, values: NDArray[Any]) -> bytes:
-    """The bytes of a chunk; values of one that the array's end cuts off are padded with the fill value."""
+    """The bytes of a chunk; one that the array's end cuts off is padded with the fill value."""
     whole = np.full(array.chunks, array.fill_value, array.dtype)
     whole[tuple(map(slice, values.shape))] = values
     body = whole.tobytes() if array.level is None else bytes(Zstd(array.level, array.checksum).encode(whole))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
-from landscape.core.grid import AXIS_NAMES, Grid
+from landscape.core.grid import AXIS_NAMES, Floats, Grid
 from landscape.core.validation import MAX_SIZE, RESERVED, WEIGHT
 from landscape.store.format import PathPlan
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
@@ -18,8 +18,6 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED,
 MOST_POINTS = 1 << 24
 OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # what no array of a surface may be called
 LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first of them that a file has is the loss
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Files of surfaces made landscapes of a run, all of them or none."""
+"""Imports surfaces of other software from files as landscapes of a run, all of them or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from landscape import __version__
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import AXIS_NAMES, Grid, tile_counts
+from landscape.core.grid import AXIS_NAMES, Floats, tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.store.commit import move_landscape, write_synced
@@ -67,7 +66,7 @@ def read_hdf(file: Path) -> ImportedSurface:
 
 
 def _surface_of_hdf(opened: Any, h5py: Any) -> ImportedSurface:
-    # Links into other files are not followed: whoever wrote the file would choose what is read here.
+    # Links into other files are not followed: the author of the file would choose what is read here.
     names = [name for name in opened if isinstance(opened.get(name, getlink=True), h5py.HardLink)]
     arrays = {name: opened[name] for name in names if isinstance(opened[name], h5py.Dataset)}
     if "xcoordinates" not in arrays:
@@ -85,13 +84,13 @@ def _surface_of_hdf(opened: Any, h5py: Any) -> ImportedSurface:
             raise NoSurfaceError(
                 f"{name!r} has shape {list(array.shape)}, its coordinates make {list(shape)}; they must agree"
             )
-    # That software makes the array [x, y] and fills it in the order of numpy's meshgrid, in which x runs fastest.
+    # loss-landscape makes the array [x, y] and fills it in the order of numpy's meshgrid, where x runs fastest.
     turned = {name: array.ravel().reshape(tuple(reversed(shape))) for name, array in values.items()}
     return make_surface(KIND, axes, turned, missing=MISSING)
 
 
 def _read(name: str, array: Any) -> Any:
-    """The values of a dataset, whose size is looked at first: a small file may promise any number of them."""
+    """The values of a dataset. Its size is checked first: a small file may promise any number of values."""
     if array.size is None or array.size > MOST_POINTS or array.dtype.kind not in "fiu":
         raise NoSurfaceError(f"{name!r} must be at most {MOST_POINTS} numbers, not {array.size} of {array.dtype}")
     if array.external or array.is_virtual:
@@ -100,50 +99,30 @@ def _read(name: str, array: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Landscapes that no job computed: values of other software, written at once.
+# The values of an imported landscape, written at once.
 
-Floats = NDArray[np.float64]
 TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of axes
 
 
-@dataclass(frozen=True)
-class ImportedValues:
-    """The values of a landscape that no job computed.
-
-    Attributes:
-        values: float64 in the shape of the grid by their names; errors that are not there are NaN.
-        status: uint8 of the same shape.
-        labels: what the axes are; empty where that is not known.
-        path: the snapshots on the plane, with the losses there and at their projections.
-    """
-
-    grid: Grid
-    observables: Sequence[str]
-    values: Mapping[str, Floats]
-    status: NDArray[np.uint8]
-    labels: Sequence[str] = ()
-    path: tuple[PathPlan, Floats, Floats] | None = None
-
-
-def write_imported(run: Place, name: str, imported: ImportedValues, record: Record) -> None:
-    """Write a landscape whole; readers find it when all its values are there. Under the lock of the run.
+def write_imported(run: Place, name: str, surface: ImportedSurface, record: Record) -> None:
+    """Write a landscape under the lock of the run; readers find it once all its values are there.
 
     Raises:
-        LandscapeError: something lies at the place in which it is made.
+        LandscapeError: something lies at its place.
         OSError: the run cannot be written.
     """
     from landscape.model.parameters import direction_digest  # of torch
 
-    folder, staged, grid = open_folder(run), staged_name(name), imported.grid
+    folder, staged, grid = open_folder(run), staged_name(name), surface.grid
     if folder.folders(f"{FOLDER}/{staged}"):
-        move_landscape(folder, Move(staged))  # of an import that was killed
+        move_landscape(folder, Move(staged))  # left by an import that was killed
     # There are no directions; the digest of none is recorded with each axis.
     nothing = direction_digest({})
-    labels = [*imported.labels, *[""] * len(grid.names)]
+    labels = [*surface.labels, *[""] * len(grid.names)]
     axes = [{"kind": "imported", "label": label, "digest": nothing} for label in labels[: len(grid.names)]]
     tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)
-    plan = imported.path[0] if imported.path else None
-    new = NewArrays(grid, tile, tuple(imported.observables), axes, [{} for _ in grid.names], [], plan)
+    plan = surface.path[0] if surface.path else None
+    new = NewArrays(grid, tile, tuple(surface.observables), axes, [{} for _ in grid.names], [], plan)
     store = LandscapeStore.create(folder, staged, new, record)
     for index in np.ndindex(tile_counts(grid.shape, tile)):
         windows = store.tile(index).windows
@@ -151,16 +130,16 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
             (
                 array,
                 index,
-                imported.values[array][windows]
-                if array in imported.values
+                surface.values[array][windows]
+                if array in surface.values
                 else np.full(store.tile(index).shape, math.nan),
             )
             for array in store.arrays.value_names
         ]
         write_synced(store.arrays, chunks)
-        write_synced(store.arrays, [("status", index, imported.status[windows])])
-    if imported.path is not None:
-        _, loss, projected = imported.path
+        write_synced(store.arrays, [("status", index, surface.status[windows])])
+    if surface.path is not None:
+        _, loss, projected = surface.path
         for start in range(0, len(loss), store.path_chunk):
             window = slice(start, min(start + store.path_chunk, len(loss)))
             store.write_path(window, {"path_loss": loss[window], "path_projected_loss": projected[window]})
@@ -171,9 +150,9 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
 # Arrays in NPZ: our own export, Landscaper's files, and any with a loss and its coordinates. Nothing is unpickled.
 
 MOST_ARRAYS = 1000
-LONGEST_TEXT = 64 << 20  # bytes of the text with what our own export says of the surface
+LONGEST_TEXT = 64 << 20  # bytes of the metadata of our own export
 COORDINATES = (AXIS_NAMES, ("x", "y", "z"), ("xcoordinates", "ycoordinates", "zcoordinates"))
-MEANS = ("num_samples", "weighted", "terms", "derived")  # what a record says of the means that its values are
+MEANS = ("num_samples", "weighted", "terms", "derived")  # fields of a record that describe its means
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -226,7 +205,7 @@ def _arrays(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, opened: Any) -> NDArray[Any]:
-    """An array, whose size and type are looked at first: a small archive may promise any number of bytes."""
+    """An array. Its size and type are checked first: a small archive may promise any number of bytes."""
     version = npy.read_magic(opened)
     if version not in ((1, 0), (2, 0)):
         raise NoSurfaceError(f"{name!r} is of a version of numpy's format that no plain array needs")
@@ -275,7 +254,7 @@ def _plain(arrays: Arrays, axes: list[str]) -> ImportedSurface:
 
 
 def _metadata(arrays: Arrays) -> dict[str, Any]:
-    """What our own export says of the surface; empty where the file is another one."""
+    """The metadata of our own export; empty where other software wrote the file."""
     text = arrays.get("metadata")
     if text is None or text.dtype.kind != "U" or text.ndim:
         return {}
@@ -290,12 +269,10 @@ def _metadata(arrays: Arrays) -> dict[str, Any]:
     return about if all(isinstance(axis, dict) for axis in axes.values()) else {}
 
 
-def _path(
-    arrays: Arrays, axes: list[str], unit: Any
-) -> tuple[PathPlan, NDArray[np.float64], NDArray[np.float64]] | None:
+def _path(arrays: Arrays, axes: list[str], unit: Any) -> tuple[PathPlan, Floats, Floats] | None:
     names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
     if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
-        return None  # also where some snapshots were not computed: who reads it would take them for diverged ones
+        return None  # also where some snapshots were not computed, which would pass for diverged ones
     count = len(arrays["path_step"]) if arrays["path_step"].ndim == 1 else 0
     if not count or any(arrays[name].shape != (count,) or arrays[name].dtype.kind not in "fiu" for name in names):
         raise NoSurfaceError("its path_* arrays must be rows of numbers of one length; leave them out, or mend them")
@@ -395,16 +372,16 @@ LARGEST_FILE = 4 << 30
 
 
 def import_surface(file: str | Path, run: str | Path, name: str | None = None) -> str:
-    """Make a surface that other software computed a landscape of a run, which all views, exports and the page take.
+    """Import a surface of other software as a landscape of a run, for all views, exports and the page.
 
-    Read are HDF5 files of Li et al.'s `loss-landscape` (points that they mark by -1 count as not computed), NPZ files
+    It reads HDF5 files of Li et al.'s `loss-landscape` (points that they mark by -1 count as not computed), NPZ files
     with `loss` and its coordinates (`alpha`, `beta` or `x`, `y`; the last axis first), Landscaper's NPZ files, CSV
-    files with a row per point, and what `landscape export --to csv,npz` writes. No job goes on with such a landscape.
+    files with a row per point, and what `landscape export --to csv,npz` writes. No job resumes such a landscape.
 
     Args:
         file: its ending says its format: .h5, .hdf5, .npz or .csv.
-        run: the run's folder or URL; it is made if need be.
-        name: that of the landscape; default: made of the file's name.
+        run: the run's folder or URL, which is made if need be.
+        name: of the landscape; default: made from the name of the file.
 
     Returns:
         The name of the landscape.
@@ -428,7 +405,7 @@ def import_surface(file: str | Path, run: str | Path, name: str | None = None) -
 
 
 def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | None = None) -> list[str]:
-    """Make the surfaces in several files landscapes of a run: all of them, or none where one cannot be read.
+    """Import the surfaces in several files as landscapes of a run: all of them, or none where one cannot be read.
 
     Raises:
         NotFoundError, JobError, LandscapeError: as `import_surface` has them.
@@ -449,11 +426,8 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
             for each in names:
                 refuse_taken(path, each)
             for each, surface, record in zip(names, surfaces, records, strict=True):
-                values = ImportedValues(
-                    surface.grid, surface.observables, surface.values, surface.status, surface.labels, surface.path
-                )
                 position = 1 + max((known.record.position or 0 for known in survey(path).readable.values()), default=-1)
-                write_imported(path, each, values, record.changed(position=position))
+                write_imported(path, each, surface, record.changed(position=position))
     except LandscapeError:
         raise
     except OSError as error:
@@ -462,7 +436,7 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
 
 
 def read_surface_file(file: Path) -> ImportedSurface:
-    """The surface in a file, by the file's ending.
+    """Read the surface in a file, whose ending says its format.
 
     Raises:
         NotFoundError: there is no such file.
@@ -487,7 +461,7 @@ def read_surface_file(file: Path) -> ImportedSurface:
 
 
 def name_of(file: Path) -> str:
-    """The name of a landscape made of that of a file: what a name cannot have becomes a '-'.
+    """The name of a landscape from that of a file; characters that a name cannot have become a '-'.
 
     >>> name_of(Path("res net_[-1.0,1.0,51].h5"))
     'res-net_-1.0-1.0-51'
@@ -498,7 +472,7 @@ def name_of(file: Path) -> str:
 
 
 def _record(file: Path, surface: ImportedSurface) -> Record:
-    """What the document of the landscape says, beside its arrays."""
+    """The record of the landscape."""
     with file.open("rb") as opened:
         content = hashlib.file_digest(opened, "sha256").hexdigest()
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -516,7 +490,7 @@ def _record(file: Path, surface: ImportedSurface) -> Record:
 
 
 def _at_origin(surface: ImportedSurface, name: str) -> float | None:
-    """The value where all coordinates are zero; None where the grid has no such point, or no such value there."""
+    """The value where all coordinates are zero; None where the grid has no such point, or it has no value."""
     places = [(axis == 0).nonzero()[0] for axis in surface.grid.coordinates]
     if name not in surface.values or any(len(place) == 0 for place in places):
         return None

@@ -15,7 +15,7 @@ from zarr.abc.store import Store
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid, Index, Tile
+from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.core.system import free_host_bytes
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, sample_index, stored_losses
@@ -30,7 +30,7 @@ from landscape.store.documents import (
     axis_attributes,
     is_same,
     missing_essentials,
-    refusal_of,
+    resume_refusal,
 )
 from landscape.store.examination import stored_directions, stored_path
 from landscape.store.format import MOST_CHUNK_POINTS, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan, lay_out
@@ -38,7 +38,7 @@ from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
 from landscape.surface.derived import derive
 from landscape.surface.record import Record
 from landscape.surface.record_parts import IdentityRecord, JobRecord, PlanRecord
-from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, Floats, ProjectedPath, Surface
+from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,15 +50,10 @@ if TYPE_CHECKING:
 # A new landscape on disk, with nothing computed.
 
 
-def create_landscape(
-    run: Place,
-    name: str,
-    new: NewArrays,
-    record: Record,
-) -> None:
-    """Lay out a landscape, or the level of one that its record names, with nothing computed.
+def create_landscape(run: Place, name: str, new: NewArrays, record: Record) -> None:
+    """Lay out a landscape, or the level that its record names, with nothing computed.
 
-    A half-made one of a killed driver is replaced.
+    One that a killed driver left half made is replaced.
 
     Raises:
         LandscapeError: something else lies there.
@@ -121,7 +116,7 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
 
 
 def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
-    """The axes of a landscape, with their coordinates and what is recorded of them.
+    """The axes of a landscape with their coordinates and attributes.
 
     Raises:
         LandscapeError: the coordinates are damaged.
@@ -139,7 +134,7 @@ def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
 
 
 def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedPath | None]:
-    """The path of a landscape, and the networks of a plane; None where it has none, or where the places are damaged."""
+    """The path of a landscape and the networks of a plane; None where it has none, or their places are damaged."""
     plan = stored_path(arrays)
     if plan is None:
         return None, None
@@ -166,7 +161,7 @@ def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:
 
 
 def _refuse_too_large(arrays: LandscapeArrays) -> None:
-    """Refuse by the metadata alone what this machine's memory does not hold: they may promise anything."""
+    """Refuse, by the metadata alone, what does not fit the memory: metadata may promise anything."""
     points, values = int(np.prod(arrays.shape)), len(arrays.value_names)
     needed, free = points * (2 * 8 * values + 8), free_host_bytes()
     if needed > free:
@@ -240,7 +235,7 @@ class LandscapeStore:
         """Replace damaged documents by their copies in the root, and bring these copies up to date."""
         runs.unmark(self._folder, self.path)
         for problem in self.problems():
-            if problem != self.refusal:  # a refusal ends the job, whose error tells it
+            if problem != self.refusal:  # which ends the job as an error
                 log.warning("landscape %r: %s", self.name, problem)
         if self._described.mend:
             self.update_attributes()
@@ -261,7 +256,7 @@ class LandscapeStore:
         """What decides the values.
 
         Raises:
-            LandscapeError: the record lacks it, so that no job can go on; the same holds of `plan` and `job`.
+            LandscapeError: the record lacks it, so that no job can resume; so of `plan` and `job`.
         """
         return self._needed(self.record.identity)
 
@@ -281,29 +276,29 @@ class LandscapeStore:
         return part
 
     def siblings(self) -> dict[str, Record]:
-        """The records of the run's other landscapes by name, without those that cannot be read."""
+        """The records of the run's other landscapes that can be read, by name."""
         found = runs.survey_folder(self._folder).readable.items()
         return {name: each.record for name, each in found if name != self.name}
 
     @property
     def refusal(self) -> str:
-        """Why no job can go on with a landscape that can be read, and the remedy; empty where a job can."""
+        """Why no job can resume this landscape, and the remedy; empty where one can."""
         missing = next(iter(missing_essentials(self.record)), None)
         place = self._folder.place(f"{FOLDER}/{self.path}")
-        return refusal_of(self.name, self.record, missing, place) if missing else ""
+        return resume_refusal(self.name, self.record, missing, place) if missing else ""
 
     @property
     def own_problems(self) -> tuple[str, ...]:
-        """What is wrong with the landscape's own document, a sentence each, without the documents of its arrays."""
+        """What is wrong with the document of the landscape itself, a sentence each."""
         return (*self._described.problems, *filter(None, [self.refusal if not self.record.is_imported else ""]))
 
     def problems(self) -> list[str]:
-        """What is wrong with the metadata of a landscape that can be read all the same, a sentence each."""
+        """What is wrong with its metadata although it can be read, a sentence each."""
         of_arrays = [self.arrays.describe(name).problem for name in self.arrays.names]
         return [*self.own_problems, *filter(None, of_arrays)]
 
     def update_attributes(self, **changes: Any) -> None:
-        """Change fields of the record, by their values or JSON values, and write its document; only the driver may."""
+        """Change fields of the record, given as values or JSON values, and write its document. Only the driver may."""
         self.record = self.record.changed(**changes)
         self.arrays.level = self.record.level
         if isinstance(self._store, DurableStore):
@@ -311,7 +306,7 @@ class LandscapeStore:
         write_document(self._store, f"{self.path}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:
-        """Copy all metadata of the run into the root's document, from which xarray reads all of them at once."""
+        """Copy all metadata of the run into the root's document, which xarray reads at once."""
         write_root(self._folder, self._documents)
 
     # -- what it is made of ---------------------------------------------------------------------------------
@@ -328,11 +323,11 @@ class LandscapeStore:
 
     @property
     def tile_count(self) -> int:
-        """How many tiles it has: those of the grid, or of a level those that it holds."""
+        """How many tiles it has; of a level, how many it holds."""
         return self.arrays.tile_count
 
     def levels(self) -> list[LandscapeStore]:
-        """The levels of its refinement for reading, the coarsest first, up to one that is half made."""
+        """The levels of its refinement, opened for reading, the coarsest first, up to one that is half made."""
         found: list[LandscapeStore] = []
         for number in [] if self.level else self._documents.levels(self.path):
             if (level := LandscapeStore.find(self._folder, self.name, level=number)) is None:
@@ -342,7 +337,7 @@ class LandscapeStore:
 
     @property
     def observables(self) -> tuple[str, ...]:
-        """The names of the observables, without those of their standard errors."""
+        """The names of the observables, without their standard errors."""
         return self.arrays.observables
 
     @property
@@ -364,7 +359,7 @@ class LandscapeStore:
         return self.arrays.grid()
 
     def path_plan(self) -> PathPlan | None:
-        """Where the snapshots lie, or None where there is no path or a chunk of it is damaged."""
+        """The places of the snapshots; None where there is no path or a chunk of it is damaged."""
         return stored_path(self.arrays)
 
     def directions(self) -> list[dict[str, Tensor]] | None:
@@ -372,7 +367,7 @@ class LandscapeStore:
         return stored_directions(self.arrays)
 
     def direction_digests(self) -> list[str]:
-        """The digest of each axis's direction, as recorded when it was made; empty where that is lost."""
+        """The recorded digest of each axis's direction; empty where that is lost."""
         return self.arrays.direction_digests()
 
     # -- writing --------------------------------------------------------------------------------------------
@@ -397,7 +392,7 @@ class LandscapeStore:
         self, grid: Grid, directions: Sequence[State], path: PathPlan | None,
         sample_index: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
+        """Write coordinates, directions, and the places of samples and path anew, after one of them was damaged."""
         commit.repair_constants(self.arrays, grid, directions, path, sample_index)
 
     # -- examining and reading ------------------------------------------------------------------------------
@@ -427,7 +422,7 @@ class LandscapeStore:
         return examination.check_directions(self.arrays)
 
     def read_surface(self) -> Surface:
-        """All values as a `Surface`, those of its levels too; damaged chunks read as not computed.
+        """All values as a `Surface`, with its levels; damaged chunks read as not computed.
 
         Raises:
             LandscapeError: the coordinates themselves are damaged, the values need more memory than is free, or the

@@ -1,4 +1,4 @@
-"""What a refinement of a landscape asks for, and which levels of it are left to compute. Only reads."""
+"""What `landscape refine` asks for, and the levels that are left to compute. Only reads."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
     BLOCK,
     Mask,
-    as_stretches,
     blocks_over,
     finer_grid,
     finer_shape,
+    from_stretches,
     new_points_per_tile,
-    of_stretches,
     parents_of,
     tile_shape,
     tiles_of_blocks,
+    to_stretches,
 )
 from landscape.surface.surface import QUARANTINED
 
@@ -39,11 +39,11 @@ class Finer:
     """What a refinement asks for.
 
     Attributes:
-        factor: how many points lie from one to the next, where one lay.
+        factor: into how many each step is divided.
         box: [low, high] of each axis; None for the whole grid.
 
     Raises:
-        JobError: one of them is none.
+        JobError: one of them is malformed.
     """
 
     factor: int
@@ -68,11 +68,11 @@ class Finer:
 
     @property
     def levels(self) -> range:
-        """The numbers of the levels that it needs."""
+        """The numbers of the levels that this needs."""
         return range(1, self.factor.bit_length())
 
     def held_already(self, name: str, axes: int) -> str:
-        """That a landscape of so many axes holds all of this already, and what would add to it."""
+        """The message that a landscape of so many axes holds all of this already, and what would add to it."""
         where = "everywhere" if self.box is None else "in this box"
         ways = ["give factor 4"] if self.factor != max(FACTORS) else []
         ways += [] if self.box is None else ["choose another box"]
@@ -83,16 +83,16 @@ class Finer:
 
 
 def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
-    """The levels that a refinement needs and that are not complete yet, each with the blocks that it will hold.
+    """The levels of a refinement that are not complete yet, each with the blocks that it will hold.
 
     Raises:
         NotFoundError: there is no such landscape.
-        JobError: the landscape cannot be refined in this way, or holds all of this already.
+        JobError: the landscape cannot be refined so, or holds all of this already.
     """
     store = refinable(run, name)
     rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
     records = [
-        LevelRecord(number=number, stride=2**number, blocks=as_stretches(tiles), rule=rule)
+        LevelRecord(number=number, stride=2**number, blocks=to_stretches(tiles), rule=rule)
         for number, tiles in _tiles_of(store, finer).items()
     ]
     left = [record for level in records if (record := _left_of(run, name, level)) is not None]
@@ -119,7 +119,7 @@ def _tiles_of(store: LandscapeStore, finer: Finer) -> dict[int, Mask]:
 
 
 def box_of_blocks(store: LandscapeStore, finer: Finer) -> list[tuple[float, float]]:
-    """[low, high] of each axis of what a refinement covers: the box, widened to whole blocks of its first level."""
+    """[low, high] of each axis that a refinement covers: the box, widened to whole blocks of the first level."""
     level = LevelRecord(number=1, stride=2)
     grid = grid_of_level(store, level)
     blocks = blocks_over(grid, *_corners(grid, finer.box))
@@ -167,7 +167,7 @@ def _corners(grid: Grid, box: Box | None) -> tuple[list[float], list[float]]:
 
 
 def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
-    """A level with the blocks that it holds already; None where it holds all of them, and is complete.
+    """A level with the blocks that it holds already; None where it holds all blocks and is complete.
 
     Raises:
         JobError: a coarser level of it is not complete.
@@ -176,19 +176,19 @@ def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
     if stored is None or stored.record.level is None:
         return level
     there, counts = stored.record.level, tile_counts(stored.shape, stored.tile_shape)
-    held = of_stretches(there.blocks, counts)
-    asked = of_stretches(level.blocks, counts)
+    held = from_stretches(there.blocks, counts)
+    asked = from_stretches(level.blocks, counts)
     if (asked & ~held).any():
-        return LevelRecord(number=level.number, stride=level.stride, blocks=as_stretches(held | asked), rule=level.rule)
+        return LevelRecord(number=level.number, stride=level.stride, blocks=to_stretches(held | asked), rule=level.rule)
     return None if stored.examine().complete else there
 
 
 def refinable(run: str, name: str) -> LandscapeStore:
-    """A landscape that can be refined.
+    """Open a landscape that can be refined.
 
     Raises:
         NotFoundError: there is none of this name.
-        JobError: it cannot be; says why.
+        JobError: it cannot be refined; says why.
     """
     store = LandscapeStore.open(run, name)
     called, record = quoted(name), store.record
@@ -217,7 +217,7 @@ def refinable(run: str, name: str) -> LandscapeStore:
 
 
 def why_incomplete(store: LandscapeStore) -> str | None:
-    """What a landscape lacks of being complete; None where it lacks nothing."""
+    """Why a landscape is not complete; None where it is."""
     examined = store.examine()
     if examined.complete:
         return None
@@ -235,8 +235,8 @@ def points_left(run: str, name: str, level: LevelRecord, shape: Sequence[int]) -
     """
     finer = finer_shape(shape, level.stride)
     per_tile = new_points_per_tile(finer)
-    asked = np.array(of_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
+    asked = np.array(from_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
     stored = LandscapeStore.find(run, name, level=level.number)
     if stored is not None and stored.record.level is not None:
-        asked &= ~of_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
+        asked &= ~from_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
     return int(per_tile[asked].sum())

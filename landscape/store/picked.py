@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.grid import Index
+from landscape.core.grid import Floats, Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.examination import STATUSES
 from landscape.surface.surface import NOT_COMPUTED
@@ -41,7 +41,7 @@ class PickedValues:
         self._lowest: dict[Index, tuple[float, Index]] = {}
         self._unreadable: dict[Index, int] = {}  # of the chunks that are there and cannot be read, the points
         self.status = np.zeros(self._shape, np.uint8)
-        self.values: dict[str, NDArray[np.float64]] = {}
+        self.values: dict[str, Floats] = {}
 
     @property
     def size(self) -> int:

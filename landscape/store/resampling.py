@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from landscape.core.errors import JobError, quoted
-from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, SampleLosses, Surface
+from landscape.core.grid import Floats
+from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, ProjectedPath, SampleLosses, Surface
 
 DRAWS_AT_ONCE = 1 << 22  # numbers of the counts that are in memory at once
 

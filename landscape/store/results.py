@@ -1,4 +1,4 @@
-"""A run opened for reading: its landscapes by name, and what training left there."""
+"""A run opened for reading, and its landscapes removed, renamed, replaced or noted on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Run(Mapping[str, Surface]):
         return iter(landscape_names(self.path))
 
     def __contains__(self, name: object) -> bool:
-        # `Mapping` would read the whole surface for this; a landscape that cannot be read is not in the run.
+        # `Mapping` would read the whole surface for this. A landscape that cannot be read is not in the run.
         return any(name == known for known in self)
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Run(Mapping[str, Surface]):
         return replace(surface, attributes=surface.record.changed(went_on_to=later).attributes)
 
     def _logged_beyond(self, number: int) -> str:
-        """How far training has gone by now beyond a snapshot of this run, as `logged_beyond` says it."""
+        """How far training has gone beyond a snapshot of this run; empty where it has not."""
         with contextlib.suppress(LandscapeError):
             trajectory = self.trajectory
             return logged_beyond(trajectory, trajectory.snapshot(number))
@@ -73,7 +73,7 @@ class Run(Mapping[str, Surface]):
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """The landscapes that are left out because their metadata cannot be read, with the reasons."""
+        """The landscapes whose metadata cannot be read, with the reasons."""
         return survey(self.path).unreadable
 
     @property
@@ -123,7 +123,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def _run_named_in(file: str | Path) -> str:
-    """A remedy where a file is given for a run: the run of the job that the file holds."""
+    """The remedy where a file is given for a run: the run of the job in the file."""
     try:
         return f"the run of this job is {quoted(read_job(file).run_path, 300)}"
     except LandscapeError:
@@ -131,21 +131,18 @@ def _run_named_in(file: str | Path) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which landscapes of a run may be removed, get another name or be replaced, and doing so; under the run's lock.
+# Landscapes removed, renamed and replaced, by a caller that holds the run's lock.
 
 STAGED, EXTENDING = ".staged-", ".extending"
 
 
 def staged_name(name: str) -> str:
-    """The name under which an imported landscape is written, until it is whole.
-
-    Survey and page leave names out that begin with a dot, and no job can have them.
-    """
+    """The name of an imported landscape until it is whole; readers skip names with a dot, and no job has one."""
     return f"{STAGED}{name}"
 
 
 def extension_name(name: str) -> str:
-    """The name under which an extension is computed: NAME.extending, a long NAME cut and followed by its digest.
+    """The name of an extension while it is computed: NAME.extending; a long NAME is cut and followed by its digest.
 
     >>> extension_name("plane"), len(extension_name(100 * "a"))
     ('plane.extending', 100)
@@ -155,13 +152,13 @@ def extension_name(name: str) -> str:
 
 
 def begun_extension(run: Place, name: str) -> str | None:
-    """The name of the extension of a landscape that is begun and not complete; None where there is none."""
+    """The name of the unfinished extension of a landscape; None where there is none."""
     folder, extension = open_folder(run), extension_name(name)
     return extension if folder.folders(f"{FOLDER}/{extension}") else None
 
 
 def removable(run: Place, name: str) -> Record | None:
-    """The record of a landscape that may be removed; None where it is half made, or half removed.
+    """The record of a landscape that may be removed; None where it is half made or half removed.
 
     Raises:
         NotFoundError: there is none of that name.
@@ -179,7 +176,7 @@ def removable(run: Place, name: str) -> Record | None:
 
 
 def remove_stored(run: Place, name: str) -> None:
-    """Remove a landscape, and what an import had begun to write in its place. One half removed is removed to the end.
+    """Remove a landscape, also one half removed, and what an import began to write in its place.
 
     Raises:
         NotFoundError, LandscapeError: as `removable` has them.
@@ -195,7 +192,7 @@ def remove_stored(run: Place, name: str) -> None:
 
 
 def rename_stored(run: Place, name: str, new: str) -> None:
-    """Give a landscape another name, also in its record and the job that it keeps.
+    """Rename a landscape, also in its record and the job that this holds.
 
     Raises:
         NotFoundError, LandscapeError: as `removable` has them.
@@ -211,12 +208,12 @@ def rename_stored(run: Place, name: str, new: str) -> None:
         raise LandscapeError(
             f"landscape {quoted(name)} is being extended; give that command again first, or remove {quoted(extension)}"
         )
-    LandscapeStore.open(folder, name, write=True)  # mends its documents, for which the root's copies may stand in
+    LandscapeStore.open(folder, name, write=True)  # mends documents that were read from the root's copies
     move_landscape(folder, Move(name, new))
 
 
 def refuse_taken(run: Place, new: str) -> None:
-    """Refuse a name for a landscape that is none, or that is taken.
+    """Refuse a name that no landscape can have, or that is taken.
 
     Raises:
         JobError: says which rule is broken, or what has the name.
@@ -233,19 +230,18 @@ def refuse_taken(run: Place, new: str) -> None:
 
 
 def replace_landscape(run: Place, staged: str, name: str) -> None:
-    """Have the landscape `staged` take the place of the landscape `name`, its name and its position.
+    """Replace the landscape `name` by the landscape `staged`, which takes its name and its position.
 
-    At every moment readers find one whole landscape of that name: the one before, or the one that takes its place.
-    What is read of one while the other takes its place is refused. Killed in the middle, it is done to the end by
-    whoever opens a landscape of the run for writing next; `staged` is then gone, and `name` is the new one. Files that
-    processes were writing to `staged` when they were killed are not taken along.
+    At every moment readers find one whole landscape of that name, the old or the new one; what was being read meanwhile
+    is refused. If this process is killed, whoever next opens a landscape of the run for writing finishes the change.
+    Partial files of killed processes in `staged` are deleted.
 
     Raises:
         NotFoundError: there is no landscape `staged`.
         LandscapeError: one of the two cannot be read, or something lies in `name` that this software did not write.
     """
     folder = open_folder(run)
-    LandscapeStore.open(folder.name, staged, write=True)  # also finishes a change, and mends
+    LandscapeStore.open(folder.name, staged, write=True)  # finishes an earlier change, and mends documents
     before = describe(folder, Documents(folder), name)
     if before is not None:
         removable(folder, name)
@@ -258,19 +254,19 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
 
 
 def _delete_partial(folder: Folder, path: str) -> None:
-    """Delete the files below a folder that a killed process was writing; nobody else writes there under the lock."""
+    """Delete the partial files of killed processes below a folder; under the lock nobody else writes there."""
     for file in folder.stamps(path):
         if _is_partial(file.rpartition("/")[2]):
             folder.delete(f"{path}/{file}")
 
 
 def _is_partial(name: str) -> bool:
-    """Whether a file is one that is written before it takes its name: by this software, or by Zarr."""
+    """Whether a file is a partial one of this software or of Zarr, which has not got its name yet."""
     return PARTIAL in name
 
 
 def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
-    """Refuse to take along what this software did not write.
+    """Refuse a landscape with files that this software did not write.
 
     Raises:
         LandscapeError: names it.
@@ -295,7 +291,7 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Landscapes of a run are removed, renamed or noted on, under the run's lock: no driver writes them meanwhile.
+# The same for users: each call takes the run's lock, so that no driver writes meanwhile.
 
 
 def remove_landscape(run: str | Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the landscapes of a run lie, which there are and in what state, and whether the run can be written."""
+"""The landscapes of a run: their names and places, a change of names under way, and whether the run can be written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from landscape.store.documents import FOLDER, LEVELS, Documents, LandscapeSummar
 from landscape.surface.record import Record
 
 # ----------------------------------------------------------------------------------------------------
-# The change of names that is under way in a run: one file, which every reader obeys until the change is done.
+# The journal of a change of names in a run: one file, which every reader obeys until the change is done.
 #
-# A landscape that is removed or gets another name changes for all readers at the moment at which this file appears,
-# whole. What follows, the deleting and moving of files, may be broken off at any moment, and is finished by whoever
-# writes the run next.
+# A landscape is removed or renamed for all readers at the moment when this file appears, whole. The deleting and moving
+# of files that follows may be interrupted at any moment; whoever writes the run next finishes it.
 
 JOURNAL = f"{FOLDER}/.moving"
 
@@ -31,9 +30,9 @@ class Move:
     """A landscape that is removed, or gets another name.
 
     Attributes:
-        source: its name before; no landscape has that name any more.
-        target: its name from now on, in place of the landscape that had it before; None where it is removed.
-        position: the position in its job that it has from now on; None for the one that it had.
+        source: its old name, which no landscape has any more.
+        target: its new name; a landscape that had this name is replaced. None where the landscape is removed.
+        position: its new position in its job; None where that stays.
     """
 
     source: str
@@ -42,7 +41,7 @@ class Move:
 
 
 def read_move(folder: Folder) -> Move | None:
-    """The change that is under way in a run; None where there is none, or the file says something else."""
+    """The change under way in a run; None where there is none, or the file is malformed."""
     try:
         entries = json.loads(folder.read(JOURNAL) or b"null")
         source, target, position = (entries[name] for name in ("source", "target", "position"))
@@ -53,23 +52,23 @@ def read_move(folder: Folder) -> Move | None:
 
 
 def _is_name(name: object) -> bool:
-    """Whether a name leads to a folder right below that of the landscapes."""
+    """Whether a name leads to a folder directly below that of the landscapes."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def write_move(folder: Folder, move: Move) -> None:
-    """Begin a change: when this returns it holds for every reader, also after a power cut."""
+    """Begin a change: when this returns, it holds for every reader, even after a power cut."""
     folder.write(JOURNAL, json.dumps(asdict(move)).encode())
 
 
 def end_move(folder: Folder) -> None:
-    """Delete the file of a change that is done."""
+    """Delete the journal of a change that is done."""
     folder.delete(JOURNAL)
     folder.sync_names(FOLDER)
 
 
 def place_of(documents: Documents, move: Move | None, name: str) -> str | None:
-    """The folder in the store in which the landscape of a name lies while a change is under way; None for nowhere."""
+    """The folder of the landscape of a name while a change is under way; None where there is no such landscape."""
     if move is None or name not in (move.source, move.target):
         return name
     if name == move.source:
@@ -79,7 +78,7 @@ def place_of(documents: Documents, move: Move | None, name: str) -> str | None:
 
 
 def names_after(names: list[str], move: Move | None) -> list[str]:
-    """The names of the landscapes, given those of the folders; hidden ones are being made, and are left out."""
+    """The names of the landscapes, given those of the folders; hidden folders are being made, and are left out."""
     shown = {name for name in names if not name.startswith(".")}
     if move is not None:
         shown = (shown | {move.target or move.source}) - {move.source}
@@ -89,7 +88,7 @@ def names_after(names: list[str], move: Move | None) -> list[str]:
 # ----------------------------------------------------------------------------------------------------
 
 MOST_LANDSCAPES = 100_000
-TRIES = 5  # at reading a run of which another process changes names meanwhile
+TRIES = 5  # to read a run while another process changes names
 
 
 def open_zarr(run: Place, *, read_only: bool) -> Store:
@@ -104,7 +103,7 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
 
 @dataclass(frozen=True)
 class Survey:
-    """The landscapes of a run in the order of their job, and why the others that lie there cannot be read."""
+    """The landscapes of a run that can be read, in the order of their job, and why the others cannot."""
 
     readable: dict[str, LandscapeSummary]
     unreadable: dict[str, str]
@@ -125,11 +124,11 @@ def survey(run: Place) -> Survey:
 
 
 def survey_folder(folder: Folder) -> Survey:
-    """The landscapes of a run whose folder is open, as `survey` has them."""
+    """The same of a run whose folder is open."""
     for _ in range(TRIES):
         move = read_move(folder)
         found = _survey(folder, names_after(folder.folders(FOLDER), move))
-        if read_move(folder) == move:  # else some names were read before the change and some after it
+        if read_move(folder) == move:  # else some names are of before the change, and some of after it
             break
     return found
 
@@ -151,7 +150,7 @@ def _survey(folder: Folder, names: list[str]) -> Survey:
 
 
 def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummary | str | None:
-    """What a landscape's document says, or the reason why it cannot be read; None where there is none yet."""
+    """What a landscape's document says, or why it cannot be read; None where there is no document yet."""
     try:
         return describe(folder, documents, name)
     except LandscapeError as error:
@@ -159,10 +158,7 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummar
 
 
 def _position(landscape: LandscapeSummary) -> int:
-    """The position of a landscape in the job that began it.
-
-    Version 0.1.0 recorded none; its landscapes come first, as they were begun first.
-    """
+    """The position of a landscape in the job that began it; an imported one has none, and comes first."""
     position = landscape.record.position
     return -1 if position is None else position
 
@@ -184,7 +180,7 @@ def describe(folder: Folder, documents: Documents, name: str, level: int = 0) ->
             break
         before, move = move, read_move(folder)
         if move == before:
-            # This is checked before the root's copy is read: that may describe an earlier landscape of this name.
+            # Check this before reading the root's copy, which may describe an earlier landscape of this name.
             if is_free(folder, at_level(path, level)):
                 return None
             break
@@ -192,14 +188,14 @@ def describe(folder: Folder, documents: Documents, name: str, level: int = 0) ->
     described = documents.landscape(at_level(path or name, level))
     if move is None or move.target != name:
         return described
-    return replace(described, record=renamed(described.record, name, move.position), path=path or "")
+    return replace(described, record=rename_record(described.record, name, move.position), path=path or "")
 
 
-def renamed(record: Record, name: str, position: int | None) -> Record:
+def rename_record(record: Record, name: str, position: int | None) -> Record:
     """The record of a landscape under this name, also in the job that it keeps.
 
     Args:
-        position: that it has from now on in the job; None for the one that it has.
+        position: its new position in the job; None where that stays.
     """
     changes: dict[str, Any] = {"name": name} if record.states("name") else {}
     if record.job is not None and len(record.job.landscapes) == 1:
@@ -210,7 +206,7 @@ def renamed(record: Record, name: str, position: int | None) -> Record:
 
 
 def is_there(run: Place, name: str) -> bool:
-    """Whether there is a landscape of that name, be it readable or not."""
+    """Whether there is a landscape of this name, readable or not."""
     folder = open_folder(run)
     try:
         return describe(folder, Documents(folder), name) is not None
@@ -224,10 +220,10 @@ def at_level(path: str, level: int) -> str:
 
 
 def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: int = 0) -> None:
-    """Refuse what was read of a landscape while another one may have taken its place.
+    """Refuse what was read of a landscape if another one may have taken its place meanwhile.
 
     Args:
-        path, record: where it lay in the store and what was known of it when it was opened.
+        path, record: its place in the store and its record when it was opened.
 
     Raises:
         LandscapeError: it was removed, got another name, or was replaced by another one.
@@ -241,7 +237,7 @@ def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: in
 
 
 def root_problems(run: Place) -> list[str]:
-    """What is wrong with the root's document, a sentence each. Other readers of Zarr open it first."""
+    """What is wrong with the root's document, which other readers of Zarr open first, a sentence each."""
     folder = open_folder(run)
     return Documents(folder).root_problems() if folder.folders(FOLDER) else []
 
@@ -252,7 +248,7 @@ def landscape_names(run: Place) -> list[str]:
 
 
 def refuse_outside(run: Place, name: str) -> None:
-    """Refuse a name that would lead out of the run, since a reader may pass any text.
+    """Refuse a name that would lead out of the run: callers may pass any text.
 
     Raises:
         NotFoundError: the name has a slash, or is `.`, `..` or empty.
@@ -265,21 +261,18 @@ def refuse_outside(run: Place, name: str) -> None:
 
 
 def mark_path(name: str) -> str:
-    """The path of the file that says that a landscape is being made.
-
-    It is written before the first file of the landscape, and deleted after the last one.
-    """
+    """The path of the mark that a landscape is being made: written before its first file, deleted after its last."""
     above, _, last = f"{FOLDER}/{name}".rpartition("/")
     return f"{above}/.making-{last}"
 
 
 def mark(folder: Folder, name: str) -> None:
-    """Write the file that says that a landscape is being made."""
+    """Mark a landscape as being made."""
     folder.write(mark_path(name), json.dumps({"making": name}).encode())
 
 
 def unmark(folder: Folder, name: str) -> None:
-    """Delete the file that says that a landscape is being made, where there is one."""
+    """Delete the mark that a landscape is being made, where there is one."""
     if folder.read(mark_path(name)) is not None:
         folder.delete(mark_path(name))
 
@@ -287,8 +280,8 @@ def unmark(folder: Folder, name: str) -> None:
 def is_free(run: Place, name: str) -> bool:
     """Whether a landscape of this name can be made: nothing lies there, or only what a killed driver left half made.
 
-    A landscape is half made where the file that says so is there, its document has no attributes yet, and no tile is
-    committed. Everything else may be a whole landscape that lost a file, or a user's own data, and is never removed.
+    A landscape is half made if it has the mark, its document has no attributes yet, and no tile is committed. Anything
+    else may be a whole landscape that lost a file, or a user's own data, and is never removed.
     """
     folder, path = open_folder(run), f"{FOLDER}/{name}"
     if name in folder.names(FOLDER):
@@ -305,10 +298,10 @@ def is_free(run: Place, name: str) -> bool:
 
 
 def remove_half_made(run: Place, name: str) -> None:
-    """Remove the half-made landscape that a killed driver left, and nothing else.
+    """Remove the half-made landscape that a killed driver left.
 
     Raises:
-        LandscapeError: what lies there may be something else.
+        LandscapeError: what lies there may be something else; it stays.
     """
     folder = open_folder(run)
     path = f"{FOLDER}/{name}"
@@ -321,7 +314,7 @@ def remove_half_made(run: Place, name: str) -> None:
 
 
 def refuse_unwritable(run: Place) -> None:
-    """Raise where the run cannot be written, so that a job fails before it computes anything.
+    """Refuse a run that cannot be written, before a job computes anything.
 
     Raises:
         JobError: the folder, or the one it would be made in, does not exist or takes no files.
@@ -331,7 +324,7 @@ def refuse_unwritable(run: Place) -> None:
 
 
 def write_error(run: str, error: OSError) -> LandscapeError:
-    """The error that tells a user of a failed write in one line, with its remedy."""
+    """The error of a failed write, with its remedy."""
     reason = flat(error.strerror or str(error))
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP) and error.filename:
         reason += f": {quoted(str(error.filename2 or error.filename), 300)}"

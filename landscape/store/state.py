@@ -1,4 +1,4 @@
-"""The state of the landscapes of a run: what is done, missing and failed, how fast, how long still. Only reads."""
+"""The state of the landscapes of a run: how much is done, missing and failed, at what rate, and what is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 COMPLETE, PARTIAL, RUNNING, INTERRUPTED = "complete", "partial", "running", "interrupted"
 UNREADABLE = "unreadable"  # of a landscape that cannot be opened
 DAMAGED = "damaged"  # of a landscape some of whose points cannot be read
-MOST_TILES = 10_000  # of a larger landscape the losses are not read, as that reads a chunk of every tile
+MOST_TILES = 10_000  # the losses of larger landscapes are not read, which would read a chunk of every tile
 
 
 def each_landscape(
@@ -31,10 +31,10 @@ def each_landscape(
     """What `read` gives for each landscape of a run, in the job's order; first those that cannot be read, by name.
 
     Args:
-        unreadable: what stands for a landscape that cannot be read, made from its name and the cause.
+        unreadable: makes the entry of a landscape that cannot be read from its name and the cause.
 
     Raises:
-        StoreError: the store does not answer, which says nothing about the landscapes.
+        StoreError: the store does not answer; this says nothing about the landscapes.
     """
     found = survey(run)
     entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
@@ -59,7 +59,7 @@ def cause_of(error: Exception) -> str:
 
 
 def or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
-    """What is read; where that fails, an empty list, and the cause among the problems.
+    """What `read` returns; where it fails, an empty list, and the cause is added to the problems.
 
     Raises:
         StoreError: the store does not answer.
@@ -86,10 +86,10 @@ def state_of_counts(missing: int, failed: int, alive: bool, unreadable: int = 0)
     """The state of a landscape by its evaluations, and whether its driver lives.
 
     Args:
-        missing, failed, unreadable: evaluations that are not there, were given up, or are there and cannot be read.
+        missing, failed, unreadable: numbers of evaluations that are not there, were given up, or cannot be read.
     """
     if alive and (missing or unreadable):
-        return RUNNING  # a driver computes first what is missing or damaged
+        return RUNNING  # its driver will compute what is missing or damaged
     if unreadable:
         return DAMAGED
     if missing:
@@ -103,7 +103,7 @@ def unreadable_in_words(points: int, run: str = "RUN") -> str:
 
 
 def all_read(problems: Sequence[str], landscapes: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether everything of a run could be read: no problem of the run itself, and every landscape as a whole."""
+    """Whether the whole run could be read: it has no problem, and no landscape is unreadable or damaged."""
     return not problems and all(each["state"] not in (UNREADABLE, DAMAGED) for each in landscapes)
 
 
@@ -132,7 +132,7 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
 
 
 def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
-    """The state of a landscape, counted from the committed status of its points, not from the recorded progress.
+    """The state of a landscape, counted from the status of its points and not from the recorded progress.
 
     Args:
         alive: whether the driver of its run lives.
@@ -140,13 +140,13 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     record = store.record
     own, levels = store.counts(), [(level, level.counts()) for level in store.levels()]
     computed = next((level.record for level, counted in levels if counted[NOT_COMPUTED]), record)
-    progress = computed.progress  # a level that is not whole is what a job computes now
+    progress = computed.progress  # of the level that is not whole, if any: a job computes that now
     counts = own + sum(counted for _, counted in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     lowest, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
     state = state_of_counts(missing, failed, alive, unreadable)
     if record.is_imported and missing and not unreadable:
-        state = PARTIAL  # nobody computes what is missing
+        state = PARTIAL  # no job will compute the rest
     rate = progress.rate or 0.0
     return {
         "name": store.name,
@@ -188,7 +188,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
 
 
 def _found_range(store: LandscapeStore) -> dict[str, float]:
-    """How far each axis runs by `range: auto`; empty where the range was given, or has been widened since."""
+    """The radius of each axis that `range: auto` found; empty where the range was given, or was widened since."""
     found, grid = store.record.found_range, store.grid() if store.record.found_range is not None else None
     if found is None or grid is None or len(found.axes) != len(grid.names):
         return {}
@@ -200,7 +200,7 @@ def _found_range(store: LandscapeStore) -> dict[str, float]:
 def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, float], int]:
     """The lowest loss of a landscape and of its levels, and how many of their points cannot be read.
 
-    The lowest loss is empty where it is not known; neither is looked for where that takes long.
+    The lowest loss is empty where it is unknown. Landscapes of many tiles are not searched: that would take long.
     """
     if sum(store.tile_count for store in stores) > MOST_TILES:
         return {}, 0
@@ -210,6 +210,6 @@ def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, floa
 
 
 def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:
-    """The state of a level of refinement: its number, its points, and how many of them are missing and given up."""
+    """The state of a level: its number, its points, and how many of them are missing and given up."""
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     return {"level": level.level, "points": int(sum(counts)), "missing": missing, "failed": failed}

@@ -1,4 +1,4 @@
-"""A row per run for the list: what was trained, what there is of landscapes, how far they are, their lowest loss."""
+"""The runs in given places, and a row for each: what was trained, its landscapes, how far they are, the lowest loss."""
 
 from __future__ import annotations
 
@@ -43,10 +43,8 @@ from landscape.surface.refinement import MOST_LEVELS
 from landscape.views.prepare.words import mapping
 
 # ----------------------------------------------------------------------------------------------------
-# The runs that lie in the given places, each with an identifier: an address names a run by that alone, never a path.
-#
-# A run is a folder with `run.json` or `landscapes.zarr`. Links to folders are not followed, so nothing outside the
-# places is found, and what lies inside a run is not searched.
+# The runs in given places. Addresses name a run by its identifier, never by a path. Links to folders are not followed,
+# so nothing outside the places is found, and the inside of a run is not searched.
 
 MARKS = ("run.json", "landscapes.zarr")  # what makes a folder a run
 DEEPEST = 12
@@ -56,7 +54,7 @@ ID_DIGITS = 12
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run by its identifier; `name` is its path below the place that it was found in, `path` its folder or URL."""
+    """A run by its identifier; `name` is its path below the place where it was found, `path` its folder or URL."""
 
     id: str
     name: str
@@ -65,7 +63,7 @@ class FoundRun:
 
 @dataclass(frozen=True)
 class RunPlace:
-    """What the user has named, a folder or a URL, and what lies there; `problem` is why not all could be looked at."""
+    """A folder or URL that the user named, and its runs; `problem` says why not all of it could be searched."""
 
     name: str
     path: str
@@ -74,7 +72,7 @@ class RunPlace:
 
 
 def open_place(name: str) -> RunPlace:
-    """The place of that name, not searched yet.
+    """The place of this name, not searched yet.
 
     Raises:
         NotFoundError: there is no such folder.
@@ -106,7 +104,7 @@ def search(place: RunPlace) -> RunPlace:
 
 
 def identifier(path: str) -> str:
-    """The identifier of a run: the same one in every server that shows it, so that a link serves a colleague too."""
+    """The identifier of a run, the same in every server, so that a link serves a colleague too."""
     return hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:ID_DIGITS]
 
 
@@ -114,7 +112,7 @@ def _walk(root: Path) -> Iterator[str]:
     """The paths of the runs below a local folder, relative to it; the folder itself is ''.
 
     Raises:
-        OSError: the root cannot be listed. A folder below it that cannot be is left out.
+        OSError: the root cannot be listed. Folders below it that cannot be listed are left out.
     """
     waiting, count = [("", 0)], 0
     while waiting:
@@ -163,23 +161,23 @@ class Directory:
         self.places = tuple(places)
         self.searches = 0
         self._runs: dict[str, FoundRun] = {}
-        self._former: set[str] = set()
+        self._gone: set[str] = set()
 
     @property
     def runs(self) -> tuple[FoundRun, ...]:
-        """All runs, in the order of the places; one that two places hold stands once."""
+        """All runs, each once, in the order of the places."""
         return tuple(self._runs.values())
 
     def search(self) -> frozenset[str]:
-        """Look at the places anew.
+        """Search the places again.
 
         Returns:
-            The identifiers of the runs that were there before and are not any more.
+            The identifiers of the runs that are gone.
         """
         self.places = tuple(search(place) for place in self.places)
         runs = {run.id: run for place in reversed(self.places) for run in place.runs}
         runs = {run.id: runs[run.id] for place in self.places for run in place.runs}
-        # What an unreachable store holds is not gone.
+        # Runs in a store that does not answer are not gone.
         kept = {
             run.id: run
             for run in self._runs.values()
@@ -187,7 +185,7 @@ class Directory:
         }
         gone = frozenset(self._runs) - set(runs) - set(kept)
         self._runs = {**runs, **kept}
-        self._former = (self._former | gone) - set(self._runs)
+        self._gone = (self._gone | gone) - set(self._runs)
         self.searches += 1
         return gone
 
@@ -195,22 +193,22 @@ class Directory:
         """The run with this identifier.
 
         Raises:
-            GoneError: it was there when the server started or later, and is not any more.
+            GoneError: a search has found it, and a later one has not.
             NotFoundError: there is none.
         """
         if run in self._runs:
             return self._runs[run]
-        if run in self._former:
+        if run in self._gone:
             raise GoneError(f"run {quoted(run)} was deleted or moved away meanwhile; choose another one in the list")
         raise NotFoundError(f"run {quoted(run)} is not in the places that this page shows; choose one in the list")
 
 
 class GoneError(NotFoundError):
-    """A run or a landscape was there and is not any more."""
+    """A run or a landscape that was there is gone."""
 
 
 def changed(run: FoundRun) -> int:
-    """When something was last made or begun in a local run, in nanoseconds; 0 in an object store."""
+    """When a file or folder of a local run was last made, in nanoseconds; 0 in an object store."""
     times = [0]
     for place in (run.path, f"{run.path}/landscapes.zarr"):
         with contextlib.suppress(OSError):
@@ -226,15 +224,15 @@ EMPTY = "empty"  # the state of a run without landscapes
 # The first of these among its landscapes' states is the run's state.
 GRAVEST = (RUNNING, UNREADABLE, DAMAGED, INTERRUPTED, PARTIAL, COMPLETE)
 LEVELS = range(1, MOST_LEVELS + 1)
-REST = 50  # times as long as its row took to read, a run is not read again
-REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # after which a run in an object store is read again
+REST = 50  # a run is not read again for so many times as long as its row took to read
+REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # a run in an object store is read again after them
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A row, what the run's files were like before it was read, and when to look again at the earliest."""
+    """A row, the stamp of the run's files before it was read, and the earliest time to look again."""
 
     row: Row
     stamp: Stamp | None
@@ -243,7 +241,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What changes whenever the row of a local run may: its files, and whether its driver lives."""
+    """Changes whenever the row of a local run may: its files, and whether its driver lives."""
 
     landscapes: tuple[str, ...]
     files: tuple[object, ...]
@@ -251,13 +249,13 @@ class Stamp:
 
 
 class Summaries:
-    """The rows of all runs, each read again only where its files have changed. One thread reads."""
+    """The rows of all runs; one thread reads them, and reads a row again only if its files have changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, Summary] = {}
 
     def row(self, run: FoundRun) -> Row:
-        """The row of a run as far as it is known; one that is not read yet is pending."""
+        """The last row of a run; a pending one where none is read yet."""
         known = self._known.get(run.id)
         return pending_row(run) if known is None else known.row
 
@@ -275,15 +273,15 @@ class Summaries:
             return False
         if known.stamp is None:
             return True
-        # New landscapes show by the time of their folder, so that they need not be listed here.
+        # New landscapes change the time of their folder, so they need not be listed here.
         now = stamp_of(open_folder(run.path), known.stamp.landscapes, known.row["state"] == COMPLETE)
         return known.stamp != now
 
     def read(self, run: FoundRun) -> Row | None:
-        """Read the row of a run; None where it is as it was."""
+        """Read the row of a run; None where it has not changed."""
         begun, before = time.monotonic(), self._known.get(run.id)
         folder = open_folder(run.path)
-        # Before the row is read: what is written meanwhile is then read again, where a later stamp would hide it.
+        # The stamp is taken first: a later one would hide what is written while the row is read.
         stamp = None if "://" in folder.name else stamp_of(folder, tuple(folder.folders("landscapes.zarr")))
         row = read_row(run)
         if stamp is not None and row["state"] == COMPLETE:
@@ -299,10 +297,10 @@ def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False
     """The stamp of a local run.
 
     Args:
-        complete: the row is that of a complete run, on which a driver that ends changes nothing.
+        complete: whether the run is complete, so that the end of its driver changes nothing.
     """
     paths = ["run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in landscapes)]
-    for name in landscapes:  # levels come and go as folders, and each has a document that tells how far it is
+    for name in landscapes:  # levels come and go as folders, each with a document that says how far it is
         levels = [f"landscapes.zarr/{name}/levels", *(f"landscapes.zarr/{name}/levels/{k}/zarr.json" for k in LEVELS)]
         paths += levels if file_stamp(folder, levels[0]) is not None else levels[:1]
     files = tuple(file_stamp(folder, path) for path in paths)
@@ -310,7 +308,7 @@ def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False
 
 
 def read_row(run: FoundRun) -> Row:
-    """The row of a run, read from its files; what cannot be read is told in it."""
+    """The row of a run, read from its files; it also says what cannot be read."""
     problems: list[str] = []
     try:
         opened, alive = Run(run.path), driver_alive(run.path)
@@ -320,7 +318,7 @@ def read_row(run: FoundRun) -> Row:
         return dict(finite(_head(run) | _training(info, landscapes) | progress_of(landscapes, alive, problems)))
     except (LandscapeError, OSError) as error:
         problem = cause_of(error)
-    except Exception as error:  # what no reader has foreseen is told of this run, and does not take the others along
+    except Exception as error:  # whatever no reader foresees is a problem of this run, not of the others
         log.debug("the row of %s failed", run.path, exc_info=True)
         problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
     return _head(run) | _nothing() | {"state": UNREADABLE, "problem": problem, "readable": False}
@@ -370,7 +368,7 @@ def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
 
 
 def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
-    """How far the landscapes are, one by one and all together."""
+    """How far the landscapes are, each and all together."""
     states = {each["state"] for each in landscapes}
     state = next((one for one in GRAVEST if one in states), EMPTY)
     # Of a run with points that cannot be read, the lowest loss is not known.
@@ -407,15 +405,15 @@ def _landscape_row(status: Mapping[str, Any]) -> Row:
 # ----------------------------------------------------------------------------------------------------
 # The runs below a folder: what each holds, how far it is, how much it takes and how old it is. Only reads.
 
-# A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
-# pause, until none of its files has vanished meanwhile; at most so often.
+# A run that another process is removing looks damaged until it is gone. A damaged run is therefore read again after a
+# pause, until no more files vanish, at most so often.
 PAUSE_SECONDS, MOST_READINGS = 0.2, 25
 
 
 def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     """The runs in a folder or at a URL, at every depth, sorted by name; the folder itself may be a run.
 
-    What other processes remove meanwhile is left out.
+    Runs that other processes remove meanwhile are left out.
 
     Returns:
         A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, damaged,
@@ -479,7 +477,7 @@ def _listed_training(run: FoundRun) -> tuple[str | None, str]:
 
 
 def _settled_row(run: FoundRun) -> dict[str, Any]:
-    """What the files of a run say; where something cannot be read, when nothing vanishes any more."""
+    """The row of a run; where something cannot be read, the row once no more files vanish."""
     row, folder = read_row(run), open_folder(run.path)
     if not row["problem"]:
         return row
@@ -493,7 +491,7 @@ def _settled_row(run: FoundRun) -> dict[str, Any]:
 
 
 def _is_there(run: FoundRun) -> bool:
-    """Whether what makes a folder a run is still there, or cannot be looked at."""
+    """Whether a folder is still a run, or cannot be looked at."""
     folder = open_folder(run.path)
     try:
         return not {*folder.names(""), *folder.folders("")}.isdisjoint(MARKS)
@@ -517,7 +515,7 @@ def _bytes(run: FoundRun) -> int | None:
 
 
 def _changed(run: FoundRun, recorded: Any) -> datetime | None:
-    """When a run was last written, as it records, or as the times of a local one's folders say."""
+    """When a run was last written, as it records; else by the times of its folders, where it is local."""
     try:
         noted = datetime.fromisoformat(str(recorded))
     except ValueError:

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from landscape.core.grid import Floats
+
 SAME_PLACE = 1e-9  # of coordinates: a point so near to an end of [0, 1] is that end
 ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: by this much a straight line may rise above itself
 STABLE = 0.02  # of the error: Frankle et al. 2020 call a pair of networks stable below it, what their own runs vary by

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
+from landscape.core.grid import Floats
 from landscape.core.validation import why_unusable
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What the document of a landscape on disk says of it, as one typed value.
+"""The document of a landscape on disk as one typed value, and the axes and paths that surfaces are drawn over.
 
-The document is a JSON object, the attributes of the landscape's Zarr group. Each of its names is a field of `Record`
-and stands nowhere else: what writes the document and what reads it go through this type.
+The document is a JSON object, the attributes of the landscape's Zarr group. Each of its names is a field of `Record`,
+through which it is read and written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from landscape.core.errors import Failure
 from landscape.core.grid import Floats
+from landscape.core.progress import Failure
 from landscape.core.quantisation import Quantisation
 from landscape.surface.record_entries import (
     Checks,
@@ -53,22 +53,22 @@ from landscape.surface.record_parts import (
     with_whole,
 )
 
-CHANCE = 0.95  # of the loss of guessing: a network that learned nothing comes within a few percent of it
+CHANCE = 0.95  # of the loss of guessing, which a network that learned nothing reaches within a few percent
 NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr", "guessing")  # may be null
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The document of a landscape. A field has its default where the document lacks it, or has something malformed.
+    """The document of a landscape. A field that the document lacks, or that is malformed, has its default.
 
-    Made by `Record.of` from a document and by `changed` from another record, never by its fields alone: `attributes`
-    are what is written, with the names of later versions and in the order in which they were first written.
+    Make one by `Record.of` from a document or by `changed` from another record, never by its fields alone: `attributes`
+    are what is written, entries of later versions included, in the order in which they were first written.
     """
 
     schema_version: Whole | None = None
     name: Text | None = None
     job: Annotated[JobRecord, with_whole()] | None = None
-    defaults: Whole | None = None  # the version of the defaults of what the job leaves out; none in version 0.1.0
+    defaults: Whole | None = None  # the version of what fields mean that the job leaves out
     position: Count | None = None  # of the landscape in its job
     identity: Annotated[IdentityRecord, with_whole()] | None = None
     digest: Text | None = None
@@ -79,7 +79,7 @@ class Record:
     batch_norm: Text | None = None
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
-    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
+    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none where no job computed it
     keep_samples: Flag = False  # whether the losses of single samples are stored
     rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
@@ -88,8 +88,8 @@ class Record:
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
-    went_on_to: Text | None = None  # how far the log of the origin's training went beyond it by then: `epoch 12`
-    snapshots: dict[Text, Count] = field(default_factory=dict)  # what `last`, `first` and their like of runs stood for
+    went_on_to: Text | None = None  # how far training had gone beyond the origin by then: `epoch 12`
+    snapshots: dict[Text, Count] = field(default_factory=dict)  # the numbers that `last`, `runs/sgd@last` … stood for
     plan: Annotated[PlanRecord, with_whole()] | None = None
     provenance: Annotated[
         Provenance, with_others(tuple(entry.name for entry in fields(Provenance)))
@@ -100,22 +100,23 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
-    own_model: OwnModelRecord | None = None  # none where nobody has asked yet, as in landscapes of earlier versions
-    found_range: FoundRange | None = None  # none where the job gives the range in numbers, or its axes their own
+    own_model: OwnModelRecord | None = None  # none where nobody has asked yet
+    found_range: FoundRange | None = None  # none where the job or its axes give the range
     level: LevelRecord | None = None  # of a refinement; none of a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
     guessing: Real | None = None  # the loss of the best constant guess; none where it is not known
     progress: ProgressRecord = field(default_factory=ProgressRecord)
-    checks: Checks | None = None  # what `landscape check` found; no part of the identity
-    connection: ConnectionRecord | None = None  # what `landscape connect` found along the line and the curve; likewise
-    compared: ComparedRecord | None = None  # what `landscape compare --keep` found of the rounding; likewise
+    # What these commands found, which is no part of the identity: check, connect, compare --keep.
+    checks: Checks | None = None
+    connection: ConnectionRecord | None = None
+    compared: ComparedRecord | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Record:
-        """The record that a document holds; what is malformed has its default."""
+        """The record that a document holds; malformed entries have their defaults."""
         return parse(attributes)[0]
 
     def changed(self, **changes: Any) -> Record:
@@ -134,22 +135,21 @@ class Record:
 
     @property
     def guessing_in_words(self) -> str:
-        """That the loss at the origin is no better than that of guessing: ', no better than guessing (2.303)'.
-
-        Empty where it is better, or where one of both is not known.
-        """
-        if self.guessing is None or self.origin_loss is None or self.origin_loss < CHANCE * self.guessing:
+        """', no better than guessing (2.303)', where the loss at the origin is not; else empty."""
+        if self.guessing is None or self.origin_loss is None or not math.isfinite(self.guessing):
+            return ""
+        if self.origin_loss < CHANCE * self.guessing:
             return ""
         return f", no better than guessing ({self.guessing:.4g})"
 
     @property
     def origin_name(self) -> str:
-        """Which weights the origin is: `epoch 10`, a file, `the callback's weights`; empty where it is not recorded."""
+        """The weights that are the origin: `epoch 10`, a file, `the callback's weights`; empty where not recorded."""
         return "the callback's weights" if self.origin == "problem" else self.origin or ""
 
     @property
     def origin_in_words(self) -> str:
-        """The same, and how far its training went on: `epoch 10 (training went on to epoch 12)`."""
+        """The origin, and how far its training went on: `epoch 10 (training went on to epoch 12)`."""
         return f"{self.origin_name} (training went on to {self.went_on_to})" if self.went_on_to else self.origin_name
 
     @property
@@ -159,18 +159,18 @@ class Record:
 
     @property
     def of_points(self) -> tuple[str, ...]:
-        """The observables that only the points of the grid have, and no snapshot of the path."""
+        """The observables that the points of the grid have, and the snapshots of the path have not."""
         of_layers = () if self.layers is None else self.layers.observables
         return (*(() if self.convexity is None else self.convexity.observables), *of_layers)
 
     def categories(self, observable: str) -> tuple[str, ...] | None:
-        """What the values 0, 1, 2, … of an observable stand for; None of one that holds plain numbers."""
+        """The meaning of the values 0, 1, 2, … of an observable; None where they are plain numbers."""
         known = (each.categories(observable) for each in (self.layers, self.convexity) if each is not None)
         return next(filter(None, known), None)
 
     @property
     def samples_in_words(self) -> str:
-        """Over how many samples the means are: '512', '512, weighted', or '700 of interior, 90 of boundary'."""
+        """How many samples the means are over: '512', '512, weighted', or '700 of interior, 90 of boundary'."""
         if self.terms:
             return ", ".join(f"{_known(term.samples)} of {name}" for name, term in self.terms.items())
         return _known(self.num_samples) + (", weighted" if self.weighted else "")
@@ -186,19 +186,19 @@ class Record:
 
     @property
     def accepted_in_words(self) -> str:
-        """What differs between the landscape and the user's own model, and was accepted; empty where nothing does."""
+        """The accepted difference between the landscape and the user's own model; empty where there is none."""
         return self.own_model.text if self.own_model is not None and self.own_model.state == "accepted" else ""
 
     @property
     def not_compared_in_words(self) -> str:
-        """That nobody compared the landscape with the user's own model, where that is recorded; else empty."""
+        """'not compared with your own model', where that is recorded; else empty."""
         if self.own_model is None or self.own_model.state != "not compared":
             return ""
         return "not compared with your own model"
 
     @property
     def points_found_wrong(self) -> tuple[str, ...]:
-        """What checks found of points that are not those of the user's model, unless that was accepted before."""
+        """The texts of failed checks that points are not those of the user's model, without what was accepted."""
         found = () if self.checks is None else self.checks.of("fails")
         told = {"centre", "spot check", "repetition"} - ({"centre"} if self.accepted_in_words else set())
         return tuple(each.text for each in found if each.name in told)
@@ -216,7 +216,7 @@ class Record:
 
     @property
     def has_check(self) -> bool:
-        """Whether the document has values that a process must reproduce; malformed ones count, as they are kept."""
+        """Whether the document has values that a process must reproduce; malformed ones count too."""
         return self.states("check")
 
     def states(self, name: str) -> bool:
@@ -241,7 +241,7 @@ def parse_axis(attributes: Mapping[str, Any]) -> tuple[AxisRecord, tuple[str, ..
 
 
 def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields that entries of a document fill, and the names of those that are malformed."""
+    """The fields that the entries of a document fill, and the names of malformed entries."""
     values: dict[str, Any] = {}
     malformed = []
     for name, adapter in _adapters(kind).items():
@@ -260,14 +260,14 @@ def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], t
 
 @cache
 def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
-    """What checks each entry of a document, by its name."""
+    """The adapter that checks each entry of a document, by its name."""
     hints = get_type_hints(kind, include_extras=True)
     names = [named.name for named in fields(kind) if named.name != "attributes"]
     return {name: TypeAdapter(hints[name]) for name in names}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: objects and lists, of text, numbers, true, false and null."""
+    """A value as JSON has it: objects and lists of text, numbers, true, false and null."""
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if isinstance(value, Mapping):
@@ -290,11 +290,11 @@ def _omitted(kind: Any) -> frozenset[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What surfaces are laid over: axes with their coordinates, and paths of trajectories with their losses.
+# Axes with their coordinates, and paths of trajectories with their losses.
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot
 CLEARLY = 3.0  # standard errors of the rise: two losses that are further apart differ by more than the noise
-SEEN = 0.01  # of `Along.height`: less shows in no picture
+SEEN = 0.01  # of `Along.height`: smaller gaps show in no picture
 
 
 @dataclass(frozen=True)

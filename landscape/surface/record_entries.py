@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, Strict
 
+from landscape.core.grid import Floats
 from landscape.surface.barriers import Curve
 from landscape.surface.record_parts import (
     OMITTED,
@@ -264,8 +265,8 @@ class ComparedRecord:
 EIG_MAX, EIG_MIN = "eig_max", "eig_min"
 EIG_MAX_RESIDUAL, EIG_MIN_RESIDUAL = "eig_max_residual", "eig_min_residual"
 EIG_MIN_BOUND, EIG_NEGATIVE = "eig_min_bound", "eig_negative"
-ENDS = (EIG_MAX, EIG_MAX_RESIDUAL, EIG_MIN, EIG_MIN_RESIDUAL)  # all that maps of earlier versions have beside the loss
-EIGENVALUES = (*ENDS, EIG_MIN_BOUND, EIG_NEGATIVE)  # observables of a convexity map beside the loss
+# The observables of a convexity map beside the loss.
+EIGENVALUES = (EIG_MAX, EIG_MAX_RESIDUAL, EIG_MIN, EIG_MIN_RESIDUAL, EIG_MIN_BOUND, EIG_NEGATIVE)
 RATIO = {"eig_ratio": f"abs({EIG_MIN}/{EIG_MAX})"}  # what is derived from them
 NO, YES, UNDECIDED = range(3)  # values of `eig_negative`
 ANSWERS = ("no", "yes", "undecided")  # what they stand for
@@ -276,8 +277,6 @@ ZERO = 1e-6
 # Likewise, of products in float32: what a smallest eigenvalue may be off by. In eight small networks those near zero
 # were off by up to 5e-6, where the loss is small and made of differences of larger numbers, in a ResNet-20 by 6e-8.
 ZERO_IN_FLOAT32 = 1e-5
-
-Floats = NDArray[np.float64]
 
 
 def products_in_float32(how: str, precision: str | None) -> bool:
@@ -316,14 +315,13 @@ class ConvexityRecord:
         steps: of the Lanczos method at a point, at most.
         parameters: how many numbers the Hessian is over.
         second_derivatives: `autograd`, or `differences` of gradients where the model has none.
-        most: steps at most where the sign of the smallest eigenvalue is open after `steps`; none in maps of earlier
-            versions, which do not go on, and hold `ENDS` alone.
+        most: steps at most where the sign of the smallest eigenvalue is open after `steps`.
     """
 
     steps: Annotated[int, Strict(), Field(ge=1)]
     parameters: Count
     second_derivatives: Text
-    most: Count | None = None
+    most: Count = 0
 
     @property
     def products(self) -> int:
@@ -333,16 +331,16 @@ class ConvexityRecord:
     @property
     def most_products(self) -> int:
         """Products with the Hessian at a point, at most."""
-        return max(self.products, min(self.most or 0, self.parameters))
+        return max(self.products, min(self.most, self.parameters))
 
     @property
     def observables(self) -> tuple[str, ...]:
         """The names of what is stored at every point."""
-        return ENDS if self.most is None else EIGENVALUES
+        return EIGENVALUES
 
     def categories(self, observable: str) -> tuple[str, ...] | None:
         """What the values 0, 1, 2 of an observable stand for; None of one that holds plain numbers."""
-        return ANSWERS if observable == EIG_NEGATIVE and self.most is not None else None
+        return ANSWERS if observable == EIG_NEGATIVE else None
 
 
 # ----------------------------------------------------------------------------------------------------

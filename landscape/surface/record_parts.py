@@ -28,7 +28,7 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
 
 
 def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
-    """The well formed entries of a list; nothing where `given` is no list."""
+    """The well-formed entries of a list; nothing where `given` is no list."""
     for entry in given if isinstance(given, list) else ():
         try:
             yield adapter_of(kind).validate_python(entry)
@@ -37,7 +37,7 @@ def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
 
 
 def _default(value: Any) -> WrapValidator:
-    """Replace a malformed entry by `value`, instead of refusing the whole object that holds it."""
+    """Replace a malformed entry by `value` instead of refusing the object that holds it."""
 
     def validate(given: Any, check: Callable[[Any], Any]) -> Any:
         try:
@@ -49,7 +49,7 @@ def _default(value: Any) -> WrapValidator:
 
 
 def each_sound(kind: Any) -> WrapValidator:
-    """Take the entries of a list that are well formed, and leave out the others."""
+    """Keep the well-formed entries of a list."""
 
     def validate(given: Any, check: Callable[[Any], Any]) -> Any:
         return tuple(sound_entries(kind, given))
@@ -64,7 +64,7 @@ AnyReal = Annotated[Real | None, _default(None)]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
-    """A worker and what it has done for a landscape; None for what the document does not say.
+    """A worker and what it did for a landscape; None where the document does not say.
 
     `seconds` are those that it has computed.
     """
@@ -81,7 +81,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressRecord:
-    """How far a landscape was when its driver last wrote of it.
+    """How far a landscape was when its driver last recorded it.
 
     `reduced_batches` has the batch size of each task that needed a smaller one than planned; `rate` is in points per
     second; `updated` is a time in ISO format.
@@ -103,12 +103,11 @@ class ProgressRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelRecord:
-    """A level of refinement: a finer grid over a landscape, of which only some blocks are computed.
+    """A level of a refined landscape: a finer grid, of which only some blocks are computed.
 
-    `stride` says that every so many-th of its points, along each axis, is a point of the landscape itself. `blocks` are
-    the tiles that it holds, by their numbers in C order, as stretches [first, end). `eta` is the error of interpolation
-    that chose each of them, in their order; empty where a box chose them. `chosen_by` is the digest of the values that
-    chose them.
+    Every `stride`-th of its points along each axis is a point of the landscape itself. `blocks` are the tiles that it
+    holds, numbered in C order, as stretches [first, end). `eta` is the error of interpolation for which each of them
+    was chosen, in their order; empty where a box chose them. `chosen_by` is the digest of the values that chose them.
     """
 
     number: Annotated[int, Strict(), Field(ge=1, le=16)]
@@ -133,7 +132,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """How the engine was chosen. `since` is when an earlier job chose it, where that choice was taken."""
+    """How the engine was chosen; `since` is when, where an earlier job's choice was taken."""
 
     engine: AnyText = None
     batch_size: AnyWhole = None
@@ -148,7 +147,7 @@ OMITTED = {"omitted": True}  # of a field: it is not written where it is None
 
 
 def with_others(names: tuple[str, ...]) -> BeforeValidator:
-    """Keep the entries of an object whose names are not these, as those of later versions, in the field `others`."""
+    """Keep entries of other names, such as those of later versions, in the field `others`."""
 
     def collect(given: Any) -> Any:
         if not isinstance(given, dict):
@@ -187,12 +186,11 @@ class PrecisionError:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomData:
-    """Which fields of the samples are random, as far as the samples that were read again show.
+    """Which fields of the samples are random, as samples that were read again show.
 
     Attributes:
         fields: those that differ under another seed, so that the job's seed decides them.
-        unseeded: those that differ under the same seed too: the data draw them from a generator of their own, which no
-            seed of a job reaches.
+        unseeded: those that differ under the same seed too, as they come from a generator that no job seeds.
         checked: how many samples were compared.
         unchecked: why samples could not be compared; empty where they were.
     """
@@ -222,7 +220,7 @@ class TermRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRecord:
-    """What a process must reproduce: values at a point, in hexadecimal, and the processor that computed them."""
+    """The reference point: its values in hexadecimal, which every process must reproduce, and their processor."""
 
     point: tuple[Real, ...]
     values: dict[Text, Text]
@@ -232,11 +230,11 @@ class CheckRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModelRecord:
-    """Whether the landscape is that of the user's own model, as its own forward passes over the same samples say.
+    """Whether the landscape agrees with forward passes of the user's own model over the same samples.
 
-    `state` is `agrees`, `accepted` where it differs and the user has accepted that, or `not compared`; `text` says what
-    differs, or why nothing was compared. `losses` has, for the origin and for the point beside it, the loss of the
-    landscape and that of the model, in hexadecimal.
+    `state` is `agrees`, `accepted` where the user accepted a difference, or `not compared`; `text` says what differs,
+    or why nothing was compared. `losses` holds, for the origin and the point beside it, the loss of the landscape and
+    that of the model, in hexadecimal.
     """
 
     state: Text
@@ -245,17 +243,17 @@ class OwnModelRecord:
     losses: dict[Text, tuple[Text, Text]] = field(default_factory=dict)
 
 
-# The parts below are documents that other types write as a whole; the fields name only the entries that are read.
+# The parts below are written whole by other types; their fields are only the entries that are read.
 
 
 def with_whole() -> BeforeValidator:
-    """Keep an object as it is, with the entries of later versions, in the field `whole` beside its typed fields."""
+    """Keep the object itself, entries of later versions included, in the field `whole`."""
     return BeforeValidator(lambda given: {**given, "whole": given} if isinstance(given, dict) else given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """The job that began the landscape, of which `landscapes` are this landscape alone."""
+    """The job that began the landscape; its `landscapes` hold this one alone."""
 
     engine: AnyText = None
     batch_size: AnyWhole = None

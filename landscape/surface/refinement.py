@@ -1,14 +1,13 @@
-"""Which blocks of which level are worth computing: a function of the values that are there, and of nothing else.
+"""The levels of a refined landscape: their grids and blocks, their values merged, and which blocks to compute next.
 
-So the number of workers, their order and interruptions change no block. The levels so far are merged, one grid per
-level; where a point of a level is far from what the level above foretells by bilinear interpolation, the steps there
-are too coarse.
+The choice of blocks depends on the known values alone, so that workers, their order and interruptions change nothing.
+Where a point of a level is far from what bilinear interpolation of the coarser level gives, the steps are too coarse.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -31,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 
 def finer_shape(shape: Sequence[int], times: int) -> Index:
-    """The shape of a grid between two neighbours of which so many steps lie, where one lay.
+    """The shape of a grid whose every step is divided into so many.
 
     >>> finer_shape((3, 5), 2)
     (5, 9)
@@ -40,9 +39,9 @@ def finer_shape(shape: Sequence[int], times: int) -> Index:
 
 
 def finer_axis(axis: Floats, times: int) -> Floats:
-    """An axis with every step divided by `times`: the coordinates of a job that asks for so many points at once.
+    """An axis with every step divided by `times`: the coordinates of a job that asks for that many points.
 
-    Where those do not hold all coordinates that there are, to the bit, the steps are divided in rational arithmetic.
+    Where these lack a coordinate of the axis, to the bit, the steps are divided in rational arithmetic instead.
 
     >>> finer_axis(np.array([-1.0, 0.0, 1.0]), 2).tolist()
     [-1.0, -0.5, 0.0, 0.5, 1.0]
@@ -60,11 +59,11 @@ def finer_grid(grid: Grid, times: int) -> Grid:
     return Grid(grid.names, tuple(finer_axis(axis, times) for axis in grid.coordinates))
 
 
-def of_coarser_level(tile: Tile) -> Mask:
-    """Which points of a tile of a level live in a coarser one, in the shape of the tile: all of their indices are even.
+def in_coarser_level(tile: Tile) -> Mask:
+    """A mask over a tile of a level: the points that live in a coarser level, whose indices are all even.
 
     >>> from landscape.core.grid import tile_at
-    >>> of_coarser_level(tile_at((0, 0), (5, 5), (2, 4))).astype(int).tolist()
+    >>> in_coarser_level(tile_at((0, 0), (5, 5), (2, 4))).astype(int).tolist()
     [[1, 0, 1, 0], [0, 0, 0, 0]]
     """
     mask = np.ones(tile.shape, np.bool_)
@@ -76,7 +75,7 @@ def of_coarser_level(tile: Tile) -> Mask:
 
 def new_points(tile: Tile) -> int:
     """How many points of a tile of a level live in that level."""
-    return tile.points - int(of_coarser_level(tile).sum())
+    return tile.points - int(in_coarser_level(tile).sum())
 
 
 def new_points_per_tile(shape: Sequence[int]) -> NDArray[np.int64]:
@@ -97,10 +96,10 @@ def points_left(blocks: tuple[tuple[int, int], ...], done: Mask) -> int:
     """How many points a level is still to get.
 
     Args:
-        blocks: the tiles that it holds, as `as_stretches` writes them.
+        blocks: the tiles that it holds, as `to_stretches` writes them.
         done: which of its points are there, over its whole grid.
     """
-    held = of_stretches(blocks, tile_counts(done.shape, tile_shape(done.shape)))
+    held = from_stretches(blocks, tile_counts(done.shape, tile_shape(done.shape)))
     return int(new_points_per_tile(done.shape)[held].sum()) - int(done.sum())
 
 
@@ -114,7 +113,7 @@ def block_counts(shape: Sequence[int]) -> Index:
 
 
 def tiles_of_blocks(blocks: Mask, shape: Sequence[int]) -> Mask:
-    """The tiles that hold the points of some blocks, a mask over the tiles of a level.
+    """A mask over the tiles of a level: those that hold the points of some blocks.
 
     A tile holds the points of its block without those on its far sides, which belong to the next blocks. At the far end
     of the grid these are tiles of their own, one point wide, which go with the last block.
@@ -140,10 +139,10 @@ def tile_shape(shape: Sequence[int]) -> Index:
     return tuple(min(BLOCK, size) for size in shape)
 
 
-def as_stretches(mask: Mask) -> tuple[tuple[int, int], ...]:
-    """Where a mask holds, by numbers in C order, as stretches [first, end).
+def to_stretches(mask: Mask) -> tuple[tuple[int, int], ...]:
+    """The places where a mask holds, numbered in C order, as stretches [first, end).
 
-    >>> as_stretches(np.array([[True, True, False], [False, True, True]]))
+    >>> to_stretches(np.array([[True, True, False], [False, True, True]]))
     ((0, 2), (4, 6))
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask.reshape(-1), [False]]).astype(np.int8)))
@@ -151,8 +150,8 @@ def as_stretches(mask: Mask) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def of_stretches(stretches: tuple[tuple[int, int], ...], counts: Index) -> Mask:
-    """The mask over so many tiles that `as_stretches` has written; what lies outside is left out. Not to be changed."""
+def from_stretches(stretches: tuple[tuple[int, int], ...], counts: Index) -> Mask:
+    """The mask of these stretches over so many tiles, read-only; what lies outside of it is left out."""
     mask = np.zeros(int(np.prod(counts)), np.bool_)
     for first, end in stretches:
         mask[first:end] = True
@@ -188,8 +187,8 @@ def parents_of(blocks: Mask, coarser: Sequence[int]) -> Mask:
     return parents
 
 
-def grown(blocks: Mask) -> Mask:
-    """The blocks, and all that touch one of them."""
+def grow_blocks(blocks: Mask) -> Mask:
+    """These blocks and all that touch one of them."""
     mask = np.array(blocks)
     for dimension in range(mask.ndim):
         moved = np.moveaxis(mask, dimension, 0)
@@ -199,16 +198,8 @@ def grown(blocks: Mask) -> Mask:
     return mask
 
 
-def any_of(masks: Iterable[Mask], counts: Index) -> Mask:
-    """Where any of some masks over so many blocks holds."""
-    mask = np.zeros(counts, np.bool_)
-    for one in masks:
-        mask |= one
-    return mask
-
-
 # ----------------------------------------------------------------------------------------------------
-# All levels of a landscape as one grid: what is known, and the rest bilinear between what is known around it.
+# All levels of a landscape merged into one grid: known values, and bilinear ones between them.
 
 Map = NDArray[np.uint8]
 
@@ -216,7 +207,7 @@ Map = NDArray[np.uint8]
 def spread(values: Floats) -> Floats:
     """Values on the grid of half the steps: each new point is the mean of its neighbours, along one axis after another.
 
-    That is bilinear interpolation in the middle of edges and cells; what lies beside a NaN is NaN.
+    This interpolates bilinearly in the middle of edges and cells; a new point beside a NaN is NaN.
 
     >>> spread(np.array([[0.0, 2.0], [4.0, 6.0]])).tolist()
     [[0.0, 1.0, 2.0], [2.0, 3.0, 4.0], [4.0, 5.0, 6.0]]
@@ -278,7 +269,7 @@ def merge_status(levels: Sequence[Map]) -> Map:
 
 
 def interpolated_from(held: Sequence[Mask]) -> Map:
-    """How many levels above the finest one the cell lies that each point is interpolated in; 0 where it is known.
+    """How many levels above the finest one the cell lies in which a point is interpolated; 0 where it is known.
 
     >>> interpolated_from([np.ones((2, 2), bool), np.zeros((3, 3), bool)]).tolist()
     [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
@@ -299,30 +290,30 @@ def interpolated_from(held: Sequence[Mask]) -> Map:
 
 # ----------------------------------------------------------------------------------------------------
 
-MOST_LEVELS = 4  # 16 steps for one: beyond, a block of 8 cells is half a step of the landscape
-# A level is off by about half of what the one above it was off by at a kink, and by a quarter where the loss is smooth.
+MOST_LEVELS = 4  # each step becomes 16; at the next level a block of 8 cells would be half a step of the landscape
+# From level to level the error of interpolation about halves at a kink, and falls to a quarter where all is smooth.
 HALVED = 0.5
-# All points share their samples, so that the error of sampling is smooth, as the loss is, and finer steps show the
-# surface of these samples well below its standard error. A surface is rough where finer steps do not bring neighbours
-# together: the median of what level 0 is off by is more than so much of that at twice its steps (1 for white noise, 1/2
-# for kinks, 1/4 for smooth losses). Then the standard error is that of each point alone, and what is off by less than
-# some of them is noise: of white noise, a point and the mean of two beside it differ by 5 once in 20 000 times.
+# All points share their samples, so the sampling error is as smooth as the loss, and finer steps show the surface of
+# these samples well below its standard error. On a rough surface finer steps do not bring neighbours together: the
+# median error of interpolation at level 0 exceeds this share of that at twice its steps (1 for white noise, 1/2 for
+# kinks, 1/4 for smooth losses). Then each point has its own error, and smaller differences than some standard
+# errors are noise: of white noise, a point and the mean of two neighbours differ by 5 once in 20 000 times.
 ROUGH = 0.75
 STANDARD_ERRORS = 5.0
-MARKED_LEVELS = 1  # so far down, where a minimum, a saddle or the path lies: there pictures are read closely
+MARKED_LEVELS = 1  # levels that are refined around a minimum, a saddle or the path, where pictures are read closely
 
 
 @dataclass(frozen=True)
 class BlockValues:
-    """What is known when blocks are chosen.
+    """The known values from which blocks are chosen.
 
     Attributes:
         merged: the values of all levels so far on the grid of each level, level 0 first; log10 where the figure is.
         losses: the losses themselves on the same grids.
-        errors: the standard errors of the rise there; NaN where they are not known, which counts as none.
-        held: which blocks of the levels from 1 on are held.
+        errors: the standard errors of the rise there; NaN, which counts as 0, where they are unknown.
+        held: the blocks that each level from 1 on holds.
         relief: of level 0, in the units of `merged`.
-        marked: indices of the finest grid in `merged`, of points that are read closely.
+        marked: indices, in the finest grid of `merged`, of the points around which pictures are read closely.
     """
 
     merged: Sequence[Floats]
@@ -334,47 +325,47 @@ class BlockValues:
 
     @cached_property
     def rough(self) -> bool:
-        """Whether neighbours differ as much as points farther apart do, as those of white noise: see `ROUGH`."""
+        """Whether neighbours differ as much as points farther apart, as in white noise; see `ROUGH`."""
         return is_rough(self.losses[0])
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The blocks that a level should hold, and of every block of it what interpolation was off by where it was seen."""
+class WantedBlocks:
+    """The blocks that a level should hold, and for every block the largest error of interpolation seen in it."""
 
     level: int
     blocks: Mask
     eta: Floats
 
 
-def surprises(values: BlockValues, level: int) -> Floats:
-    """By how much each point of a level differs from what the level above foretells, as a share of the relief.
+def interpolation_errors(values: BlockValues, level: int) -> Floats:
+    """The error of interpolation from the level above at each point of a level, as a share of the relief.
 
     η = |f(L) − bilinear|/relief, and 0 where the point is not new, where either is not finite, and on a rough surface
-    where |L − bilinear| ≤ 5·SE of the rise. Above level 0 lies every second point of it; what that does not surround is
-    not judged.
+    where |L − bilinear| ≤ 5·SE of the rise. For level 0, its own every second point is the level above; points that it
+    does not surround are not judged.
     """
-    off = np.abs(values.merged[level] - _foretold(values.merged, level))
-    raw = np.abs(values.losses[level] - _foretold(values.losses, level))
+    off = np.abs(values.merged[level] - _predicted(values.merged, level))
+    raw = np.abs(values.losses[level] - _predicted(values.losses, level))
     noise = STANDARD_ERRORS * np.nan_to_num(values.errors[level], nan=0.0, posinf=math.inf) if values.rough else 0.0
     with np.errstate(invalid="ignore"):
         usable = np.isfinite(off) & (raw > noise)
     return np.where(usable, off, 0.0) / values.relief
 
 
-def _foretold(grids: Sequence[Floats], level: int) -> Floats:
-    """What interpolation from the level above gives at the points of a level; NaN where nothing is above."""
+def _predicted(grids: Sequence[Floats], level: int) -> Floats:
+    """The values at the points of a level as interpolated from the level above; NaN where that has no cell."""
     if level:
         return spread(grids[level - 1])
     whole = grids[0]
     odd = tuple(slice(0, size - (size + 1) % 2) for size in whole.shape)
-    foretold = np.full(whole.shape, np.nan)
-    foretold[odd] = spread(whole[odd][tuple(slice(None, None, 2) for _ in whole.shape)])
-    return foretold
+    predicted = np.full(whole.shape, np.nan)
+    predicted[odd] = spread(whole[odd][tuple(slice(None, None, 2) for _ in whole.shape)])
+    return predicted
 
 
 def is_rough(losses: Floats) -> bool:
-    """Whether what a grid is off by at its steps is about what it is off by at twice its steps.
+    """Whether the error of interpolation of a grid is about as large as at twice its steps.
 
     >>> x = np.linspace(-1, 1, 17)
     >>> is_rough(np.add.outer(x**2, x**2)), is_rough(np.random.default_rng(0).normal(size=(17, 17)))
@@ -382,7 +373,7 @@ def is_rough(losses: Floats) -> bool:
     """
     every, coarse = tuple(slice(None, None, 2) for _ in losses.shape), []
     for grid in (losses, losses[every]):
-        off = np.abs(grid - _foretold([grid], 0))
+        off = np.abs(grid - _predicted([grid], 0))
         new = np.ones(grid.shape, np.bool_)
         new[every] = False
         off = off[new & np.isfinite(off)]
@@ -391,7 +382,7 @@ def is_rough(losses: Floats) -> bool:
 
 
 def block_maxima(points: Floats) -> Floats:
-    """The largest value in each block of the next level, of the points of a level in it and on its sides."""
+    """The largest value in each block of the next level, over the points of a level in it and on its sides."""
     counts, half = block_counts(finer_shape(points.shape, 2)), BLOCK // 2
     for dimension, count in enumerate(counts):
         along = np.moveaxis(points, dimension, 0)
@@ -411,50 +402,50 @@ def _marks(values: BlockValues, level: int) -> Mask:
     return mask
 
 
-def wanted(values: BlockValues, tolerance: float, most_levels: int = MOST_LEVELS) -> list[Wanted]:
-    """The blocks that every level should hold by what is known, those that it holds among them; the coarsest first.
+def wanted_blocks(values: BlockValues, tolerance: float, most_levels: int = MOST_LEVELS) -> list[WantedBlocks]:
+    """The blocks that every level should hold, those that it holds already among them; the coarsest level first.
 
-    A block is wanted where half of η exceeds the tolerance at a point in it; of level 1 also where it holds a marked
-    point and η is not 0.
-    So that neighbours differ by one level at most, the blocks around one of level ℓ are wanted in level ℓ − 1.
+    A block is wanted where half of η exceeds the tolerance at a point in it; at level 1 also where it holds a marked
+    point and η is not 0. Neighbours differ by one level at most: the blocks around one of level ℓ are wanted in level
+    ℓ − 1.
     """
     if not values.relief > 0:
         return []
-    base, found = values.merged[0].shape, list[Wanted]()
+    base, found = values.merged[0].shape, list[WantedBlocks]()
     for level in range(1, min(len(values.merged), most_levels) + 1):
-        eta = block_maxima(surprises(values, level - 1))
+        eta = block_maxima(interpolation_errors(values, level - 1))
         blocks = HALVED * eta > tolerance
         if level <= MARKED_LEVELS:
             blocks |= (eta > 0) & _marks(values, level)
         if level <= len(values.held):
             blocks |= values.held[level - 1]
-        found.append(Wanted(level, blocks, eta))
+        found.append(WantedBlocks(level, blocks, eta))
     for finer, coarser in zip(reversed(found), list(reversed(found))[1:], strict=False):
-        coarser.blocks[...] |= parents_of(grown(finer.blocks), finer_shape(base, 2**coarser.level))
+        coarser.blocks[...] |= parents_of(grow_blocks(finer.blocks), finer_shape(base, 2**coarser.level))
     return found
 
 
 def next_blocks(
     values: BlockValues, tolerance: float, points: int | None, most_levels: int = MOST_LEVELS
-) -> Wanted | None:
-    """The coarsest level that lacks a wanted block, with all that it is to hold; None where there is nothing to do.
+) -> WantedBlocks | None:
+    """The coarsest level that lacks a wanted block, with all blocks that it shall hold; None where no level does.
 
     Args:
-        points: how many more may be evaluated. Where the blocks have more, those of the largest η are taken, ties by
-            their index, as many as fit.
+        points: how many more points may be evaluated. Where the blocks have more, those of the largest η that fit are
+            taken, ties in the order of their indices.
     """
-    for level in wanted(values, tolerance, most_levels):
+    for level in wanted_blocks(values, tolerance, most_levels):
         held = values.held[level.level - 1] if level.level <= len(values.held) else np.zeros_like(level.blocks)
         missing = level.blocks & ~held
         if not missing.any():
             continue
         chosen = _within(level, held, missing, finer_shape(values.merged[0].shape, 2**level.level), points)
-        return Wanted(level.level, held | chosen, level.eta) if chosen.any() else None
+        return WantedBlocks(level.level, held | chosen, level.eta) if chosen.any() else None
     return None
 
 
-def _within(level: Wanted, held: Mask, missing: Mask, shape: Index, points: int | None) -> Mask:
-    """Those of the missing blocks that a budget has room for, by η."""
+def _within(level: WantedBlocks, held: Mask, missing: Mask, shape: Index, points: int | None) -> Mask:
+    """The missing blocks of the largest η that fit the budget."""
     if points is None:
         return missing
     per_tile, taken = new_points_per_tile(shape), np.zeros_like(missing)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
-from landscape.core.grid import Floats as Floats
-from landscape.core.grid import Index, overlap, tile_at
+from landscape.core.grid import Floats, Index, overlap, tile_at
 from landscape.core.late_imports import provided
 from landscape.surface.barriers import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.surface.record import NOT_COMPUTED as NOT_COMPUTED
@@ -86,7 +85,7 @@ class SampleLosses:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """How much each sample counts [samples]; 1 where the problem's `observe` returns no weight.
 
         Raises:
@@ -172,7 +171,7 @@ def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
     return place, place + 1, True
 
 
-def paired_stderr(differences: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def paired_stderr(differences: Floats, weights: Floats) -> Floats:
     """The standard error of the weighted mean m of differences d [..., samples] → [...]; NaN of one sample.
 
     √(Σw²(d - m)²) / Σw · √(n / (n - 1)): that of a mean of one quantity, as the pairs are what is drawn.
@@ -186,7 +185,7 @@ def paired_stderr(differences: NDArray[np.float64], weights: NDArray[np.float64]
         return np.asarray(np.sqrt(spread * (count / (count - 1.0))) / weights.sum(), np.float64)
 
 
-def stored_stderr(first: SampleLosses, second: SampleLosses) -> NDArray[np.float64]:
+def stored_stderr(first: SampleLosses, second: SampleLosses) -> Floats:
     """The paired error at every point of a grid, from the losses that both landscapes keep; NaN where not computed."""
     slabs = first.slabs()
     return np.concatenate(
@@ -201,9 +200,6 @@ SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
 MOMENT_PARTS = 6  # numbers that are kept of each row of moments
 RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
-
-
-Path = ProjectedPath  # its name in version 0.1.0
 
 
 def check_observable(landscape: str, observable: str, known: Collection[str]) -> None:
@@ -318,7 +314,7 @@ class Surface:
         """Standard error of the rise L(point) − L(origin) per point.
 
         That of the mean of ℓᵢ(p) − ℓᵢ(0) over the same samples i. All points share their samples, so this is the error
-        to judge a shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
+        to judge a shape by, and not `stderr`.
 
         Raises:
             JobError: the surface does not have it.

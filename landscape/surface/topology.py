@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Surface
 
 # ----------------------------------------------------------------------------------------------------
 # Steepest descent on a grid: which extremum each point flows to, and where what flows to two of them meets.
 
-Floats = NDArray[np.float64]
 Ranks = NDArray[np.int64]
 Step = tuple[int, ...]
 Meeting = tuple[int, int, int]

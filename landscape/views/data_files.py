@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.grid import Floats
 from landscape.surface.record import plain
 from landscape.surface.surface import STATUS_NAMES, ProjectedPath, Surface
 from landscape.views.export_files import ExportRequest, Writer, whole_file
@@ -104,7 +105,6 @@ def write_npz(surface: Surface, path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------
 # A surface as geometry: VTK with every array on the grid, STL as a height field to look at or to print.
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 CELLS = {1: "line", 2: "quad", 3: "hexahedron"}

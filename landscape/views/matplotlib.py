@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.draw.curve import FILLS, band_name, y_limits
 from landscape.views.draw.marks import NAME as FINER
@@ -38,8 +39,6 @@ from landscape.views.prepare.paths import LAST, START, DrawnPath
 from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, nice_ticks
 from landscape.views.prepare.seeds import NAME
 from landscape.views.prepare.words import in_fewer_words
-
-Floats = NDArray[np.float64]
 
 HATCHES: dict[int, dict[str, Any]] = {
     NOT_COMPUTED: {"hatch": "///", "facecolor": "#eceef1", "edgecolor": "#b4bac4"},

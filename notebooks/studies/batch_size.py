@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
+from landscape.core.grid import Floats
 from landscape.recipes.cnn import CNN
 from landscape.recipes.lenet import SIDE, LeNet5
 from landscape.surface.surface import Surface
@@ -27,7 +27,6 @@ DISTANCE = 0.5  # along lines, in the length of each filter
 NEARBY = 0.1  # nats
 FAR = 20.0  # how far the article draws the line from the initial weights, in its own length
 
-Floats = NDArray[np.float64]
 Pairs = Sequence[tuple[Network, Network]]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from landscape.compute.refine import run as compute_job
+from landscape.core.grid import Floats
 from landscape.job.job import Job
 from landscape.model.snapshots import read_trajectory
 from landscape.problem.terms import Problem
@@ -23,8 +23,6 @@ from landscape.training.training import Training
 from studies.data import StudyData
 from studies.quantities import mean_rise
 from studies.settings import choose, folder_of
-
-Floats = NDArray[np.float64]
 
 # A small study is done before the fastest engine is found, and before many tiles are synced.
 QUICK = {"engine": "eager", "batch_size": 256, "tile": 9}

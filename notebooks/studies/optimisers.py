@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.settings import Settings, make_optimizer
 from landscape.recipes.training import build_seeded
@@ -27,7 +27,6 @@ from studies.quantities import OverSeeds, in_how_many
 from studies.settings import choose, folder_of
 from studies.shown import Table
 
-Floats = NDArray[np.float64]
 Options = Mapping[str, Any]
 
 STUDY = "thor-sgd-adam"

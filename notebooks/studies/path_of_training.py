@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.job.directions.tensors import random_walk_variance
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
@@ -18,8 +18,6 @@ from studies.networks import Network, Recipe, train
 from studies.quantities import OverSeeds, in_how_many
 from studies.settings import choose
 from studies.shown import Table
-
-Floats = NDArray[np.float64]
 
 STUDY = "path-of-training"
 LENET, RESNET = "LeNet-5", "ResNet-8"

@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import Surface
 from landscape.views.draw.style import PATH_COLOURS as PATH_COLOURS
 from landscape.views.prepare.words import in_fewer_words
 from studies.shown import Picture
-
-Floats = NDArray[np.float64]
 
 SIDE = 3.3  # inches of a plane
 DPI = 90

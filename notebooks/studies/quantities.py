@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.surface.surface import Surface
-
-Floats = NDArray[np.float64]
 
 LEAST_DEVIATION = 1e-5  # of the mean: below it is rounding
 

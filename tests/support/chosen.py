@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from landscape.problem.batches import map_tensors
 from landscape.problem.selection import select_samples
 
 
-def chosen_rows(*arguments: Any, ascending: bool = True, **options: Any) -> Any:
+def chosen_rows(*arguments: Any, **options: Any) -> Any:
     """One batch of all chosen samples; the arguments are those of `select_samples`."""
-    return select_samples(*arguments, ascending=ascending, **options).samples.rows
+    chosen = select_samples(*arguments, **options)
+    order = torch.from_numpy(chosen.indices).argsort()
+    return map_tensors(lambda tensor: tensor[order], chosen.samples.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscape import Axis, Surface
-from landscape.surface.refinement import as_stretches
+from landscape.surface.refinement import to_stretches
 
 PROGRESS = {"state": "complete", "seconds": 10.0}
 
@@ -29,7 +29,7 @@ def refined(dimensions: int = 2, *, left: int = 0) -> Surface:
     held.flat[places[len(places) - left :]] = False
     tiles = np.zeros((3,) * dimensions, bool)
     tiles.flat[0] = True
-    level = {"number": 1, "stride": 2, "blocks": [list(pair) for pair in as_stretches(tiles)]}
+    level = {"number": 1, "stride": 2, "blocks": [list(pair) for pair in to_stretches(tiles)]}
     state = {"state": "running" if left else "complete", "seconds": 5.0}
     record = {"origin_loss": 1.0, "progress": PROGRESS}
     return at(axes[0], np.ones((9,) * dimensions, bool), record,

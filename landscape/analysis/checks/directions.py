@@ -14,7 +14,6 @@ from landscape.analysis.checks.judgement import Judgement, NotJudged, number, pe
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError
 from landscape.core.grid import Floats
 from landscape.job.directions.random import RandomDirection
-from landscape.job.recorded import with_defaults_of
 
 LINES = 8
 # Coefficients of variation. Where k directions of equal curvature make the rise, it varies by √(2/k): a tenth means 200
@@ -70,8 +69,7 @@ class OtherLines:
 def check_other_seeds(context: CheckContext) -> Judgement:
     """How the loss rises along other random lines, and along the axes."""
     extra, axes = context.evaluations, context.evidence.surface.axes
-    job = extra.prepared.job.landscapes[0]
-    specs = with_defaults_of(job, extra.landscape.record.defaults or 1).directions
+    specs = extra.prepared.job.landscapes[0].directions
     drawn = {axis.name: spec for axis, spec in zip(axes, specs, strict=True) if isinstance(spec, RandomDirection)}
     if not drawn:
         raise NotJudged("no axis is a random direction")

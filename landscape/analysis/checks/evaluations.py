@@ -38,7 +38,7 @@ from landscape.evaluation.weights import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection
-from landscape.model.parameters import State, describe_parameters, in_first_version
+from landscape.model.parameters import State, describe_parameters
 from landscape.problem.selection import samples_in
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
@@ -133,11 +133,10 @@ class ExtraEvaluations:
     def few(self) -> EvaluationSetting:
         """The same in float64, in batches of a few samples, the first of which stands for all."""
         plan = self.own.plan
-        # In blocks also where an earlier version had none: the first batch is then the first block.
         return replace(
             self.own,
             plan=replace(
-                plan, precision="float64", bfloat16_weights=False, reduction="blocks",
+                plan, precision="float64", bfloat16_weights=False,
                 batch_size=min(FEW, plan.batch_size),
             ),
         )  # fmt: skip
@@ -222,8 +221,6 @@ class ExtraEvaluations:
 
     def _lines(self, spec: RandomDirection, seeds: Sequence[int], at: Sequence[float]) -> tuple[Floats, Floats]:
         infos = describe_parameters(self.prepared.problem.model)
-        if (self.landscape.record.defaults or 1) == 1:
-            infos = in_first_version(infos)
         drawn = [spec.model_copy(update={"seed": seed}).draw(self.landscape.origin, infos) for seed in seeds]
         setting = replace(self.own, directions=tuple(DirectionTensors(each) for each in drawn))
         points = [[each if k == line else 0.0 for k in range(len(seeds))] for line in range(len(seeds)) for each in at]

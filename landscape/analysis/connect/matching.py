@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.grid import Floats
 from landscape.evaluation.model_state import private_copy
 from landscape.model.parameters import State, dot
 
@@ -355,9 +356,7 @@ def refuse_other_outputs(
         )
 
 
-def _gains(
-    table: AxisTable, name: str, permutations: Mapping[str, Index], first: State, second: State
-) -> NDArray[np.float64]:
+def _gains(table: AxisTable, name: str, permutations: Mapping[str, Index], first: State, second: State) -> Floats:
     """What it is worth to put unit j of the second network in the place of unit i of the first: [units, units]."""
     gains = np.zeros((table.sizes[name],) * 2)
     for tensor, axis, places in table.uses(name):
@@ -370,7 +369,7 @@ def _gains(
     return gains
 
 
-def _rows(tensor: Tensor, axis: int, places: Index) -> NDArray[np.float64]:
+def _rows(tensor: Tensor, axis: int, places: Index) -> Floats:
     """All weights of each unit, [units, weights]."""
     entries = np.moveaxis(tensor.numpy(), axis, 0)[places]
     return entries.reshape(len(places), -1)

@@ -17,7 +17,7 @@ from landscape.core.errors import LandscapeError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.statistics import ConfidenceInterval
 from landscape.core.validation import is_number
-from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, RADIUS_IS_OLD, read_measures, refusing_disk_errors
+from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, read_measures, refusing_disk_errors
 from landscape.model.run_files import write_measures as write_file
 
 # ----------------------------------------------------------------------------------------------------
@@ -97,11 +97,9 @@ class Entry:
         number: of the snapshot; None of other weights.
         weights: their digest.
         radii: of each line; None where only bounds of it are known.
-        bounds: between which ends that of each line lies, the second one None where it has none; None in files of
-            earlier versions.
+        bounds: between which ends that of each line lies, the second one None where it has none.
         means: the rises of each line, as [lines][distances].
         file: where the losses of single samples lie in the run; empty where there are none.
-        radius_is_old: an earlier version measured the radius and may have taken bounds for it, so that it is not known.
     """
 
     label: str
@@ -114,7 +112,6 @@ class Entry:
     means: list[list[float | None]] = field(default_factory=list)
     file: str = ""
     bounds: list[list[float | None]] | None = None
-    radius_is_old: bool = False
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json."""
@@ -142,7 +139,7 @@ class Entry:
             label, str(document["weights"]), _rows(document["rows"]), document.get("number"),
             str(document.get("unit", "")), {layer: _rows(rows) for layer, rows in layers.items()},
             list(document.get("radii", [])), list(document.get("rises", [])), str(document.get("samples", "")),
-            document.get("radius_bounds"), bool(document.get(RADIUS_IS_OLD, False)),
+            document.get("radius_bounds"),
         )  # fmt: skip
 
 

@@ -57,11 +57,12 @@ from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded import Callback, recorded_fields, recorded_folder
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, quoted, stage
+from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate
 from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
 from landscape.core.plan import Plan
+from landscape.core.progress import stage
 from landscape.core.validation import ranges
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DEFAULT_IGNORE
@@ -352,7 +353,7 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
 
 def has_all(entry: Entry | None, weights: str, asked: ExtraMeasures) -> bool:
     """Whether an entry of the same settings holds what is asked for."""
-    if entry is None or entry.weights != weights or entry.radius_is_old:
+    if entry is None or entry.weights != weights:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 

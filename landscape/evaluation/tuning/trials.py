@@ -17,11 +17,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from landscape.core.devices import cores, free_bytes, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
-from landscape.core.grid import Grid
+from landscape.core.grid import Floats, Grid
 from landscape.core.plan import Plan, in_float32
 from landscape.core.system import end_with_parent
 from landscape.evaluation.evaluator import Evaluator, key_of
@@ -54,12 +53,11 @@ TOLERANCE = 1e-5  # relative, of the mean loss
 LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
 FLIPS = 2.0  # samples whose class may tip over by rounding
 
-Points = NDArray[np.float64]
 
 log = logging.getLogger("landscape")
 
 
-def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, Points]:
+def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, Floats]:
     """How far a candidate may be from float32 at each point, by observable: [points] each.
 
     It is the sum of rounding, of a few samples whose class may change by it, and of twice the error of the plain
@@ -76,7 +74,7 @@ def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, P
     return allowed
 
 
-def exact_values(evaluator: Evaluator, points: Points) -> Values | None:
+def exact_values(evaluator: Evaluator, points: Floats) -> Values | None:
     """What a candidate is compared with where another precision tells how far its values may be; None where none does.
 
     Where activations are quantised, rounding takes some of them to the next level, by other engines others. How much
@@ -90,12 +88,12 @@ def exact_values(evaluator: Evaluator, points: Points) -> Values | None:
     return None
 
 
-def values_in_float32(evaluator: Evaluator, points: Points) -> Values | None:
+def values_in_float32(evaluator: Evaluator, points: Floats) -> Values | None:
     """The values with all weights in float32; None where these do not fit the device beside the evaluator."""
     return _values_with(in_float32(evaluator.plan), evaluator, points)
 
 
-def _values_with(plan: Plan, evaluator: Evaluator, points: Points) -> Values | None:
+def _values_with(plan: Plan, evaluator: Evaluator, points: Floats) -> Values | None:
     try:
         return evaluator.twin(plan).evaluate(points)
     except Exception as error:
@@ -104,7 +102,7 @@ def _values_with(plan: Plan, evaluator: Evaluator, points: Points) -> Values | N
     return None
 
 
-def precision_error(evaluator: Evaluator, points: Points) -> dict[str, float | int | None] | None:
+def precision_error(evaluator: Evaluator, points: Floats) -> dict[str, float | int | None] | None:
     """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|.
 
     Where weights are held in bfloat16 their rounding is part of it, as those in float32 are not rounded.
@@ -282,7 +280,7 @@ class Trials:
             refused.append(reason)
         return AgreeingCandidate(None, refused=tuple(refused))
 
-    def _off(self, candidate: Candidate, points: Points, exact: Values, allowed: Mapping[str, Points]) -> str:
+    def _off(self, candidate: Candidate, points: Floats, exact: Values, allowed: Mapping[str, Floats]) -> str:
         """Why a candidate cannot be used; empty where it can."""
         try:
             self.evaluator.use(candidate.engine, candidate.batch_size)
@@ -322,7 +320,7 @@ def measure_point(evaluator: Evaluator, grid: Grid) -> float:
     return evaluator.evaluate(points[1:]).seconds
 
 
-def probe_points(grid: Grid) -> Points:
+def probe_points(grid: Grid) -> Floats:
     """The middle of the grid and its two far corners: [3, axes]."""
     return np.array([[axis[place(len(axis))] for axis in grid.coordinates] for place in _PLACES])
 
@@ -330,7 +328,7 @@ def probe_points(grid: Grid) -> Points:
 _PLACES: Sequence[Any] = (lambda count: count // 2, lambda count: 0, lambda count: count - 1)
 
 
-def neighbours_of(points: Points) -> Points:
+def neighbours_of(points: Floats) -> Floats:
     """For each point another one of its row, with the last coordinate of the point before it: [P, axes]."""
     return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
 

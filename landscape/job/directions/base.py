@@ -1,7 +1,6 @@
-"""What every kind of direction answers: what it is made of, what decides its values, how it is labelled and sent.
+"""What every kind of direction answers: what it is made from, what decides its values, its label, how it is sent.
 
-A file of a kind imports torch in the functions that compute only: a job is read without torch, which takes seconds to
-import.
+A job is read without torch, which takes seconds to import: a kind imports it only in functions that compute.
 """
 
 from __future__ import annotations
@@ -48,74 +47,72 @@ class DirectionSpec(Frozen, ABC):
 
     Attributes:
         kind: the word by which a job names the kind.
-        title: what messages call the kind; default: `kind`.
-        default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
-            a kind may ask for that names `snapshots`.
-        version_1_range: the ends that version 1 of the defaults wrote out, where it did.
-        reaches_to: what the axis has to reach, where that and not the loss says how far it runs.
-        is_costly: whether its label and attributes take long to make, and are those recorded where a landscape is on
-            disk.
-        follows_samples: whether it is another one where the same job takes more samples.
+        title: the name of the kind in messages; default: `kind`.
+        default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, as a
+            kind with `snapshots` may ask.
+        reaches_to: what the axis has to reach, where this and not the loss decides how far it runs.
+        is_costly: whether its label and attributes take long to make, so that those of a landscape on disk are reused.
+        follows_samples: whether more samples make it another direction.
     """
 
     kind: str
 
     title: ClassVar[str] = ""
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
-    version_1_range: ClassVar[Range | None] = None
     reaches_to: ClassVar[str] = ""
     is_costly: ClassVar[bool] = False
     follows_samples: ClassVar[bool] = False
 
-    def on_axis(self, axis: int) -> Self:
-        """The same direction with what depends on its place among the axes, from 0, filled in."""
-        return self
+    @classmethod
+    def word(cls) -> str:
+        """The word by which a job names this kind."""
+        return str(cls.model_fields["kind"].default)
 
-    def under_defaults(self, version: int) -> Self:
-        """What it stood for when an earlier version of the defaults filled in the fields that its job leaves out."""
+    def on_axis(self, axis: int) -> Self:
+        """The direction with what depends on its place among the axes, from 0, filled in."""
         return self
 
     def coordinates(self, size: int) -> Floats | None:
-        """The coordinates where the job leaves the range out; None: `size` points evenly over the default range."""
+        """The coordinates if the job leaves the range out; None for `size` even points over the default range."""
         return None
 
     def places(self, context: Context) -> Floats | None:
-        """Coordinates on the axis to which it is fitted where the job leaves the range out and there is no path."""
+        """Coordinates to which the axis is fitted if the job leaves the range out and there is no path."""
         return None
 
     def range_at(self, context: Context) -> Range | None:
-        """The ends where the job leaves the range out and they follow from the origin; None: not from it."""
+        """The ends if the job leaves the range out and they follow from the origin; None where they do not."""
         return None
 
     @property
     def weights(self) -> tuple[int | str, ...]:
-        """The sets of weights that it names: snapshots by `first`, `last` or number, `problem`, files."""
+        """The weights that it names: snapshots by `first`, `last` or number, `problem`, files."""
         return ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it names besides; with those of `weights` they travel with the job to a cluster."""
+        """Other files that it names; they travel with the job to a cluster, as those of `weights` do."""
         return ()
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
-        """The snapshots that it is computed from, which make the landscape's path; None where it needs none."""
+        """The snapshots that it is computed from, which are the landscape's path; None where it needs none."""
         return None
 
     def check(self, context: Context) -> None:
-        """Refuse, before anything else is read, what can be seen not to work.
+        """Refuse what cannot work, before anything else is read.
 
         Raises:
             JobError: the run does not hold what the direction is made from.
         """
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """What decides the direction's values, as plain values: a landscape on disk with others is refused."""
+        """The plain values that decide the direction; a landscape on disk with others is refused."""
         return self.model_dump(mode="json")
 
     @abstractmethod
     def make(self, context: Context) -> dict[str, Tensor]:
-        """The direction: a float32 tensor per name, in the shape of the model's; names that do not move left out.
+        """The direction: a float32 tensor per name that moves, in the shape of the model's.
 
         Raises:
             JobError: it cannot be computed, or would be zero or not finite.
@@ -131,9 +128,9 @@ class DirectionSpec(Frozen, ABC):
 
 
 class SeededDirection(DirectionSpec):
-    """A direction that is drawn from a seed, and scaled to the origin at most.
+    """A direction that is drawn from a seed, and at most scaled to the origin.
 
-    Where it is large it is kept and sent as its fields and the digest of its tensors, and drawn anew from them.
+    A large one is kept and sent as its fields and the digest of its tensors, and drawn again from them.
     """
 
     seed: Seed | None = None
@@ -153,7 +150,7 @@ class SeededDirection(DirectionSpec):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a direction may ask for while it is made.
+# What a direction may use while it is made.
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -161,7 +158,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """What applies a function to many items: this process, or the workers of a cluster at the same time."""
+    """Applies a function to many items: in this process, or in the workers of a cluster at once."""
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
         """The result of `function` for each item, in the order of the items.
@@ -190,8 +187,8 @@ class ProblemLike(Protocol):
 class Context(Protocol):
     """The landscape that a direction is made for: its origin, its problem, and the weights of its run.
 
-    A *reference* is what a job names weights by: `problem`, `first`, `last`, the number of a snapshot, a snapshot of
-    another run, or a file. Nothing is read before it is asked for.
+    A *reference* names weights in a job: `problem`, `first`, `last`, the number of a snapshot, a snapshot of another
+    run, or a file. Nothing is read before it is needed.
     """
 
     @property
@@ -204,7 +201,7 @@ class Context(Protocol):
 
     @property
     def axes(self) -> Sequence[object]:
-        """The specifications of all axes of the landscape, a `DirectionSpec` each, the one that asks included."""
+        """The specifications of all axes of the landscape, a `DirectionSpec` each."""
 
     @property
     def problem(self) -> ProblemLike:
@@ -216,7 +213,7 @@ class Context(Protocol):
 
     @property
     def workers(self) -> Workers:
-        """Where costly work may run. A job on Ray starts its session, or attaches to it, with the first call."""
+        """Where costly work may run; a job on Ray starts its session, or attaches to it, at the first call."""
 
     def spectrum(self, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
         """Eigenpairs of the Hessian at the origin, over all samples: computed by workers where the job has any.
@@ -254,14 +251,14 @@ class Context(Protocol):
         """The tensors of a file; a relative path starts at the folder of the job."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for all axes of the landscape that ask under the same key."""
+        """What `make` returns, computed once for all axes of the landscape that use the same key."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Options that several kinds of direction share: how a direction is scaled to the weights, and what it leaves still.
+# Options of several kinds: how a direction is scaled to the weights, and which parameters it leaves still.
 
-# A new name here is computed in `scaling.normalise_direction`; those whose formula looks at one tensor at a time stand
-# below too, so that a large direction is scaled without a float64 copy of the whole.
+# `tensors.normalise_direction` computes them. Those whose formula takes one tensor at a time stand below too: a large
+# direction is then scaled without a float64 copy of the whole.
 Normalise = Literal["filter", "layer", "model", "none"]
 TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
 Ignored = Literal["bias", "norm"]

@@ -38,7 +38,7 @@ else:
 def _seeded_kind(word: str) -> type[SeededDirection] | None:
     """The class of that kind; None where there is none, or its directions have no seed."""
     kinds = (kind for kind in KINDS if issubclass(kind, SeededDirection))
-    return next((kind for kind in kinds if kind.model_fields["kind"].default == word), None)
+    return next((kind for kind in kinds if kind.word() == word), None)
 
 
 def is_seeded(word: str) -> bool:

@@ -33,7 +33,6 @@ class TowardsDirection(DirectionSpec):
     """A snapshot's number, `first`, `last`, `problem`, or a file of weights."""
 
     default_range: ClassVar[Range | None] = (-0.2, 1.2)
-    version_1_range: ClassVar[Range | None] = (-0.2, 1.2)
     reaches_to: ClassVar[str] = "both ends of the line"
 
     def coordinates(self, size: int) -> Floats | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -40,10 +40,6 @@ class RandomDirection(SeededDirection):
         """Leave out `numbers` where it is the default: landscapes and jobs were recorded without it."""
         fields: dict[str, Any] = serialise(self)
         return {name: value for name, value in fields.items() if (name, value) != ("numbers", "float32")}
-
-    def under_defaults(self, version: int) -> Self:
-        """Under version 1 a direction that was written out ignored nothing."""
-        return self if version > 1 or "ignore" in self.model_fields_set else self.model_copy(update={"ignore": ()})
 
     def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
         """The Gaussian direction of the seed, scaled to the origin.

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import (
     TICKS_PX,
     Style,
@@ -76,7 +76,6 @@ def seed_band(data: FigureData, style: Style, bottom: float, **place: Any) -> li
 
 # ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
 

@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.style import INK, TEMPLATES, typed
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
@@ -281,13 +282,12 @@ def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta
 # ----------------------------------------------------------------------------------------------------
 # What the pointer shows of a point: its value ± two standard errors, and its rise over the origin ± its own two.
 
-Floats = NDArray[np.float64]
 
 NOTE = "%{text}"
 INTERPOLATED = ", interpolated"  # the page's script knows these points by it
 
 
-def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
+def pointer_values(data: FigureData) -> tuple[Floats, str]:
     """The numbers that the pointer shows of each point, and plotly's template for them.
 
     Of a refined landscape the template ends with the text of `pointer_notes`, as plotly has one for all points.
@@ -326,9 +326,7 @@ def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
     return notes
 
 
-def pointer_columns(
-    values: Floats, error: Floats | None, rise: Floats | None, rise_error: Floats | None
-) -> NDArray[np.float64]:
+def pointer_columns(values: Floats, error: Floats | None, rise: Floats | None, rise_error: Floats | None) -> Floats:
     """The numbers of `pointer_values`, of which the errors are doubled; what is not known has no column."""
     columns = [values]
     columns += [2 * error] if error is not None else []

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
+from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Axis, Surface, check_observable
 from landscape.views.prepare import words
 from landscape.views.prepare.comparable import Comparable
@@ -209,7 +209,6 @@ def finite_ends(arrays: Sequence[np.ndarray]) -> tuple[float, float] | None:
 # ----------------------------------------------------------------------------------------------------
 # Several landscapes over one another, or beside one another on one scale: what each shows, and what they share.
 
-Floats = NDArray[np.float64]
 
 NAMED_IN_TITLE = 3
 OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, as there are several sets

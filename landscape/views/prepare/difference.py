@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
 from landscape.views.prepare import words
 from landscape.views.prepare.comparable import Comparable
@@ -26,7 +27,6 @@ from landscape.views.prepare.uncertainty import shared_text, standard_error
 # ----------------------------------------------------------------------------------------------------
 # Two grids brought to the same points: the coordinates that they share, and the values of either there.
 
-Floats = NDArray[np.float64]
 States = NDArray[np.uint8]
 
 ROUNDING = 1e-9  # of an axis: coordinates that differ by less are the same

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.derived import bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
@@ -136,7 +137,6 @@ def thinning_note(full: Surface, shown: Surface) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 EXTREME_RATIO = 5.0
 
@@ -474,8 +474,8 @@ def _is_loose(surface: Surface) -> NDArray[np.bool_]:
 def _negative(surface: Surface) -> NDArray[np.uint8]:
     """Whether there is a negative eigenvalue at each point, as was found when it was computed.
 
-    Maps of earlier versions do not hold it, and have no bound to say no by. Nor is there one at a point between those
-    of a refined map: no is known there if it holds at all points that its value is interpolated from.
+    Without it, as in an imported map, there is no bound to say no by. Nor is there one at a point between those of a
+    refined map: no is known there if it holds at all points that its value is interpolated from.
     """
     if EIG_NEGATIVE in surface.observables:
         stored = np.asarray(surface[EIG_NEGATIVE], np.float64)

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
+from landscape.core.grid import Floats
 from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
 from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.words import finite
-
-Floats = NDArray[np.float64]
 
 MOST_POINTS = 3000
 MOST_MARKS, MOST_TEXTS = 200, 8

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.core.plan import RECALIBRATE
 from landscape.core.validation import counted
 from landscape.surface.barriers import curve_places
@@ -32,8 +32,6 @@ from landscape.views.prepare.scale import (
     spanned_decades,
 )
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
-
-Floats = NDArray[np.float64]
 
 VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other

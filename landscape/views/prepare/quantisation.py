@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.barriers import within_error
 from landscape.surface.record_entries import BarrierRecord, ComparedRecord, ConnectionRecord, WayRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.scale import number
 from landscape.views.prepare.words import percent, value_with_error
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.prepare.comparable import Comparable
 
 # ----------------------------------------------------------------------------------------------------
 # Where the contour lines of a figure lie: at round values, on a linear and on a logarithmic scale.
 
-Floats = NDArray[np.float64]
 
 USUAL_LEVELS, MOST_LEVELS = 12, 100
 STEPS = (1.0, 2.0, 5.0, 2.5)  # of round steps on a linear scale, times a power of ten; the first is the roundest

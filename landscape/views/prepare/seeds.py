@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.record_entries import Check
 from landscape.surface.surface import Surface
 from landscape.views.prepare.comparable import Comparable
-
-Floats = NDArray[np.float64]
 
 NUMBER = "7"  # of the check that evaluates other lines
 NAME = "99 % of other seeds"

@@ -10,6 +10,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
 from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
 from landscape.views.prepare import words as wording
@@ -17,8 +18,6 @@ from landscape.views.prepare.comparable import Comparable, is_evaluated
 from landscape.views.prepare.paths import origin_index
 from landscape.views.prepare.scale import number
 from landscape.views.prepare.words import whole
-
-Floats = NDArray[np.float64]
 
 CLEAR = 10.0  # beyond that the ratio says no more, and a steep rise would bend the outline between two points
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from landscape.core.grid import remedy_of_target
+from landscape.core.grid import Floats, remedy_of_target
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import bases_of
@@ -95,7 +94,7 @@ def _sum_of(counts: list[int | None]) -> str:
     return f"{text}, over {', '.join(rest)} and {last} points"
 
 
-def constant_in_words(values: NDArray[np.float64], name: str, imported: bool = False) -> str:
+def constant_in_words(values: Floats, name: str, imported: bool = False) -> str:
     """That all of several values of a landscape are the same, which is seldom meant; '' where they are not.
 
     Args:

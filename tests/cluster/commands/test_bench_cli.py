@@ -20,7 +20,8 @@ from cluster.commands.bench_measuring import (
     stretch,
     write_job,
 )
-from landscape.core.errors import LandscapeError, Progress
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
 from landscape.job.reading import read_job
 from landscape.store.landscape import LandscapeStore
 

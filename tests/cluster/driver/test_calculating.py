@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from cluster.driver.executor import RayExecutor
 from cluster.driver.pool import RayWorkerPool
@@ -33,6 +32,7 @@ from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.tasks import LayersAt
 from landscape.core.errors import Interrupted, JobError
+from landscape.core.grid import Floats
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -60,7 +60,7 @@ class RayAnswers:
         self._session.__exit__(None, None, None)
 
 
-def work_items_of(executor, setting: EvaluationSetting) -> list[NDArray[np.float64]]:
+def work_items_of(executor, setting: EvaluationSetting) -> list[Floats]:
     """What a few questions of every kind are answered, as numbers."""
     values = executor.ask(setting, [AtPoints(POINTS[:2], keep=True), AtPoints(POINTS[2:])])
     weights = executor.ask(setting, [AtWeights(executor.share(setting.origin))])

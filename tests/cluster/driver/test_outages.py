@@ -26,7 +26,8 @@ from cluster.driver.pool import RayWorkerPool
 from cluster.driver.schedule import Policy
 from cluster.runtime.status import run_status
 from landscape.compute.tasks import Tally
-from landscape.core.errors import LandscapeError, Progress
+from landscape.core.errors import LandscapeError
+from landscape.core.progress import Progress
 from landscape.job.job import Job
 from landscape.store.results import open_run
 from landscape.surface.surface import OK

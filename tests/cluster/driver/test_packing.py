@@ -16,7 +16,7 @@ from landscape.core.errors import JobError
 from landscape.job.directions.base import DirectionTensors, Normalise
 from landscape.job.directions.random import RandomDirection, random_direction
 from landscape.job.job import Job
-from landscape.model.parameters import describe_parameters, direction_digest, in_first_version, state_of
+from landscape.model.parameters import describe_parameters, direction_digest, state_of
 
 
 def model() -> nn.Module:
@@ -40,22 +40,6 @@ def test_a_seed_gives_the_bits_of_the_tensors(normalise, ignore):
     sent, made = (unpack_direction(each, origin, parameters) for each in (tensors, seeded))
     assert sent.keys() == made.keys()
     assert all(sent[name].numpy().tobytes() == made[name].numpy().tobytes() for name in sent)
-
-
-def test_a_seed_of_the_first_version_is_drawn_with_the_scaling_of_then():
-    class Conv1D(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.nf, self.weight = 3, nn.Parameter(torch.randn(5, 3))
-
-    layer = Conv1D()
-    origin, infos = state_of(layer), describe_parameters(layer)
-    tensors = random_direction(origin, in_first_version(infos), 2, "filter", ())
-    spec = RandomDirection(seed=2, normalise="filter", ignore=()).model_dump(mode="json")
-    given = DirectionTensors(tensors, spec | {"digest": direction_digest(tensors)})
-    (seeded,) = pack_directions([given], at_most=0)
-    assert torch.equal(unpack_direction(seeded, origin, infos)["weight"], tensors["weight"])
-    assert direction_digest(random_direction(origin, infos, 2, "filter", ())) != seeded.digest
 
 
 def test_only_large_random_directions_travel_as_seeds():

@@ -12,8 +12,8 @@ from waiting import wait_for
 
 from cluster.runtime.console import ProgressDisplay
 from cluster.runtime.logs import configure
-from landscape.core.errors import CHOOSING, Progress, stage
 from landscape.core.plan import Engine
+from landscape.core.progress import CHOOSING, Progress, stage
 from landscape.evaluation.tuning.protocol import Candidate
 from landscape.evaluation.tuning.search import report_candidate
 

@@ -18,7 +18,8 @@ from cluster.runtime import logs
 from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, configure, event_fields, write_remark
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
 from landscape.compute.reuse import Task
-from landscape.core.errors import Failure, JobError
+from landscape.core.errors import JobError
+from landscape.core.progress import Failure
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))

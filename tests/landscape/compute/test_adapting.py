@@ -19,7 +19,7 @@ from landscape import Problem, Surface, open_run, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import tile_counts
 from landscape.job.job import Job
-from landscape.surface.refinement import blocks_of_tiles, grown, of_stretches, parents_of, spread
+from landscape.surface.refinement import blocks_of_tiles, from_stretches, grow_blocks, parents_of, spread
 
 FINEST = np.linspace(-1, 1, 513)
 
@@ -133,12 +133,12 @@ def test_neighbours_differ_by_one_level_at_most(refined):
     levels = open_run(refined)["a"].levels
     held = [_blocks(level) for level in levels]
     for coarser, finer, level in zip(held, held[1:], levels, strict=False):
-        assert (coarser | ~parents_of(grown(finer), level.loss.shape)).all()
+        assert (coarser | ~parents_of(grow_blocks(finer), level.loss.shape)).all()
 
 
 def _blocks(level: Surface) -> np.ndarray:
     shape = level.loss.shape
-    tiles = of_stretches(level.record.level.blocks, tile_counts(shape, (8, 8)))
+    tiles = from_stretches(level.record.level.blocks, tile_counts(shape, (8, 8)))
     return blocks_of_tiles(tiles, shape)
 
 

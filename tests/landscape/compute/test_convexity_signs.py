@@ -14,11 +14,9 @@ from safetensors.torch import save_file
 from signed_networks import COUNT, NETWORKS, dense_hessian, network, problem_of
 from small_models import make_job, raw_directions
 
-from landscape import Axis, Problem, extend, open_run, run
-from landscape.compute import prepare
+from landscape import Axis, Problem, run
 from landscape.compute.lanczos import lanczos
-from landscape.compute.point_extras import convexity_of
-from landscape.surface.record_entries import ENDS, NO, UNDECIDED, YES, ZERO
+from landscape.surface.record_entries import NO, UNDECIDED, YES, ZERO
 from landscape.surface.surface import OK, Surface
 from landscape.views.draw.figure import figure
 from landscape.views.draw.style import colour_scale, colours_at, colours_of
@@ -323,29 +321,6 @@ def test_captions_and_hatches_have_the_signs_that_the_map_holds():
     data = prepare_figure(surface, "eig_min")
     assert data.states.tolist() == [OK, NO_SIGN, NO_SIGN]
     assert any(each.startswith("A negative eigenvalue at 1 of 3 points, undecided at 2") for each in data.caption)
-
-
-def test_maps_of_earlier_versions_open_and_go_on_with_what_they_hold(tmp_path, monkeypatch):
-    def earlier(*args):
-        found = convexity_of(*args)
-        return None if found is None else replace(found, most=None)
-
-    narrow = {"name": "map", "convexity": {"steps": 3}, "size": 3, "range": [[-0.5, 0.5], [-0.5, 0.5]]}
-    options = {"num_samples": 4, "precision": "float64", "engine": "eager"}
-    job = make_job(tmp_path, lambda: diagonal(HARD), [narrow], **options)
-    with monkeypatch.context() as patched:
-        patched.setattr(prepare, "convexity_of", earlier)
-        patched.setattr(prepare, "eigenvalues_of", lambda asked, stored: ENDS)
-        run(job)
-    held = open_run(tmp_path)["map"]
-    assert "eig_negative" not in held.observables
-    assert (prepare_figure(held, "eig_min").states == NO_SIGN).all()  # nothing says that no eigenvalue is below 0
-    run(job)  # finished as it is
-    extend(tmp_path, "map", ranges=[(-1, 0.5), (-0.5, 0.5)], problem=lambda: diagonal(HARD))
-    wider = open_run(tmp_path)["map"]
-    assert wider.loss.shape == (3, 4)
-    assert np.isfinite(wider["eig_min"]).all()
-    assert "eig_negative" not in wider.observables
 
 
 # -- colours ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,16 +257,6 @@ def test_the_job_of_an_extension_can_be_planned(tmp_path):
     step = steps_left(folder, "a", More(num_samples=53))[0]
     job = extension_job(folder, "a", step, problem_of())
     assert (job.num_samples, job.extends, job.landscapes[0].name) == (53, "a", "a.extending")
-
-
-def test_a_landscape_of_earlier_versions_is_refused_with_the_reason(tmp_path):
-    folder = computed(tmp_path, 20)
-    document = folder / "landscapes.zarr" / "a" / "zarr.json"
-    content = json.loads(document.read_text())
-    del content["attributes"]["moment_rows"]
-    document.write_text(json.dumps(content))
-    with pytest.raises(JobError, match="an earlier version computed it"):
-        extend(folder, "a", num_samples=53, problem=problem_of())
 
 
 def test_indices_of_the_samples_are_kept(tmp_path):

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import shutil
-import sys
-import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from chosen import chosen_rows
 from small_models import conv_problem, make_job, quadratic_problem, wandering, write_trajectory
 from torch import nn
 
-from landscape import Problem, open_run, read_job, run
+from landscape import Problem, run
 from landscape.compute.reproducibility import ReferencePoint, check_point
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
@@ -25,8 +21,6 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, state_of
 from landscape.store.landscape import LandscapeStore
-
-LEGACY = Path(__file__).resolve().parents[2] / "legacy"
 
 
 def stop_after(count: int):
@@ -175,29 +169,7 @@ def test_the_origin_is_that_of_the_landscape_and_not_of_the_callback(tmp_path):
     assert found.origin_loss == pytest.approx(per_sample_losses(problem, samples, states[max(states)]).mean(), rel=1e-6)
 
 
-def test_a_run_of_an_earlier_version_gets_its_origin_when_it_goes_on(tmp_path, monkeypatch):
-    job = legacy(tmp_path, monkeypatch)
-    for chunks in (tmp_path / "interrupted/landscapes.zarr/plane").glob("*/c"):
-        if chunks.parent.name not in ("alpha", "beta", "directions"):
-            shutil.rmtree(chunks)  # values of the processor that made the run, whose bits another one may not reproduce
-    assert np.isnan(open_run(tmp_path / "interrupted")["plane"].origin_loss)
-    found = run(job)["plane"]
-    assert (found.status == 1).all()
-    assert np.isfinite(found.origin_loss)
-    assert "loss_rise_stderr" not in found.observables
-
-
 # -- the same bits ------------------------------------------------------------------------------------------------
-
-
-def legacy(folder: Path, monkeypatch):
-    """The interrupted run of version 0.1.0, its callback beside it."""
-    with tarfile.open(LEGACY / "runs-0.1.0.tar.gz") as archive:
-        archive.extractall(folder / "kept", filter="data")
-    shutil.copytree(folder / "kept" / "runs-0.1.0", folder, dirs_exist_ok=True)
-    monkeypatch.delitem(sys.modules, "legacy_problem", raising=False)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return read_job(folder / "interrupted.yaml")
 
 
 class Net(nn.Module):
@@ -259,14 +231,6 @@ def test_code_that_changed_between_two_landscapes_of_a_run_is_refused(tmp_path):
     fewer = [{**both[1], "name": "r"}]
     other = make_job(tmp_path, with_activation(nn.Tanh()), fewer, batch_size=16, num_samples=9)
     assert (run(other)["r"].status == 1).all()
-
-
-def test_code_that_changed_since_an_earlier_version_is_refused_by_a_point_of_its_grid(tmp_path, monkeypatch):
-    job = legacy(tmp_path, monkeypatch)
-    source = tmp_path / "legacy_problem.py"
-    source.write_text(source.read_text().replace("nn.ReLU()", "nn.Tanh()"))
-    with pytest.raises(JobError, match="landscape 'plane' was computed by other code, on another processor"):
-        run(job)
 
 
 @pytest.mark.long

@@ -27,7 +27,6 @@ from landscape.core.grid import (
     tile_at,
     tile_counts,
 )
-from landscape.job.recorded import with_defaults_of
 from landscape.store.format import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)
@@ -98,14 +97,6 @@ def test_a_fitted_range_goes_through_zero_and_widens_by_at_most_a_step(path, siz
         assert (found[-1] - found[0]) - (high - low) <= steps[0] * (1 + 1e-6)
 
 
-def test_a_range_fitted_under_the_first_defaults_is_as_it_was():
-    spec = Landscape(name="a", trajectory=[1, 2, 3], axes=1, size=8)
-    plan = PathPlan("step", (1, 2, 3), np.array([[3.0], [1.0], [0.0]]), np.zeros(3))
-    (found,) = make_coordinates(spec, plan, 1)
-    assert (found[0], found[-1]) == fit_range(plan.coordinates)
-    np.testing.assert_array_equal(found, axis_coordinates(8, found[0], found[-1]))
-
-
 @given(size=st.integers(4, 3000))
 def test_a_line_holds_both_of_its_ends_and_covers_a_fifth_beyond_each(size):
     found = coordinates_through_zero_and_one(size)
@@ -167,7 +158,7 @@ def test_the_range_of_a_line_is_chosen_only_where_none_is_given(size):
     if size > 3:
         np.testing.assert_array_equal(chosen, coordinates_through_zero_and_one(size))
     asked = axis_coordinates(size, -0.2, 1.2)
-    others = [towards(size=size, range=[-0.2, 1.2]), with_defaults_of(towards(size=size), 1)]
+    others = [towards(size=size, range=[-0.2, 1.2])]
     others += [towards(size=size)] if size == 3 else []  # too few points for both ends and beyond
     for spec in others:
         np.testing.assert_array_equal(make_coordinates(spec, None)[0], asked)
@@ -182,7 +173,6 @@ def test_a_line_beside_another_axis_has_its_own_range():
     one, other = make_coordinates(spec, None)
     assert one.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
     assert other.tolist() == [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
-    assert with_defaults_of(spec, 1).range == ((-1.0, 1.0), (-0.2, 1.2))
 
 
 @given(size=st.integers(3, 100), low=st.floats(-1e300, 1e300), high=st.floats(-1e300, 1e300))

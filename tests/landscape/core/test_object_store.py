@@ -77,6 +77,7 @@ def test_a_run_in_a_bucket_is_extended_to_the_bytes_of_a_local_one(place, endpoi
 # -- faults ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_store_that_stumbles_gives_the_undisturbed_bytes(place, endpoint, expected, monkeypatch, seed):
     with Trouble(endpoint, seed, share=0.12, silence=3.0).running() as trouble:
@@ -91,6 +92,7 @@ def test_a_store_that_stumbles_gives_the_undisturbed_bytes(place, endpoint, expe
     assert CARD not in Raw(place, endpoint).keys()  # noqa: SIM118
 
 
+@pytest.mark.faults
 def test_a_store_that_is_down_for_good_ends_in_one_line_and_going_on_gives_the_same_bytes(
     place, endpoint, expected, monkeypatch
 ):
@@ -121,6 +123,7 @@ def test_a_store_that_is_down_for_good_ends_in_one_line_and_going_on_gives_the_s
     assert Raw(place, endpoint).values() == expected
 
 
+@pytest.mark.faults
 def test_no_answer_is_never_taken_for_damage(place, endpoint, monkeypatch):
     with Trouble(endpoint).running() as trouble:
         use(monkeypatch, trouble.endpoint, LANDSCAPE_STORE_RETRY="0.3")
@@ -210,6 +213,7 @@ def start(code: str, *arguments: str, endpoint: str) -> subprocess.Popen:
     )  # fmt: skip
 
 
+@pytest.mark.faults
 def test_a_killed_drivers_lock_is_taken_over_after_a_lease_and_not_before(place, endpoint, caplog):
     walk(place)
     holder = start(HOLDER, place, endpoint=endpoint)
@@ -253,7 +257,7 @@ def wait_until_stopped(process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow  # several leases long; of many drivers that take over one wins in `make test`
+@pytest.mark.slow  # several leases long; of many drivers that take over one wins in `make test-faults`
 def test_a_paused_driver_that_wakes_after_a_takeover_writes_nothing_more(place, endpoint, expected):
     walk(place)
     with Trouble(endpoint).running() as watched:
@@ -307,6 +311,7 @@ def contend(leases: list[Lease]) -> tuple[list[Lease], list[LandscapeError]]:
     return won, refused
 
 
+@pytest.mark.faults
 def test_of_many_drivers_one_wins_also_when_they_take_over(place):
     won, refused = contend(contenders(place, 5))
     assert (len(won), len(refused)) == (1, 4)

@@ -22,13 +22,6 @@ def test_the_record_is_plain_data_in_the_order_of_the_fields():
     assert Plan(16, 2, "cpu").record()["engine"] == "eager"
 
 
-def test_a_record_of_an_earlier_version_names_no_reduction_and_is_written_as_it_was():
-    record = {name: value for name, value in RECORD.items() if name != "reduction"}
-    plan = Plan.from_record(record)
-    assert plan.reduction == "whole"
-    assert json.dumps(plan.record()) == json.dumps(record)
-
-
 @pytest.mark.parametrize(
     ("change", "kind"),
     [({"engine": "warp"}, ValueError), ({"engine": None}, TypeError), ({"unknown": 1}, TypeError)],

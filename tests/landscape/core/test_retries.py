@@ -6,7 +6,8 @@ import pytest
 
 from cluster.driver.schedule import Policy
 from cluster.driver.transfer import OtherDirection
-from landscape.core.errors import JobError, NotRetried, RetryRule
+from landscape.core.errors import JobError, NotRetried
+from landscape.core.progress import RetryRule
 from landscape.evaluation.feed import SamplesChanged
 from landscape.problem.supervised import OtherObservables
 

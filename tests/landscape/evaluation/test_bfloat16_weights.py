@@ -202,7 +202,7 @@ def test_a_landscape_begun_in_float32_goes_on_in_it_to_the_same_bytes(tmp_path, 
         return make_job(folder, mixed_problem, [spec], num_samples=9, precision="bfloat16", engine="eager", tile=[1])
 
     with monkeypatch.context() as patched:
-        patched.setattr(looking, "holds_bfloat16", lambda model: False)  # as earlier versions were
+        patched.setattr(looking, "holds_bfloat16", lambda model: False)
         whole = run(job(tmp_path / "whole"))["a"]
         begun = tmp_path / "begun"
         run(job(begun))

@@ -36,7 +36,6 @@ from landscape.core.plan import BatchNorm, Plan, default_plan
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.values import mean_and_stderr
 from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")
@@ -126,28 +125,6 @@ def test_whole_states_are_evaluated_as_they_are_and_leave_nothing_behind():
 
 
 # -- mean and standard error ---------------------------------------------------------------------------------
-
-
-def test_standard_error_follows_the_textbook_formula():
-    values = np.random.default_rng(1).normal(3, 2, (2, 57))
-    found = mean_and_stderr(torch.from_numpy(values)).numpy()
-    for row, (mean, stderr) in zip(values, found, strict=True):
-        expected = sum(row) / len(row)
-        variance = sum((x - expected) ** 2 for x in row) / (len(row) - 1)
-        assert mean == pytest.approx(expected, rel=1e-14)
-        assert stderr == pytest.approx(math.sqrt(variance / len(row)), rel=1e-13)
-
-
-def test_standard_error_keeps_a_small_spread_on_a_large_mean():
-    values = 1e8 + np.random.default_rng(1).normal(0, 1e-3, (1, 1000))
-    exact = np.std(values[0] - 1e8, ddof=1) / math.sqrt(1000)
-    assert float(mean_and_stderr(torch.from_numpy(values))[0, 1]) == pytest.approx(exact, rel=1e-6)
-
-
-def test_standard_error_of_one_sample_is_not_a_number():
-    found = mean_and_stderr(torch.tensor([[4.0]], dtype=torch.float64))
-    assert float(found[0, 0]) == 4.0
-    assert math.isnan(float(found[0, 1]))
 
 
 def test_every_observable_has_its_own_mean_and_standard_error():

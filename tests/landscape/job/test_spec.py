@@ -21,7 +21,6 @@ from landscape.core.digests import canonical_json, digest
 from landscape.core.errors import printable
 from landscape.job.directions.base import Normalise
 from landscape.job.directions.random import RandomDirection
-from landscape.job.recorded import DEFAULTS, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}
 
@@ -108,25 +107,11 @@ def test_random_directions_without_a_seed_get_different_ones():
 
 
 def test_a_random_direction_means_the_same_written_out_and_left_out():
-    """In 0.1.0 the default directions ignored bias and norm, and `{kind: random}` ignored nothing."""
     written = only(directions=[{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}])
     assert written.directions == only().directions
     assert only(directions=[RandomDirection(seed=1), RandomDirection(seed=2)]).directions == written.directions
     assert written.directions[0].ignore == ("bias", "norm")
     assert only(directions=[{"kind": "random", "ignore": []}]).directions[0].ignore == ()
-
-
-def test_what_a_job_leaves_out_has_the_meaning_of_the_version_that_began_the_landscape():
-    plain, written = only(), only(directions=[{"kind": "random"}, {"kind": "random", "ignore": ["norm"]}], size=7)
-    stated = {"kind": "random", "seed": 1, "ignore": ["bias", "norm"]}
-    assert all(with_defaults_of(each, DEFAULTS) is each for each in (plain, written))
-    assert with_defaults_of(plain, 1).size == (40, 40)
-    assert with_defaults_of(plain, 1).directions == plain.directions
-    assert with_defaults_of(written, 1).size == (7, 7)
-    assert [each.ignore for each in with_defaults_of(written, 1).directions] == [(), ("norm",)]
-    assert with_defaults_of(only(directions=[stated], size=41), 1) == only(directions=[stated], size=41)
-    copied = Job(**json.loads(job(landscapes=[{"name": "a"}]).model_dump_json(exclude_unset=True)))
-    assert with_defaults_of(copied.landscapes[0], 1).size == (40, 40)
 
 
 def test_run_may_be_a_path_or_a_url(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -14,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from landscape import Job, JobError, Problem, run
-from landscape.compute.eigen_stores import create_store
-from landscape.compute.prepare import prepare
-from landscape.job.directions.base import DEFAULT_IGNORE, DirectionTensors, Normalise
+from landscape import JobError
+from landscape.job.directions.base import DEFAULT_IGNORE, Normalise
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import normalise_direction
 from landscape.model.parameters import (
@@ -30,7 +27,6 @@ from landscape.model.parameters import (
     filter_unview,
     filter_view,
     flatten,
-    in_first_version,
     layout,
     match_state,
     norm,
@@ -39,7 +35,6 @@ from landscape.model.parameters import (
     state_of,
     unflatten,
 )
-from landscape.surface.record import Record
 
 # -- filter normalisation ------------------------------------------------------------------------------------
 
@@ -161,31 +156,6 @@ def test_gpt2_layers_are_scaled_as_the_linear_layers_they_are(sizes):
         moved = combine(origin, scaled, (0.7, -0.4))
         losses.append(torch.func.functional_call(model, moved, (inputs,)).square().mean())
     torch.testing.assert_close(losses[0], losses[1])
-
-
-@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["as their seeds", "whole"])
-def test_a_landscape_of_the_first_version_keeps_the_scaling_that_it_was_begun_with(tmp_path, monkeypatch, limit):
-    """There Conv1D was scaled per input filter, and directions that are kept as their seeds are drawn anew."""
-    _, twin = linear_and_conv1d_twins()
-    axis = {"kind": "random", "seed": 1, "normalise": "filter", "ignore": ["bias", "norm"]}
-    problem = Problem(twin, torch.randn(6, 5), lambda model, batch: {"loss": model(batch).square().sum(1)})
-    landscapes = [{"name": "line", "directions": [axis], "size": 3, "range": [-1, 1]}]
-    job = Job(run=str(tmp_path), problem=lambda: problem, landscapes=landscapes, engine="eager")
-    monkeypatch.setattr("landscape.store.format.DIRECTION_BYTES", limit)
-    prepared = prepare(job)
-    (new,) = prepared.landscapes
-    infos = in_first_version(describe_parameters(twin))
-    tensors = random_direction(new.origin, infos, 1, "filter", ("bias", "norm"))
-    assert direction_digest(tensors) != direction_digest(new.directions[0].tensors)
-    (attributes,) = (each.attributes | {"digest": direction_digest(tensors)} for each in new.directions)
-    record = Record.of({name: value for name, value in new.record.attributes.items() if name != "defaults"})
-    create_store(prepared, replace(new, directions=(DirectionTensors(tensors, attributes),), record=record), (3,))
-    (found,) = prepare(job).landscapes[0].directions
-    assert direction_digest(found.tensors) == direction_digest(tensors)
-    for coordinate, loss in zip((-1.0, 0.0, 1.0), run(job)["line"].loss, strict=True):
-        moved = combine(new.origin, [tensors], (coordinate,))
-        expected = torch.func.functional_call(twin, moved, (prepared.samples.rows,)).square().sum(1).mean()
-        assert loss == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_layer_of_that_name_whose_outputs_come_first_is_left_as_it_is():

@@ -91,12 +91,6 @@ def test_items_are_read_once_and_only_those_that_are_chosen():
     assert data.dataset.read == chosen.indices.tolist()
 
 
-def test_in_ascending_order_they_are_collated_at_once_as_earlier_versions_did():
-    samples = select_samples(loader(), 9, 0, ascending=True).samples
-    assert isinstance(samples, TensorSamples)
-    assert samples.batch(0, 2)["tokens"].shape[1] == samples.rows["tokens"].shape[1]
-
-
 def test_a_collate_function_may_take_its_items_apart():
     def taking(items):
         return {"tokens": [item.pop("tokens") for item in items]}
@@ -223,16 +217,6 @@ def test_a_collate_function_gets_the_items_of_an_iterable_data_set_as_they_are()
     assert batch["classes"].tolist() == chosen.indices.tolist()
     assert [int(length) for length in batch["mask"].sum(1)] == [2 + k % 3 for k in chosen.indices]
     assert look_for_randomness(data, 6, 3).fields == ()
-
-
-def test_in_ascending_order_a_loader_makes_the_batches_of_an_iterable_data_set_as_in_earlier_versions():
-    def stacked(items):
-        return torch.stack([tokens[0] for tokens, _ in items]), torch.stack([target for _, target in items])
-
-    rows = select_samples(DataLoader(Stream(), batch_size=4, collate_fn=stacked), 9, 3, ascending=True).samples.rows
-    whole = select_samples(stacked(sequences()), COUNT, 3, ascending=True).samples.rows
-    assert {tuple(row.tolist()) for row in rows[0]} <= {tuple(row.tolist()) for row in whole[0]}
-    assert len(rows[0]) == len(rows[1]) == 9
 
 
 # -- the memory in which items lie -----------------------------------------------------------------------------

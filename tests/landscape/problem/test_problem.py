@@ -234,7 +234,7 @@ BAD_DATA = {
     "strings": ({"x": INPUTS, "y": ["a"] * 20}, ["tensors", "str"]),
     "number": (5, ["data: must be", "int"]),
     "nothing": (None, ["data: must be", "NoneType"]),
-    "ragged batches": (iter([INPUTS[:3], torch.ones(3, 5)]), ["one shape"]),
+    "ragged batches": (iter([INPUTS[:3], torch.ones(3, 5)]), ["shapes", "read again"]),
     "batches of other structure": (iter([INPUTS[:3], (INPUTS[:3], TARGETS[:3])]), ["data:", "structure"]),
 }
 

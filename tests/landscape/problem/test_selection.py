@@ -18,7 +18,6 @@ from chosen import chosen_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
-from torch.utils.data import DataLoader
 
 from landscape import JobError
 from landscape.problem import disk_buffer, selection
@@ -33,6 +32,11 @@ Pair = namedtuple("Pair", "x y")
 def small_pieces(monkeypatch, tmp_path):
     monkeypatch.setattr(disk_buffer, "PIECE_BYTES", 48)  # three or four samples
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def drawn_rows(*arguments, **options):
+    """One batch of the chosen samples in the order drawn, which may lie on disk."""
+    return select_samples(*arguments, **options).samples.rows
 
 
 def nameless_files() -> set[str]:
@@ -55,28 +59,28 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("count", [1, 8, 20])
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_kept_on_disk_is_what_would_be_in_memory(source, count):
-    found = chosen_rows(SOURCES[source](), count, 3, limit=1)
+    found = drawn_rows(SOURCES[source](), count, 3, limit=1)
     assert nameless_files()
-    assert_same(found, chosen_rows(SOURCES[source](), count, 3, limit=1 << 20))
+    assert_same(found, drawn_rows(SOURCES[source](), count, 3, limit=1 << 20))
 
 
 def test_below_the_limit_nothing_is_written():
     for source in SOURCES.values():
-        chosen_rows(source(), 8, 3, limit=8 * 20)
-    chosen_rows(batches(6), 8, 3, limit=8 * 20)
+        drawn_rows(source(), 8, 3, limit=8 * 20)
+    drawn_rows(batches(6), 8, 3, limit=8 * 20)
     assert nameless_files() == set()
 
 
 @pytest.mark.long
 @given(size=st.integers(1, 25), count=st.integers(1, 20), seed=st.integers(0, 9), limit=st.integers(0, 400))
 def test_the_choice_from_batches_does_not_depend_on_where_they_are_kept(size, count, seed, limit):
-    found = chosen_rows(batches(size), count, seed, limit=limit)
-    assert_same(found, chosen_rows(batches(size), count, seed, limit=1 << 20))
+    found = drawn_rows(batches(size), count, seed, limit=limit)
+    assert_same(found, drawn_rows(batches(size), count, seed, limit=1 << 20))
 
 
 def test_only_the_chosen_samples_are_read_and_once():
     rows = Rows()
-    found = chosen_rows(rows, 9, 0, limit=1)
+    found = drawn_rows(rows, 9, 0, limit=1)
     assert rows.read == found[1].tolist()
 
 
@@ -86,7 +90,7 @@ def test_structures_types_and_the_order_of_keys_are_kept():
         "bytes": torch.randint(0, 255, (20, 2, 3), dtype=torch.uint8, generator=generator),
         "rest": Pair(torch.randn(20, generator=generator).bfloat16(), [torch.randn(20, 0), INPUTS > 30]),
     }
-    assert_same(chosen_rows(data, 7, 1, limit=1), chosen_rows(data, 7, 1))
+    assert_same(drawn_rows(data, 7, 1, limit=1), drawn_rows(data, 7, 1))
     mixed = [{"x": TARGETS[:9], "y": -TARGETS[:9]}, {"y": -TARGETS[9:], "x": TARGETS[9:]}]
     found = chosen_rows(iter(mixed), 20, 0, limit=1)
     assert list(found) == ["x", "y"]
@@ -94,12 +98,17 @@ def test_structures_types_and_the_order_of_keys_are_kept():
     assert torch.equal(found["y"], -TARGETS)
 
 
-def test_padding_that_differs_between_pieces_is_refused_in_words():
-    items = [torch.ones(1 + k) for k in range(20)]
-    loader = DataLoader(items, collate_fn=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
-    assert chosen_rows(loader, 20, 0).shape == (20, 20)
+class Growing(Rows):
+    """Whose items have another shape after as many as a piece holds."""
+
+    def __getitem__(self, index: int):
+        self.read.append(index)
+        return torch.ones(3 if len(self.read) <= 4 else 4)
+
+
+def test_shapes_that_differ_between_pieces_are_refused_in_words():
     with pytest.raises(JobError, match=r"data: samples that are kept on disk must have one .*shape.*pad them"):
-        chosen_rows(loader, 20, 0, limit=1)
+        drawn_rows(Growing(), 20, 0, limit=1)
 
 
 class Broken(Rows):
@@ -111,17 +120,18 @@ class Broken(Rows):
 
 @pytest.mark.long
 def test_the_files_go_with_the_samples_and_with_an_exception():
-    found = chosen_rows(Rows(), 20, 3, limit=1)
+    rows = Rows()
+    found = drawn_rows(rows, 20, 3, limit=1)
     part = found[0][3:5]
     del found
     gc.collect()
     assert len(nameless_files()) == 1  # still mapped by the part; the targets' is gone
-    assert part.tolist() == INPUTS[3:5].tolist()
+    assert torch.equal(part, INPUTS[rows.read[3:5]])
     del part
     with pytest.raises(JobError, match=r"sample .* of Broken .*the disk is gone"):
-        chosen_rows(Broken(), 20, 3, limit=1)
+        drawn_rows(Broken(), 20, 3, limit=1)
     with pytest.raises(JobError, match="one type and shape"):
-        chosen_rows(iter([INPUTS[:9], INPUTS[9:].double()]), 20, 0, limit=1)
+        drawn_rows(iter([INPUTS[:9], INPUTS[9:].double()]), 20, 0, limit=1)
     gc.collect()
     assert nameless_files() == set()
 
@@ -140,18 +150,18 @@ def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_
     code = """
         import os, resource, signal, torch
         from landscape.core.errors import JobError
-        from chosen import chosen_rows
+        from landscape.problem.selection import select_samples
 
         allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, allowed[1]))
         try:
-            chosen_rows(torch.ones(1000, 100), 1000, 0, limit=1)
+            select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
         except JobError as full:
             print(full)
         resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
         assert os.listdir(os.environ["TMPDIR"]) == []
 
-        found = chosen_rows(torch.ones(1000, 100), 1000, 0, limit=1)
+        found = select_samples(torch.ones(1000, 100), 1000, 0, limit=1).samples.rows
         with open("/proc/self/maps") as maps:
             assert os.environ["TMPDIR"] in maps.read()
         print(float(found.sum()), flush=True)
@@ -174,7 +184,7 @@ MEASURE = """
     from torch.utils.data import Dataset
     from landscape.problem import disk_buffer as kept_rows
     from landscape.problem.batches import batch_bytes, samples_digest
-    from chosen import chosen_rows
+    from landscape.problem.selection import select_samples
 
     count, kinds, limits = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
     kept_rows.PIECE_BYTES = int(sys.argv[4]) << 20
@@ -204,12 +214,12 @@ MEASURE = """
         else:
             data = Images()
         threading.Thread(target=watch, daemon=True).start()
-        samples = chosen_rows(data, count, 0, limit=int(limit) << 20)
+        samples = select_samples(data, count, 0, limit=int(limit) << 20).samples.rows
         peaks.append(private())
         print(batch_bytes(samples) >> 20, max(peaks) - before, samples_digest(samples), flush=True)
 
     torch.set_num_threads(1)
-    chosen_rows(torch.ones(9), 5, 0)
+    select_samples(torch.ones(9), 5, 0)
     before, peaks = private(), []
     for kind in kinds:
         for limit in limits:
@@ -263,13 +273,6 @@ def test_fewer_samples_are_the_first_of_more_and_the_indices_say_which(source, l
         inputs, targets = tensors_of(chosen.samples.rows)
         assert targets.tolist() == chosen.indices.tolist()
         assert torch.equal(inputs, INPUTS[chosen.indices])
-
-
-@pytest.mark.parametrize("source", [*SOURCES, "batches"])
-def test_in_ascending_order_they_are_the_same_samples(source):
-    make = SOURCES.get(source, lambda: batches(6))
-    drawn, ascending = (select_samples(make(), 9, 3, ascending=each) for each in (False, True))
-    assert sorted(drawn.indices) == ascending.indices.tolist()
 
 
 def test_fewer_of_very_many_are_the_first_of_more(monkeypatch):

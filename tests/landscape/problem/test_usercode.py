@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chosen import chosen_rows
 from small_models import make_job, observe_quadratic, quadratic_problem, quadratic_samples
 from torch.utils.data import DataLoader, Dataset
 
 from landscape import JobError, Problem, run
 from landscape.problem.callback import load_problem
+from landscape.problem.selection import select_samples
 from landscape.problem.user_code import calling
 from landscape.surface.surface import QUARANTINED
 
@@ -104,7 +104,7 @@ PLACES = {
 )
 def test_data_that_raise_name_the_sample_and_the_place(where, error, words):
     data = Raising(where, error)
-    line = told(lambda: chosen_rows(DataLoader(data, collate_fn=data.collate), 5, 0))
+    line = told(lambda: select_samples(DataLoader(data, collate_fn=data.collate), 5, 0).samples.batch(0, 5))
     with pytest.raises(JobError, match=rf"^{PLACES[where]} {words}.*test_usercode\.py:\d+\)$"):
         raise JobError(line)
 
@@ -155,8 +155,8 @@ def test_an_observe_that_ends_the_process_later_fails_its_tiles(tmp_path, troubl
 
 
 def test_torchs_complaints_about_samples_come_without_a_place_in_torch():
-    line = told(lambda: chosen_rows([object()] * 9, 5, 0))
-    assert line.startswith("data: the collate function, given 5 samples of list, raised TypeError: default_collate")
+    line = told(lambda: select_samples([object()] * 9, 5, 0))
+    assert line.startswith("data: the collate function, given 2 samples of list, raised TypeError: default_collate")
     assert "site-packages" not in line
 
 

@@ -88,7 +88,7 @@ def test_a_finished_recipe_whose_end_is_gone_keeps_it_when_it_is_called_again(tm
     ended = trained(tmp_path, **options)
     history = read_history(tmp_path)
     end = Path(read_trajectory(tmp_path).snapshots[-1].path)
-    end.unlink()  # as an earlier version left it
+    end.unlink()  # as a user may
     again = trained(tmp_path, **options)
     assert (again.loss, again.accuracy) == (ended.loss, ended.accuracy)
     trajectory = read_trajectory(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import google_crc32c
@@ -13,13 +12,13 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs.zstd import Zstd
-from test_store import all_tiles, constant, make_store
+from stores import all_tiles, constant, make_store
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from landscape.core.grid import points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader, DurableStore, write_chunks
-from landscape.store.format import ZSTD_MAGIC, BadMetadataError, Damaged, StoredArray, checked_array, decode, encode
+from landscape.store.format import ZSTD_MAGIC, BadMetadataError, Damaged, StoredArray, decode, encode, parse_array
 from landscape.store.landscape import LandscapeStore
 
 CODECS = {
@@ -38,7 +37,7 @@ def make_array(compressors, shape=(5, 7), chunks=(2, 3), dtype="float64", fill=n
 
 
 def described(array) -> StoredArray:
-    return checked_array(json.loads(json.dumps(array.metadata.to_dict())) | {"dimension_names": []}, array.path)
+    return parse_array(json.loads(json.dumps(array.metadata.to_dict())) | {"dimension_names": []}, array.path)
 
 
 def stored(array) -> dict[str, bytes]:
@@ -94,8 +93,9 @@ def test_no_changed_byte_and_no_length_passes_for_the_chunk(data):
     else:
         place, bit = data.draw(st.integers(0, len(written) - 1)), data.draw(st.integers(0, 7))
         bad = written[:place] + bytes([written[place] ^ 1 << bit]) + written[place + 1 :]
-    with pytest.raises(Damaged):
-        decode(array, (0, 0), bad)
+    for wrong in (bad, bytes(len(written))):
+        with pytest.raises(Damaged):
+            decode(array, (0, 0), wrong)
 
 
 def test_what_is_there_is_listed_and_what_is_not_reads_as_absent(tmp_path):
@@ -125,34 +125,6 @@ def test_tiles_committed_together_are_those_committed_one_by_one(tmp_path):
 
     assert chunks(tmp_path / "together") == chunks(tmp_path / "apart")
     assert len(chunks(tmp_path / "apart")) == 4 * len(tiles) + 4  # two axes and two directions beside
-
-
-def test_of_many_tiles_every_value_is_synced_before_the_first_status_is_written(tmp_path, monkeypatch):
-    store = make_store(tmp_path, (9, 7))
-    tiles = all_tiles(store)
-    events: list[tuple[str, str]] = []
-    real_set, real_sync, root = DurableStore._set, os.fsync, tmp_path / "landscapes.zarr"
-
-    async def recording_set(self, key, value, exclusive=False):
-        await real_set(self, key, value, exclusive)
-        events.append(("write", key))
-
-    def recording_sync(descriptor):
-        place = os.readlink(f"/proc/self/fd/{descriptor}")
-        real_sync(descriptor)
-        events.append(("sync", os.path.relpath(place, root)))
-
-    monkeypatch.setattr(DurableStore, "_set", recording_set)
-    monkeypatch.setattr(os, "fsync", recording_sync)
-    store.write_tiles([(tile, constant(tile, 1.0)) for tile in tiles])
-    first = min(k for k, (what, key) in enumerate(events) if what == "write" and "/status/" in key)
-    synced = {key for what, key in events[:first] if what == "sync"}
-    for tile in tiles:
-        for array in ("loss", "loss_stderr"):
-            assert f"a/{array}/c/{'/'.join(map(str, tile.index))}" in synced
-    assert not [key for what, key in events[first:] if what == "write" and "/status/" not in key]
-    after = {key for what, key in events[first:] if what == "sync"}
-    assert {f"a/status/c/{'/'.join(map(str, tile.index))}" for tile in tiles} <= after
 
 
 def test_a_write_that_fails_among_many_leaves_all_of_them_uncommitted(tmp_path, monkeypatch):

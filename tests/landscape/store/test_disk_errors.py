@@ -59,7 +59,7 @@ def test_every_write_may_be_the_first_that_fails(tmp_path, monkeypatch, code):
         run(job_of(tmp_path / "counted"))
         total = 10**6 - writes.left
     assert total > 25
-    for number in range(0, total, 5 if code == errno.ENOSPC else 11):
+    for number in range(0, total, 7 if code == errno.ENOSPC else 19):
         place = tmp_path / f"{number}"
         with monkeypatch.context() as patched:
             Failing(patched, number, code)

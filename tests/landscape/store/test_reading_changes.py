@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from small_models import Quadratic
+from stores import make_store
 
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid, axis_coordinates
-from landscape.model.parameters import layout, state_of
 from landscape.store.changes import chunk_changes
-from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
 from landscape.store.picked import PickedValues
-from landscape.surface.record import Record
-
-MODEL = Quadratic()
-
-
-def make(folder: Path, size: tuple[int, ...] = (5, 4), tile: tuple[int, ...] = (2, 3)) -> LandscapeStore:
-    names = ("alpha", "beta", "gamma")[: len(size)]
-    grid = Grid(names, tuple(axis_coordinates(n, -1, 1) for n in size))
-    directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(len(size))]
-    axes = [{"kind": "random", "label": f"axis {k}"} for k in range(len(size))]
-    new = NewArrays(grid, tile, ["loss"], axes, directions, layout(state_of(MODEL), ["matrix", "vector"]))
-    return LandscapeStore.create(str(folder), "a", new, Record().changed(observables=["loss"], identity={}))
 
 
 def commit(store: LandscapeStore, *indices: tuple[int, ...], shift: float = 0.0) -> None:
@@ -43,7 +26,7 @@ def value(tile, shift: float) -> np.ndarray:
 
 @pytest.mark.parametrize("size, tile", [((7,), (3,)), ((5, 4), (2, 3)), ((3, 4, 5), (2, 2, 2))])
 def test_a_look_finds_what_was_written_replaced_and_removed(tmp_path, size, tile):
-    store = make(tmp_path, size, tile)
+    store = make_store(tmp_path, size, tile)
     counts = store.arrays.reader("status").counts
     changes = chunk_changes(open_folder(str(tmp_path)), "a", "status", counts)
     first, last = (0,) * len(size), tuple(count - 1 for count in counts)
@@ -61,7 +44,7 @@ def test_a_look_finds_what_was_written_replaced_and_removed(tmp_path, size, tile
 
 
 def test_names_that_are_no_chunks_and_links_are_left_out(tmp_path):
-    store = make(tmp_path)
+    store = make_store(tmp_path)
     commit(store, (0, 0))
     chunks = tmp_path / "landscapes.zarr" / "a" / "status" / "c"
     (chunks / "1").symlink_to(chunks / "0")
@@ -79,7 +62,7 @@ def picked(store: LandscapeStore, *picks: list[int]) -> PickedValues:
 
 
 def test_picked_points_are_those_of_the_whole_surface(tmp_path):
-    store = make(tmp_path)
+    store = make_store(tmp_path)
     commit(store, (0, 0), (0, 1), (1, 1))
     values = picked(store, [0, 3], [0, 2, 4])
     values.update([(0, 0), (0, 1), (1, 1)])
@@ -92,7 +75,7 @@ def test_picked_points_are_those_of_the_whole_surface(tmp_path):
 
 
 def test_values_that_are_asked_for_later_are_the_same(tmp_path):
-    store = make(tmp_path)
+    store = make_store(tmp_path)
     commit(store, (0, 0), (1, 0))
     early, late = (
         picked(store, list(range(4)), list(range(5))),
@@ -111,7 +94,7 @@ def test_values_that_are_asked_for_later_are_the_same(tmp_path):
 
 @pytest.mark.parametrize("damage", ["status", "loss"])
 def test_a_damaged_chunk_counts_as_not_computed_until_it_is_written_again(tmp_path, damage):
-    store = make(tmp_path)
+    store = make_store(tmp_path)
     commit(store, (0, 0), (0, 1))
     (tmp_path / "landscapes.zarr" / "a" / damage / "c" / "0" / "0").write_bytes(b"damaged")
     values = picked(store, list(range(4)), list(range(5)))

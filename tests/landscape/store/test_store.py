@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import zarr
 from small_models import (
     LOOK,
@@ -32,39 +31,14 @@ from small_models import (
     wandering,
     write_trajectory,
 )
+from stores import all_tiles, constant, make_store
 
 from landscape import Job, JobError, NotFoundError, Problem, open_run, run
 from landscape.core.errors import Interrupted, LandscapeError
-from landscape.core.grid import Grid, axis_coordinates, tile_counts
-from landscape.core.lock import run_lock
-from landscape.model.parameters import layout, state_of
 from landscape.store import commit
 from landscape.store.arrays import status_of
 from landscape.store.chunk_io import DurableStore
-from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.record import Record
-
-MODEL = Quadratic()
-
-
-def make_store(folder: Path, size=(5, 4), tile=(2, 3), observables=("loss",)) -> LandscapeStore:
-    """A landscape of `size` points (alpha first) in tiles of `tile` (array order), nothing computed."""
-    names = ("alpha", "beta", "gamma")[: len(size)]
-    grid = Grid(names, tuple(axis_coordinates(n, -1, 1) for n in size))
-    directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(len(size))]
-    axes = [{"kind": "random", "label": f"axis {k}"} for k in range(len(size))]
-    new = NewArrays(grid, tile, observables, axes, directions, layout(state_of(MODEL), ["matrix", "vector"]))
-    return LandscapeStore.create(str(folder), "a", new, Record().changed(observables=list(observables), identity={}))
-
-
-def all_tiles(store: LandscapeStore):
-    return [store.tile(index) for index in np.ndindex(tile_counts(store.shape, store.tile_shape))]
-
-
-def constant(tile, value: float) -> dict[str, np.ndarray]:
-    return {name: np.full(tile.points, value) for name in ("loss", "loss_stderr")}
-
 
 # -- layout --------------------------------------------------------------------------------------------------
 
@@ -147,17 +121,6 @@ def test_xarray_opens_a_landscape_as_it_is(tmp_path):
     assert surface["loss"].dims == ("beta", "alpha")
     assert surface["alpha"].attrs["kind"] == "pca"
     np.testing.assert_array_equal(surface["status"], found["t"].status)
-
-
-def test_a_path_whose_moments_have_the_dimension_of_before_opens(tmp_path):
-    problem = conv_problem()
-    write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
-    found = run(make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": [5, 4]}]))["t"]
-    file = tmp_path / "landscapes.zarr" / "t" / "path_moments" / "zarr.json"
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps(document | {"dimension_names": ["snapshot", "moment"]}))
-    np.testing.assert_array_equal(open_run(tmp_path)["t"].path.loss, found.path.loss)
-    assert LandscapeStore.open(str(tmp_path), "t").problems() == []
 
 
 @pytest.mark.parametrize("size, tile", [((6,), (4,)), ((5, 4), (2, 3)), ((3, 4, 5), (2, 3, 2))])
@@ -245,15 +208,10 @@ def flip(data: bytes, where: float) -> bytes:
     return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
 
 
+# What `test_chunks.py` has of every byte and every length, as a job meets it.
 DAMAGE = {
-    "first byte flipped": lambda data: flip(data, 0),
     "a middle bit flipped": lambda data: flip(data, 0.5),
-    "checksum flipped": lambda data: flip(data, 1),
-    "truncated by one": lambda data: data[:-1],
-    "truncated to half": lambda data: data[: len(data) // 2],
-    "truncated to two": lambda data: data[:2],
     "empty": lambda data: b"",
-    "zeros": lambda data: bytes(len(data)),
     "deleted": lambda data: None,
 }
 
@@ -317,9 +275,18 @@ def test_sound_landscapes_are_found_sound(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("damage", ["a middle bit flipped", "empty", "deleted"])
-@pytest.mark.parametrize("array", ["alpha", "path_beta", "path_step", "path_distance", "path_loss", "path_status"])
-def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, damage, array):
+@pytest.mark.parametrize(
+    ("array", "damage"),
+    [
+        *(("alpha", damage) for damage in DAMAGE),
+        *(("path_loss", damage) for damage in DAMAGE),
+        ("path_beta", "empty"),
+        ("path_step", "a middle bit flipped"),
+        ("path_distance", "deleted"),
+        ("path_status", "empty"),
+    ],
+)
+def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, array, damage):
     problem = quadratic_problem()
     write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
     job = make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": 4}], tile=2)
@@ -358,8 +325,9 @@ def test_the_directions_checked_are_those_whose_digest_was_recorded(tmp_path):
 # -- commits -------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_synced_before_the_status_is_written(tmp_path, monkeypatch):
-    store = make_store(tmp_path, observables=("loss", "accuracy"))
+def test_every_value_is_synced_before_the_first_status_is_written(tmp_path, monkeypatch):
+    """Of one tile and of many that are committed at once; with each chunk the new folders by which it is found."""
+    store = make_store(tmp_path, (9, 7), observables=("loss", "accuracy"))
     events: list[tuple[str, str]] = []
     root, real_set, real_sync = tmp_path / "landscapes.zarr", DurableStore._set, os.fsync
 
@@ -368,28 +336,29 @@ def test_everything_is_synced_before_the_status_is_written(tmp_path, monkeypatch
         events.append(("write", key))
 
     def recording_sync(descriptor):
-        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
         real_sync(descriptor)
-        events.append(("sync", str(place.relative_to(root)) if place != root.parent else ".."))
+        events.append(("sync", os.path.relpath(place, root)))
 
     monkeypatch.setattr(DurableStore, "_set", recording_set)
     monkeypatch.setattr(os, "fsync", recording_sync)
-    tile = store.tile((1, 1))
-    accuracy = {"accuracy": np.ones(tile.points), "accuracy_stderr": np.ones(tile.points)}
-    store.write_tiles([(tile, constant(tile, 2.0) | accuracy)])
-
-    arrays = [f"a/{name}" for name in ("loss", "loss_stderr", "accuracy", "accuracy_stderr")]
-    status = events.index(("write", "a/status/c/1/1"))
-    before, after = events[:status], events[status + 1 :]
-    for array in arrays:
-        written = before.index(("write", f"{array}/c/1/1"))
-        synced = before[written:]
-        # The chunk, and each new folder by which it is found.
-        for place in (f"{array}/c/1/1", f"{array}/c/1", f"{array}/c", array):
-            assert ("sync", place) in synced, place
-    for place in ("a/status/c/1/1", "a/status/c/1", "a/status/c"):
-        assert ("sync", place) in after
-    assert not [event for event in after if event[0] == "write"]
+    arrays = ("loss", "loss_stderr", "accuracy", "accuracy_stderr")
+    one, *others = all_tiles(store)
+    for tiles in ([one], others):
+        events.clear()
+        store.write_tiles([(tile, constant(tile, 2.0, arrays)) for tile in tiles])
+        first = min(k for k, (what, key) in enumerate(events) if what == "write" and "/status/" in key)
+        before, after = events[:first], events[first:]
+        for tile in tiles:
+            row, column = tile.index
+            for array in (f"a/{name}" for name in arrays):
+                chunk = f"{array}/c/{row}/{column}"
+                synced = before[before.index(("write", chunk)) :]
+                new = (f"{array}/c", array) if tile is one else ()
+                assert all(("sync", place) in synced for place in (chunk, f"{array}/c/{row}", *new)), chunk
+            assert ("sync", f"a/status/c/{row}/{column}") in after
+            assert ("sync", f"a/status/c/{row}") in after
+        assert not [key for what, key in after if what == "write" and "/status/" not in key]
 
 
 def test_attributes_are_written_all_at_once(tmp_path, monkeypatch):
@@ -504,25 +473,6 @@ def test_a_run_that_is_a_file_is_refused(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.long
-def test_a_write_that_fails_says_so_in_one_line(tmp_path, monkeypatch):
-    problem = quadratic_problem()
-    real, left = DurableStore._set, [60]
-
-    async def failing(self, key, value, exclusive=False):
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(28, "No space left on device")
-        await real(self, key, value, exclusive)
-
-    job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": 6}], tile=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(DurableStore, "_set", failing)
-        with pytest.raises(LandscapeError, match=r"cannot be written: No space left on device; what was committed is"):
-            run(job)
-    assert (run(job)["a"].status == 1).all()
-
-
 # -- one driver per run ----------------------------------------------------------------------------------------
 
 HOLDER = """
@@ -553,59 +503,6 @@ def test_a_second_driver_is_refused_and_a_killed_ones_lock_is_taken_over(tmp_pat
     assert (tmp_path / "driver.json").is_file(), "the dead one left its card"
     assert (run(job)["a"].status == 1).all()
     assert not (tmp_path / "driver.json").exists()
-
-
-def test_the_lock_is_free_again_after_an_error(tmp_path):
-    with pytest.raises(RuntimeError), run_lock(str(tmp_path)):
-        raise RuntimeError
-    refused = pytest.raises(LandscapeError, match=f"process {os.getpid()}")
-    with run_lock(str(tmp_path)), refused, run_lock(str(tmp_path)):
-        pass
-    with run_lock(str(tmp_path)):
-        pass
-
-
-KILLED = """
-import os, sys, torch
-sys.path.insert(0, sys.argv[2])
-from small_models import make_job, quadratic_problem
-from landscape import run
-from pathlib import Path
-torch.set_num_threads(1)
-problem = quadratic_problem()
-def until(point):
-    asked = iter(range(10**6))
-    def stop():
-        if next(asked) == point:
-            os.kill(os.getpid(), 9)
-        return False
-    run(make_job(Path(sys.argv[1]), lambda: problem, [{"name": "a", "size": 6}], tile=[2, 3]), stop=stop)
-for point in map(int, sys.argv[3:]):
-    child = os.fork()
-    if child == 0:
-        try:
-            until(point)
-        finally:
-            os._exit(1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-sys.stdout.flush()
-os._exit(0)
-"""
-
-
-@pytest.mark.slow  # in `make test` one is killed over and over by `test_crash.py`
-def test_a_run_killed_outright_goes_on_to_the_same_bytes(tmp_path):
-    problem = quadratic_problem()
-    support = str(Path(__file__).parents[2] / "support")
-    place = tmp_path / "killed"
-    command = [sys.executable, "-c", KILLED, str(place), support, "5", "17"]
-    killed = subprocess.run(command, capture_output=True, text=True)
-    assert killed.stdout.split() == [str(-signal.SIGKILL)] * 2, killed.stderr
-    specs = [{"name": "a", "size": 6}]
-    found = run(make_job(place, lambda: problem, specs, tile=[2, 3]))["a"]
-    expected = run(make_job(tmp_path / "whole", lambda: problem, specs, tile=[2, 3]))["a"]
-    assert found.loss.tobytes() == expected.loss.tobytes()
-    assert found.stderr().tobytes() == expected.stderr().tobytes()
 
 
 def test_old_zarr_readers_need_nothing_of_ours(tmp_path):

@@ -19,31 +19,25 @@ from small_models import (
     OWN_MODEL,
     WITNESS,
     Counter,
-    Quadratic,
     conv_problem,
     make_job,
     quadratic_problem,
     wandering,
 )
+from stores import constant, make_store
 from torch import nn
 
 from landscape import NotFoundError, Problem, TrajectoryCollector, open_run, run
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.core.folders import open_folder, probe
-from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.lock import driver_alive, run_lock
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.history import read_history
-from landscape.model.parameters import layout, state_of
 from landscape.model.run_files import read_info
 from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.store import commit
-from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names, open_zarr, survey
-from landscape.surface.record import Record
-
-MODEL = Quadratic()
 
 
 @pytest.fixture
@@ -54,14 +48,6 @@ def raw(place: str, endpoint: str) -> Raw:
 def walk(place: str, model: nn.Module, count: int = 4) -> None:
     for number, state in wandering(model, count, 0.2).items():
         write_snapshot(place, "epoch", number, {name: tensor.contiguous() for name, tensor in state.items()})
-
-
-def make_store(place: str, size=(5, 4), tile=(2, 3)) -> LandscapeStore:
-    grid = Grid(("alpha", "beta"), tuple(axis_coordinates(n, -1, 1) for n in size))
-    directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(2)]
-    axes = [{"kind": "random", "label": f"axis {k}"} for k in range(2)]
-    new = NewArrays(grid, tile, ("loss",), axes, directions, layout(state_of(MODEL), ["matrix", "vector"]))
-    return LandscapeStore.create(place, "a", new, Record().changed(observables=["loss"], identity={}))
 
 
 # -- the folder ----------------------------------------------------------------------------------------------
@@ -183,23 +169,20 @@ DAMAGE = {
 }
 
 
-def here_and_there(cases: dict[str, Any], here: Container[str], there: Container[str]) -> list[Any]:
-    """Every case on a local folder and on S3, where each takes seconds: at once those named, the others slow."""
+def there(cases: dict[str, Any], at_once: Container[str]) -> list[Any]:
+    """Every case on S3, where each takes seconds: those that are not named are slow."""
     return [
-        pytest.param(place, value, id=f"{place}-{name}", marks=() if name in at_once else SLOW)
-        for place, at_once in (("local", here), ("s3", there))
+        pytest.param("s3", value, id=f"s3-{name}", marks=() if name in at_once else pytest.mark.slow)
         for name, value in cases.items()
     ]
 
 
-SLOW = (pytest.mark.slow,)
 DAMAGED_CHUNKS = {f"{array}-{damage}": (array, damage) for array in ("loss", "status", "beta") for damage in DAMAGE}
-HERE = ("loss-flipped", "status-gone", "beta-short")  # `test_store.py` makes more kinds of damage
 
 
 @pytest.mark.parametrize(
     ("place", "damaged"),
-    here_and_there(DAMAGED_CHUNKS, here=HERE, there=("status-gone",)),
+    there(DAMAGED_CHUNKS, at_once=("status-gone",)),  # those on a local folder are in `test_store.py`
     indirect=["place"],
 )
 def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damaged):
@@ -284,7 +267,11 @@ EMPTY_GROUP = b'{"attributes": {}, "zarr_format": 3, "node_type": "group"}'
 LOST = {"open": b"{", "empty": b"", "list": b"[1]", "group": EMPTY_GROUP, "gone": None}
 
 
-@pytest.mark.parametrize(("place", "damaged"), here_and_there(LOST, here=LOST, there=("gone",)), indirect=["place"])
+@pytest.mark.parametrize(
+    ("place", "damaged"),
+    [*(pytest.param("local", value, id=f"local-{name}") for name, value in LOST.items()), *there(LOST, ("gone",))],
+    indirect=["place"],
+)
 def test_lost_metadata_are_taken_from_the_roots_copy_and_nothing_is_deleted_without_it(place, raw, damaged):
     files = ("landscapes.zarr/zarr.json", "landscapes.zarr/a/zarr.json", "landscapes.zarr/a/loss/zarr.json")
     lost = files[1:2] if raw.kind == "s3" and damaged is None else files  # each takes a second there
@@ -329,11 +316,7 @@ def test_a_group_of_somebody_elses_is_refused_and_left(place, raw):
 def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
     store = make_store(place)
     first, second = store.tile((0, 0)), store.tile((1, 0))
-
-    def values(tile, value: float) -> dict[str, np.ndarray]:
-        return {name: np.full(tile.points, value) for name in ("loss", "loss_stderr")}
-
-    store.write_tiles([(first, values(first, 1.0))])
+    store.write_tiles([(first, constant(first, 1.0))])
     write = commit.write_synced
 
     def crash(arrays, chunks):
@@ -343,7 +326,7 @@ def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
 
     monkeypatch.setattr(commit, "write_synced", crash)
     with pytest.raises(KeyboardInterrupt):
-        store.write_tiles([(second, values(second, 2.0))])
+        store.write_tiles([(second, constant(second, 2.0))])
     reader = LandscapeStore.open(place, "a")
     loss = reader.read_surface().loss
     assert np.isnan(loss[second.windows]).all(), "the values are written, and not committed"
@@ -371,7 +354,7 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
     reader.start()
     try:
         for k, tile in enumerate(tiles):
-            store.write_tiles([(tile, {name: np.full(tile.points, k + 1.0) for name in ("loss", "loss_stderr")})])
+            store.write_tiles([(tile, constant(tile, k + 1.0))])
             store.update_attributes(progress={"tiles_done": k})
             if k % 4 == 0:
                 looked.clear()

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from landscape.core.grid import Grid, axis_coordinates, coordinates_through_zero, tile_at
 from landscape.surface.refinement import (
-    as_stretches,
     block_counts,
     blocks_over,
     finer_axis,
     finer_grid,
     finer_shape,
-    grown,
+    from_stretches,
+    grow_blocks,
+    in_coarser_level,
     new_points_per_tile,
-    of_coarser_level,
-    of_stretches,
     parents_of,
     tile_shape,
     tiles_of_blocks,
+    to_stretches,
 )
 
 SHAPES = [(5,), (9,), (17, 17), (17, 33), (3, 9), (21, 13), (9, 17, 5)]
@@ -33,8 +33,8 @@ def test_all_blocks_hold_every_new_point_once(shape):
     held = np.zeros(shape, int)
     for index in np.argwhere(tiles):
         tile = tile_at(tuple(index), shape, tile_shape(shape))
-        held[tile.windows] += ~of_coarser_level(tile)
-        assert new_points_per_tile(shape)[tuple(index)] == (~of_coarser_level(tile)).sum() > 0
+        held[tile.windows] += ~in_coarser_level(tile)
+        assert new_points_per_tile(shape)[tuple(index)] == (~in_coarser_level(tile)).sum() > 0
     coarse = np.zeros(shape, bool)
     coarse[tuple(slice(None, None, 2) for _ in shape)] = True
     assert np.array_equal(held, ~coarse)
@@ -58,18 +58,18 @@ def test_a_finer_axis_holds_the_points_of_a_fitted_one():
 def test_a_box_takes_the_blocks_that_it_overlaps_and_no_block_that_it_touches():
     grid = finer_grid(Grid(("alpha", "beta"), (axis_coordinates(9, -1, 1), axis_coordinates(17, 0, 2))), 2)
     assert grid.shape == (33, 17)
-    assert as_stretches(blocks_over(grid, [-1, 0], [0, 2])) == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert as_stretches(blocks_over(grid, [-0.01, 0.6], [0.01, 0.9])) == ((2, 4),)
+    assert to_stretches(blocks_over(grid, [-1, 0], [0, 2])) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert to_stretches(blocks_over(grid, [-0.01, 0.6], [0.01, 0.9])) == ((2, 4),)
 
 
 def test_blocks_have_parents_and_neighbours():
     blocks = np.zeros((4, 4), bool)
     blocks[3, 1] = True
     assert np.argwhere(parents_of(blocks, finer_shape((9, 9), 2))).tolist() == [[1, 0]]
-    assert int(grown(blocks).sum()) == 6
+    assert int(grow_blocks(blocks).sum()) == 6
 
 
 @given(st.lists(st.booleans(), min_size=12, max_size=12))
 def test_stretches_are_read_as_they_were_written(held):
     mask = np.array(held).reshape(3, 4)
-    assert np.array_equal(of_stretches(as_stretches(mask), (3, 4)), mask)
+    assert np.array_equal(from_stretches(to_stretches(mask), (3, 4)), mask)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscape.core.digests import digest
-from landscape.core.errors import Failure, LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
+from landscape.core.progress import Failure
 from landscape.model.parameters import layout
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
@@ -281,6 +282,21 @@ def test_a_record_is_changed_by_values_of_its_types_or_by_their_json() -> None:
     assert Record().changed(check=7).has_check
 
 
+@pytest.mark.parametrize(
+    ("guessing", "loss", "told"),
+    [
+        (2.0, 1.99, ", no better than guessing (2)"),
+        (2.0, 1.0, ""),
+        (None, 1.0, ""),
+        (np.nan, 1.0, ""),
+        (-np.inf, 1.0, ""),
+    ],
+)
+def test_a_loss_is_compared_with_guessing_where_that_is_known(guessing, loss, told) -> None:
+    """A document may hold NaN and infinity, which no status can show as a number."""
+    assert Record.of({"guessing": guessing, "origin_loss": loss}).guessing_in_words == told
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -290,6 +306,7 @@ WORDS = sorted({key for value in WHOLE.values() if isinstance(plain(value), dict
 
 
 @pytest.mark.long
+@settings(max_examples=40)  # of documents with several entries each
 @given(st.dictionaries(st.sampled_from([*WRITTEN, "later"]), JSON | st.dictionaries(st.sampled_from(WORDS), JSON)))
 def test_any_document_is_parsed_and_what_is_sound_comes_back(document: dict[str, Any]) -> None:
     record, malformed = parse(document)

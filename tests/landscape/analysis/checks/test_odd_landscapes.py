@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
 from landscape.views.prepare.words import caption
 
-OLD = Path(__file__).resolve().parents[3] / "legacy/runs-0.1.0.tar.gz"
 FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
 
 
@@ -97,21 +94,6 @@ def test_an_imported_surface_is_judged_by_its_values_alone(tmp_path, size):
     assert found["14"].text == "axes: the cosines of the axes are not recorded"
     keep_checks(tmp_path / "run", name, checks)
     assert open_run(tmp_path / "run")[name].record.checks == checks
-
-
-@pytest.mark.parametrize(
-    ("name", "landscape"), [("random", "minimum"), ("trajectory", "path"), ("interrupted", "plane")]
-)
-def test_landscapes_of_version_0_1_0_are_judged(tmp_path, monkeypatch, name, landscape):
-    monkeypatch.delitem(sys.modules, "legacy_problem", raising=False)
-    with tarfile.open(OLD) as opened:
-        opened.extractall(tmp_path, filter="data")
-    (folder,) = tmp_path.iterdir()
-    checks = check_landscape(folder / name, landscape, problem="legacy_problem:problem", folder=folder)
-    found = {check.number: check for check in checks.results}
-    few = name == "interrupted"  # a third of its points, by which no relief is judged
-    assert ("18 of 54 points are computed" if few else "error of the rise is not known") in found["5"].text
-    assert found["1"].state == found["3"].state == found["8"].state == "holds", checks_text(landscape, checks)
 
 
 def test_an_unfinished_landscape_has_holes(tmp_path):

@@ -10,9 +10,7 @@ import pytest
 
 from landscape.analysis.measures import document
 from landscape.analysis.measures.document import Entry, MeasureRow, row_of
-from landscape.analysis.measures.measure import ExtraMeasures, has_all
 from landscape.core.errors import LandscapeError
-from landscape.model.run_files import OLD_RADIUS
 
 SETTINGS = {"samples": "abc", "rho": {"sam": 0.05}}
 ROW = MeasureRow(1.5, 0.25, 1.0, 2.0, 16, "to a rise of 0.1")
@@ -83,21 +81,3 @@ def test_a_row_that_is_not_finite_says_why():
     assert row_of(float("inf")) == MeasureRow(None, note="the loss is not finite there")
     assert MeasureRow.parse(ROW.document()) == ROW
     assert MeasureRow.parse({"value": "x", "draws": None}) == MeasureRow(None)
-
-
-def test_a_radius_that_an_earlier_version_took_from_bounds_is_measured_again(tmp_path):
-    for rises, known in (([[0.1, None]], None), ([[0.1, 0.2]], 0.05)):
-        old = {
-            "weights": "w",
-            "rows": {"radius": {"value": 0.05, "low": 0.05, "high": 0.05}},
-            "radii": [0.05],
-            "rises": rises,
-        }
-        (tmp_path / "measures.json").write_text(json.dumps({"schema": 1, "settings": {}, "origins": {"problem": old}}))
-        found = document.read(str(tmp_path)).entries["problem"]
-        assert (found.rows["radius"].value, found.radii) == (known, [known])
-        assert has_all(found, "w", ExtraMeasures()) == (known is not None)
-    noted = replace(entry(1), rows={"radius": MeasureRow(None, note=OLD_RADIUS)})  # words decide nothing
-    assert has_all(noted, noted.weights, ExtraMeasures())
-    document.add(str(tmp_path), {}, entry(1), {})
-    assert "radius_is_old" not in (tmp_path / "measures.json").read_text()

@@ -23,12 +23,12 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
+from landscape.compute.prepare import DEFAULTS
 from landscape.core.validation import counted
 from landscape.job.directions.file import supplied_direction
 from landscape.job.directions.plane import towards_direction
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import cosines, principal_components, project, random_walk_variance
-from landscape.job.recorded import DEFAULTS
 from landscape.model.parameters import combine, describe_parameters, state_of
 
 NAMES = ("matrix", "vector", "scalar")

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from landscape.compute.reuse import Task
-from landscape.core.errors import Failure, LandscapeError
+from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
+from landscape.core.progress import Failure
 from landscape.evaluation.tuning.protocol import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of

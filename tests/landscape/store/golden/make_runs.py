@@ -1,12 +1,10 @@
-"""How the kept runs were made: `python tests/legacy/make_runs.py VERSION`, with the package of that version.
+"""How the golden runs were made: `python tests/landscape/store/golden/make_runs.py`.
 
-    random       the default directions and the default size, both left out
-    spelled      `{kind: random, seed: …}`, whose `ignore` was empty by default in 0.1.0
     trajectory   collected over four epochs; PCA of the snapshots, the range fitted, the path drawn
-    line         from the last snapshot towards the first
+    line         from the last snapshot towards the first; the losses of single samples are kept
     interrupted  stopped in the middle; `whole` is the same job to its end
 
-Each is a job file beside its run. The archive is never made again: what a version wrote is what later ones must read.
+Each is a job file beside its run. What is released is never made again: later versions must open what it wrote.
 """
 
 from __future__ import annotations
@@ -24,34 +22,28 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 COMMON = {
-    "problem": "legacy_problem:problem", "num_samples": 40, "engine": "eager", "batch_size": 16, "device": "cpu",
+    "problem": "golden_problem:problem", "num_samples": 40, "engine": "eager", "batch_size": 16, "device": "cpu",
 }  # fmt: skip
 PLANE = {
     "name": "plane",
     "directions": [{"kind": "random", "seed": 3, "ignore": ["bias"]}, {"kind": "random", "seed": 4}],
+    "size": [9, 6],
+    "range": [[-1, 1], [-0.5, 1]],
 }
+LINE = {"name": "line", "directions": [{"kind": "towards", "target": "first"}], "size": 11}
 JOBS = {
-    "random": {"landscapes": [{"name": "minimum"}], "tile": 20},
-    "spelled": {
-        "landscapes": [
-            {"name": "minimum", "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}], "size": 7}
-        ]
-    },
     "trajectory": {"landscapes": [{"name": "path", "trajectory": "all", "size": [8, 6]}], "tile": 3},
-    "line": {
-        "landscapes": [{"name": "line", "directions": [{"kind": "towards", "target": "first"}], "size": 11}],
-        "tile": 4,
-    },
-    "interrupted": {"landscapes": [PLANE | {"size": [9, 6], "range": [[-1, 1], [-0.5, 1]]}], "tile": 3},
-    "whole": {"landscapes": [PLANE | {"size": [9, 6], "range": [[-1, 1], [-0.5, 1]]}], "tile": 3},
+    "line": {"landscapes": [LINE], "tile": 4, "keep_samples": True},
+    "interrupted": {"landscapes": [PLANE], "tile": 3},
+    "whole": {"landscapes": [PLANE], "tile": 3},
 }
 COLLECTED = ("trajectory", "line")
-STOP_AFTER = 25  # points, of the interrupted one: some tiles are there, one is cut off
+STOP_AFTER = 25  # checks for a stop, of the interrupted run: some tiles are there, one is cut off
 
 
 def collect(run: Path) -> None:
     """Four epochs of plain gradient descent, their weights kept."""
-    from legacy_problem import data, network
+    from golden_problem import data, network
 
     from landscape import TrajectoryCollector
 
@@ -69,13 +61,14 @@ def collect(run: Path) -> None:
         collector.end_epoch(accuracy=0.5)
 
 
-def main(version: str) -> None:
+def main() -> None:
     from landscape import read_job, run
     from landscape.core.errors import Interrupted
+    from landscape.store.format import SCHEMA_VERSION
 
-    folder = Path(tempfile.mkdtemp()) / f"runs-{version}"
+    folder = Path(tempfile.mkdtemp()) / f"schema-{SCHEMA_VERSION}"
     folder.mkdir()
-    shutil.copy(HERE / "legacy_problem.py", folder)
+    shutil.copy(HERE / "golden_problem.py", folder)
     for name, fields in JOBS.items():
         file = folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"run": name, **COMMON, **fields}, sort_keys=False))
@@ -87,9 +80,9 @@ def main(version: str) -> None:
             run(read_job(file), stop=lambda asked=asked, most=most: next(asked) > most)
         except Interrupted:
             assert name == "interrupted"
-    with tarfile.open(HERE / f"runs-{version}.tar.gz", "w:gz") as archive:
+    with tarfile.open(HERE / f"{folder.name}.tar.gz", "w:gz") as archive:
         archive.add(folder, arcname=folder.name, filter=lambda info: None if "__pycache__" in info.name else info)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

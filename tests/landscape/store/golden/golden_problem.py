@@ -1,6 +1,6 @@
-"""The problem of the kept runs: a small network with a convolution, a batch norm and biases, on seeded numbers.
+"""The problem of the golden runs: a small network with a convolution, a batch norm and biases, on seeded numbers.
 
-Never change it: the runs in `runs-0.1.0.tar.gz` were computed of it, by the version that their name says.
+Never change it: the runs beside it were computed of it, and later versions must open them.
 """
 
 from __future__ import annotations
