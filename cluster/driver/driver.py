@@ -14,11 +14,10 @@ from cluster.driver.results import Receipts, Results
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
-from landscape.compute.point_extras import tile_shape_for, tuning_scope
+from landscape.compute.plans import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced
-from landscape.compute.reuse import Task, make_work
-from landscape.compute.tasks import create_landscape
+from landscape.compute.tasks import Task, create_landscape, make_work
 from landscape.core.errors import CHOOSING, Interrupted, Observer, StoreError, quoted, stage
 from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
 from landscape.evaluation.tuning.search import Search
@@ -135,8 +134,6 @@ class Measuring:
             self._wait()
         return [received[name] for name in names if name in received]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.25
 DRAIN_SECONDS = 2.0  # outcomes that come in within it after a stop are still committed; the rest is dropped

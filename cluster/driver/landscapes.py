@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 from cluster.driver.protocol import WorkerHandle
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
-from landscape.compute.dry_run import warn_of_constant
+from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.progress_tracker import ReportingWorker, Tally, start_tally
 from landscape.compute.reproducibility import (
     NO_LOSSES,
     NotReproduced,
@@ -24,8 +25,7 @@ from landscape.compute.reproducibility import (
     recorded,
     refusal,
 )
-from landscape.compute.reuse import Task
-from landscape.compute.tasks import OpenLandscape, ReportingWorker, Tally, start_tally
+from landscape.compute.tasks import OpenLandscape, Task
 from landscape.core.errors import JobError, quoted
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
@@ -305,9 +305,6 @@ class LandscapeState:
 
 
 DrivenLandscape: TypeAlias = NewLandscape | LandscapeState
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class Landscapes:

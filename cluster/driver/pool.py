@@ -37,7 +37,7 @@ from cluster.runtime.session import (
 )
 from landscape.compute.executor import Shared, WorkItem
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.reuse import Task, Work
+from landscape.compute.tasks import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable, stage
 from landscape.evaluation.tuning.protocol import TuningRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.worker import Receipt
-from landscape.compute.reuse import Task, Work
+from landscape.compute.tasks import Task, Work
 from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.surface.record_parts import WorkerRecord
 

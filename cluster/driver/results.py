@@ -13,8 +13,7 @@ from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.driver.workers import WorkerManager
 from landscape.compute.reproducibility import ReferencePoint
-from landscape.compute.reuse import Task
-from landscape.compute.tasks import Outcome, commit_all, quarantine, task_points, well_formed
+from landscape.compute.tasks import Outcome, Task, commit_all, quarantine, task_points, well_formed
 from landscape.core.errors import Failure, JobError, Observer
 from landscape.evaluation.reference_loss import OwnLosses
 

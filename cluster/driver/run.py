@@ -101,8 +101,6 @@ class Company:
         return Metrics()
 
 
-# ----------------------------------------------------------------------------------------------------
-
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 
 

@@ -33,8 +33,7 @@ from landscape.compute.reproducibility import (
     compute_reference_point,
     losses_of_own_model,
 )
-from landscape.compute.reuse import Work
-from landscape.compute.tasks import Outcome, evaluate
+from landscape.compute.tasks import Outcome, Work, evaluate
 from landscape.core.devices import keep_freed_memory, pick_device
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.grid import Grid

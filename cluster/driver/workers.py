@@ -12,7 +12,7 @@ from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
-from landscape.compute.reuse import Task
+from landscape.compute.tasks import Task
 from landscape.core.errors import Failure, JobError, LandscapeError
 
 if TYPE_CHECKING:
@@ -118,8 +118,6 @@ def said(worker: WorkerHandle, receipt: Receipt) -> None:
     """Log what the worker itself logged while it did what it was asked."""
     relay(receipt.said, worker.name, worker.host, worker.node)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends

@@ -33,14 +33,12 @@ from landscape.compute.executor import (
     WorkItem,
 )
 from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.recorded import recorded_job
+from landscape.compute.recorded_job import asked_of, recorded_job
 from landscape.compute.reproducibility import compute_reference_point, recorded, refusal
-from landscape.compute.requested import asked_of
-from landscape.compute.reuse import work_at
-from landscape.compute.tasks import GivenUp, try_task
+from landscape.compute.tasks import GivenUp, try_task, work_at
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
 from landscape.core.folders import open_folder

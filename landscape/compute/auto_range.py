@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from landscape.compute.executor import AtPoints, Executor, Executors, here, setting_of
-from landscape.compute.path import LandscapeContext
+from landscape.compute.landscape_context import LandscapeContext
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, stage
 from landscape.core.grid import AXIS_NAMES, Floats, Grid, as_written
@@ -30,6 +30,9 @@ from landscape.problem.supervised import guessing_of
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.record_entries import AxisEnd, FoundAxis, FoundRange, TargetRule
+
+log = logging.getLogger("landscape")
+
 
 # ----------------------------------------------------------------------------------------------------
 # The range of a landscape's axes where the job leaves it to the loss: taken from the record, or asked for.
@@ -130,10 +133,6 @@ def _length(context: LandscapeContext, axis: DirectionTensors) -> float:
     step = norm(axis.tensors)
     return whole / step if whole and step else 1.0
 
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 # A third of the way to a network that only guesses: a picture then shows the basin, and not the plain around it.
 SHARE_OF_GUESSING = 1 / 3

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule
 from landscape.core.plan import Plan

@@ -65,8 +65,6 @@ def without(rows: Floats, vector: Floats) -> Floats:
     return vector
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32
 

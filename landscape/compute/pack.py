@@ -13,19 +13,19 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from landscape.compute.pack_graph import Constants, Function, described_graph, example_of, exported
-from landscape.compute.pack_inlined import inlined_layers
-from landscape.compute.pack_writing import (
+from landscape.compute.pack_file import (
     ArchiveWriter,
     are_sequences,
     described_parameters,
     described_sequences,
     described_tree,
     example_of_sequences,
+    inlined_layers,
 )
+from landscape.compute.pack_graph import Constants, Function, described_graph, example_of, exported
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.requested import asked_of
+from landscape.compute.recorded_job import asked_of
 from landscape.core.errors import JobError, quoted
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
@@ -293,8 +293,6 @@ def _numbers(landscape: Landscape, trajectory: Trajectory) -> Iterator[int]:
 def _word(text: str) -> str:
     return re.sub(r"[^\w-]", "_", text, flags=re.ASCII)[:60] or "_"
 
-
-# ----------------------------------------------------------------------------------------------------
 
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
 METRIC = "metric_"  # begins the names of graphs of metrics

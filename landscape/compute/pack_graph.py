@@ -137,8 +137,6 @@ class Noticing(TorchFunctionMode):
         return any(size.node.expr.is_number for size in self.sizes)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
 PYTHON_NAMES: dict[Any, str] = {function: name for name, function in PYTHON.items()}

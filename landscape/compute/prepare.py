@@ -7,7 +7,7 @@ collected as the landscape's *identity*; a landscape on disk with another identi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,38 +16,33 @@ from typing import Any
 import torch
 
 from landscape.compute.auto_range import RangeFinder, not_found, with_found_range, with_range
-from landscape.compute.axes import check_tile, cosines_of, make_axes, make_grid
-from landscape.compute.dry_run import (
+from landscape.compute.axes_and_paths import check_tile, cosines_of, make_axes, make_grid, path_of, states_on
+from landscape.compute.eigenpairs import Solver, foreseen, solving_for
+from landscape.compute.identity import coordinates_asked, identity_of, recorded_plan, refuse_another
+from landscape.compute.job_warnings import (
     data_warnings,
     end_warnings,
-    look_at,
-    losses_of_few,
+    engine_warnings,
     origin_warnings,
     rounding_warnings,
+    statistics_warnings,
     thread_warnings,
+    with_batch_norm,
 )
-from landscape.compute.eigen_stores import Solver, foreseen, solving_for
-from landscape.compute.extension import Extension, extension_of, refinement_of
-from landscape.compute.identity import coordinates_asked, identity_of, refuse_another
-from landscape.compute.path import LandscapeContext, path_of, states_on
-from landscape.compute.paths import Weights, check_paths, network_of
-from landscape.compute.point_extras import (
-    convexity_of,
-    eigenvalues_of,
-    engine_warnings,
-    keeps_samples,
-    layers_of,
-    quantisation_of,
-)
+from landscape.compute.landscape_context import LandscapeContext, Weights, check_paths, network_of
+from landscape.compute.plans import borrowed_plan, is_of_before, keeps_samples, plan_of, quantisation_of
+from landscape.compute.point_extras import convexity_of, eigenvalues_of, layers_of
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
-from landscape.compute.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
-from landscape.compute.requested import asked_of, statistics_warnings, with_batch_norm
+from landscape.compute.recorded_job import asked_of
+from landscape.compute.reused_values import Extension, extension_of, refinement_of
 from landscape.core.devices import device_here
 from landscape.core.digests import digest
+from landscape.core.errors import JobError
 from landscape.core.grid import Grid
-from landscape.core.plan import Plan, Reduction
+from landscape.core.plan import Plan, Reduction, default_plan
 from landscape.core.validation import refuse_too_far
-from landscape.evaluation.dry_run import FirstLook
+from landscape.evaluation.dry_run import FirstLook, first_look
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.base import DirectionTensors, Workers, in_this_process
@@ -55,22 +50,33 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.job.recorded import DEFAULTS, with_defaults_of
 from landscape.model.packed_snapshots import trajectory_of
-from landscape.model.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
+from landscape.model.parameters import (
+    State,
+    describe_parameters,
+    holds_bfloat16,
+    immobile,
+    in_first_version,
+    refuse_not_finite,
+)
 from landscape.model.run_files import read_problem
 from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
-from landscape.problem.supervised import Observe, guessing_of
+from landscape.problem.supervised import Observe, guessing_of, ordered_names
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import RandomData, TermRecord
+
+log = logging.getLogger("landscape")
+
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.
@@ -172,11 +178,6 @@ def terms_recorded(observe: Observe, samples: Samples) -> dict[str, TermRecord]:
     sizes = samples.sizes if isinstance(samples, PointSets) else {}
     factors = terms_of(observe) or {}
     return {name: TermRecord(weight=float(factor), samples=sizes.get(name)) for name, factor in factors.items()}
-
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 
 def prepare(
@@ -357,3 +358,51 @@ def _context(common: PreparationContext, asked: Landscape, defaults: int) -> Lan
     if defaults == 1:
         infos = in_first_version(infos)
     return LandscapeContext(spec, common.weights, infos, common.problem, common.samples, common.workers)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `observe` of a problem returns, seen on this machine before anything is written.
+
+FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
+
+
+def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
+
+    Raises:
+        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+    """
+    named = ordered_names(problem.observables) if problem.observables else None
+    try:
+        look = first_look(problem.model, problem.observe, samples, job.precision, here)
+    except JobError as error:
+        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
+        if elsewhere and named:
+            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+            return FirstLook(named, bfloat16_weights=rounds), False
+        if elsewhere:
+            raise JobError(
+                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
+                "Problem(..., observables=('loss', ...))"
+            ) from error
+        raise
+    if named and look.names != named:
+        raise JobError(
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
+            "mend one of them"
+        )
+    check_derived(problem.derived, look.names)
+    return look, True
+
+
+def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:
+    """The mean loss of the first few samples at several sets of weights, in float32.
+
+    Raises:
+        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
+    """
+    few = samples.few(FEW)
+    plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)
+    evaluator = Evaluator(problem.model, few, problem.observe, plan, here, states[0], ())
+    return [float(evaluator.evaluate_states([state]).mean["loss"][0]) for state in states]

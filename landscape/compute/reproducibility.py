@@ -18,7 +18,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from landscape.compute.extension import Extension
+from landscape.compute.reused_values import Extension
 from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
@@ -31,6 +31,7 @@ from landscape.surface.record import Record
 from landscape.surface.record_parts import CheckRecord, OwnModelRecord
 
 log = logging.getLogger("landscape")
+
 
 ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
 COARSE_ROUNDING = 3e-2  # the same in bfloat16

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TypeAlias
 
 from landscape.compute.auto_range import serial_finder
-from landscape.compute.dry_run import warn_of_constant
 from landscape.compute.eigenpairs import serial_solver
-from landscape.compute.point_extras import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
+from landscape.compute.job_warnings import warn_of_constant
+from landscape.compute.plans import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.compute.progress_tracker import Tally, start_tally
 from landscape.compute.reproducibility import NotReproduced, check_reproduction
-from landscape.compute.reuse import Task, make_work
 from landscape.compute.tasks import (
     GivenUp,
     OpenLandscape,
-    Tally,
+    Task,
     commit,
     create_landscape,
+    make_work,
     open_landscape,
     quarantine,
-    start_tally,
     task_points,
     try_task,
 )

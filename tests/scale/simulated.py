@@ -26,8 +26,7 @@ from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.reuse import Work
-from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
+from landscape.compute.tasks import OpenLandscape, Outcome, Work, missing_tasks
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
 from landscape.evaluation.tuning.protocol import TuningRequest

@@ -15,7 +15,7 @@ from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.judgement import Judgement, NotJudged
 from landscape.compute.executor import Executors, here
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded import Callback, recorded_job
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.store.results import keep_with_landscape, open_run
 from landscape.surface.record_entries import Check, Checks

@@ -23,7 +23,7 @@ from landscape import __version__
 from landscape.analysis.connect.curve import BendProgress, BendTraining, EpochHooks, Reached, train_by
 from landscape.analysis.connect.matching import match_weights
 from landscape.compute.executor import AtPoints, AtWeights, EvaluationSetting, Executors, here, setting_of
-from landscape.compute.paths import Weights
+from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run

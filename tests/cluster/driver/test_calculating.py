@@ -29,9 +29,9 @@ from landscape.compute.executor import (
     TotalsOfBlocks,
     setting_of,
 )
+from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.tasks import LayersAt
 from landscape.core.errors import Interrupted, JobError
 
 pytestmark = pytest.mark.usefixtures("local_ray")

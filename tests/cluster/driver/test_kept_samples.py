@@ -57,7 +57,7 @@ def test_the_plan_shows_their_bytes(tmp_path):
 
 
 def test_tiles_are_no_larger_than_a_worker_hands_over_in_one_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("landscape.compute.point_extras.TILE_BYTES", 4 * 20 * 3)
+    monkeypatch.setattr("landscape.compute.plans.TILE_BYTES", 4 * 20 * 3)
     run(job_of(tmp_path, tile=None))
     shape = LandscapeStore.open(str(tmp_path), "a").tile_shape
     assert np.prod(shape) <= 3

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.driver.schedule import TaskQueue
-from landscape.compute.reuse import Task
-from landscape.compute.tasks import TaskList
+from landscape.compute.tasks import Task, TaskList
 from landscape.core.grid import coarse_to_fine_order
 
 

@@ -17,7 +17,7 @@ from cluster.driver.worker import Receipt
 from cluster.runtime import logs
 from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, configure, event_fields, write_remark
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
-from landscape.compute.reuse import Task
+from landscape.compute.tasks import Task
 from landscape.core.errors import Failure, JobError
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")

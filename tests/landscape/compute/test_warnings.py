@@ -11,8 +11,8 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.commands.planning import plan_job, plan_text
 from landscape import Problem, run
-from landscape.compute.dry_run import origin_warnings
-from landscape.compute.paths import Weights
+from landscape.compute.job_warnings import origin_warnings
+from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.job.landscape import Landscape
 from landscape.model.packed_snapshots import trajectory_of

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape import Job, JobError, Problem, run
-from landscape.compute.eigen_stores import create_store
 from landscape.compute.prepare import prepare
+from landscape.compute.tasks import create_store
 from landscape.job.directions.base import DEFAULT_IGNORE, DirectionTensors, Normalise
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import normalise_direction
