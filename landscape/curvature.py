@@ -5,7 +5,6 @@ from __future__ import annotations
 from landscape.compute.eigenpairs import (
     bytes_of_bases,
     refuse_large_bases,
-    serial_solver,
     solver_of,
     spectrum_of,
 )
@@ -63,7 +62,6 @@ __all__ = [
     "rayleigh",
     "refuse_large_bases",
     "sampled_curvature",
-    "serial_solver",
     "solver_of",
     "spectrum_of",
     "trace",

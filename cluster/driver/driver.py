@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cluster.driver import workers as journal
-from cluster.driver.landscapes import DrivenLandscape, Landscapes, NewLandscape
-from cluster.driver.protocol import WorkerHandle, WorkerPool
-from cluster.driver.results import Receipts, Results
+from cluster.driver.landscape_states import DrivenLandscape, Landscapes, NewLandscape
+from cluster.driver.result_handler import Receipts, Results
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.workers import WorkerManager
+from cluster.driver.worker_manager import WorkerManager, log_tuning_warning
+from cluster.driver.worker_protocol import WorkerHandle, WorkerPool
 from landscape.compute.plans import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced
+from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import Task, create_landscape, make_work
-from landscape.core.errors import CHOOSING, Interrupted, Observer, StoreError, quoted, stage
+from landscape.core.errors import CHOOSING, Interrupted, StoreError, quoted, stage
 from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
 from landscape.evaluation.tuning.search import Search
 
@@ -54,7 +54,7 @@ class Measuring:
             tries: how many workers may die of measuring a point until a guess is taken for its cost.
             limits: how long the search for the fastest engine may take.
         """
-        self._prepared, self._crew, self._manager, self._receipts = prepared, pool, manager, receipts
+        self._prepared, self._pool, self._manager, self._receipts = prepared, pool, manager, receipts
         self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
         self._timed_together: list[str] | None = None  # workers of one node
 
@@ -67,7 +67,7 @@ class Measuring:
         for each in new:
             kept = kept_samples(self._prepared, each.landscape)
             cost = seconds * each.landscape.evaluations_per_point
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._crew.size, kept)
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._pool.size, kept)
             landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:
@@ -88,7 +88,7 @@ class Measuring:
         for each in new:
             each.sent.replan(each.landscape.tuned(tuned))
         if tuned.warning:
-            journal.tuned(tuned.warning)
+            log_tuning_warning(tuned.warning)
         return float(tuned.seconds_per_point)
 
     def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
@@ -104,19 +104,19 @@ class Measuring:
         return []
 
     def _first_ready(self) -> WorkerHandle:
-        while not self._crew.ready:
+        while not self._pool.ready:
             self._wait()
-        return next(iter(self._crew.ready.values()))
+        return next(iter(self._pool.ready.values()))
 
     def _workers_of_one_node(self) -> list[WorkerHandle]:
         """The first worker and those of its node that have started; waits a little for those that have not."""
         if self._timed_together is None:
             end = self._clock() + GATHER_SECONDS
-            while len(self._crew.ready) < len(self._crew.handles) and self._clock() < end:
+            while len(self._pool.ready) < len(self._pool.handles) and self._clock() < end:
                 self._wait()
             node = self._first_ready().node
-            self._timed_together = [each.name for each in self._crew.ready.values() if each.node == node]
-        return [self._crew.ready[name] for name in self._timed_together if name in self._crew.ready]
+            self._timed_together = [each.name for each in self._pool.ready.values() if each.node == node]
+        return [self._pool.ready[name] for name in self._timed_together if name in self._pool.ready]
 
     def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
         """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
@@ -125,8 +125,8 @@ class Measuring:
         received.clear()
         end = self._clock() + MEASURE_SECONDS
         for name in names:
-            self._crew.measure(name, inputs, request)
-        while waiting := [name for name in names if name in self._crew.handles and name not in received]:
+            self._pool.measure(name, inputs, request)
+        while waiting := [name for name in names if name in self._pool.handles and name not in received]:
             if self._clock() > end:
                 for name in waiting:
                     self._manager.lose(name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
@@ -147,33 +147,26 @@ class Driver:
         prepared: PreparedJob,
         landscapes: Sequence[DrivenLandscape],
         pool: WorkerPool,
-        observer: Observer,
-        stop: Callable[[], bool],
+        options: RunOptions,
         policy: Policy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
-        limits: Limits | None = None,
-        *,
-        accept_origin: bool = False,
     ) -> None:
         """
         Args:
             pool: workers that have computed for another driver are taken over; it is not closed at the end.
-            observer: is told the progress of a landscape after every task.
-            stop: is asked several times a second whether to end early.
-            limits: how long the search for the fastest engine may take.
-            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
+            options: `stop` is asked several times a second.
         """
-        self._run, self._crew, self._stop, self._clock = prepared.run, pool, stop, clock
+        self._run, self._pool, self._stop, self._clock = prepared.run, pool, options.stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: TaskSchedule[Task] = TaskSchedule(policy=policy, kind=_kind_of)
-        results = Results(self._landscapes, self._schedule, metrics, observer)
+        results = Results(self._landscapes, self._schedule, metrics, options.observer)
         self._manager = WorkerManager(results, pool, self._schedule, metrics, clock)
         self._receipts = Receipts(
-            self._landscapes, pool, self._schedule, self._manager, results, clock, accept_origin=accept_origin
+            self._landscapes, pool, self._schedule, self._manager, results, clock, accept_origin=options.accept_origin
         )
         self._measuring = Measuring(
-            prepared, pool, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits
+            prepared, pool, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=options.limits
         )
 
     def run(self) -> None:
@@ -183,7 +176,7 @@ class Driver:
             Interrupted: `stop` said so.
             JobError, LandscapeError: the job cannot go on; what is committed is kept.
         """
-        self._landscapes.share(self._crew.share, self._crew.ready)
+        self._landscapes.share(self._pool.share, self._pool.ready)
         try:
             self._manager.take_over()
             self._measuring.create_stores(self._landscapes)
@@ -229,12 +222,12 @@ class Driver:
         for name, task in self._schedule.assign(self._clock()):
             state = self._landscapes.of(task)
             state.begin()
-            asks = state.asks_own_model(name, task, self._crew.handles)
+            asks = state.asks_own_model(name, task, self._pool.handles)
             work = replace(make_work(state.landscape, state.store, task), own_model=asks)
-            self._crew.send(name, task, state.sent.inputs, work)
+            self._pool.send(name, task, state.sent.inputs, work)
 
     def _take_in(self) -> None:
-        self._receipts.handle(self._crew.arrivals(POLL_SECONDS))
+        self._receipts.handle(self._pool.arrivals(POLL_SECONDS))
 
     def _check_stop(self) -> None:
         """Where a stop is asked for, commit what comes in soon, and end.

@@ -15,7 +15,6 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from cluster.driver.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle, WorkerQuery
 from cluster.driver.transfer import (
     PIECE_BYTES,
     SamplePieces,
@@ -26,6 +25,16 @@ from cluster.driver.transfer import (
     pieces_of,
 )
 from cluster.driver.worker import DeclaredObservables, ProblemSource, Receipt, Worker
+from cluster.driver.worker_protocol import (
+    LOOK_SECONDS,
+    MEASURE,
+    NODE_LOST,
+    START,
+    Arrival,
+    Asked,
+    WorkerHandle,
+    WorkerQuery,
+)
 from cluster.runtime.placement import Placement, explain_placement, places
 from cluster.runtime.session import (
     draining_nodes,
@@ -157,7 +166,7 @@ class RayWorkerPool:
             tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
-    def part_with_busy(self) -> None:
+    def dismiss_busy(self) -> None:
         """End the workers that still compute what nobody waits for any more, such as a second copy of a task."""
         for name, queue in list(self._pending.items()):
             if any(asked != START for _, asked in queue):

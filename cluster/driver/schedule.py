@@ -337,7 +337,7 @@ class TaskSchedule(Generic[T]):
         """Whether a worker has no task."""
         return not self.in_flight.get(worker)
 
-    def lost(self, worker: str, now: float, *, blame: bool = True) -> list[tuple[T, Fate]]:
+    def take_back(self, worker: str, now: float, *, blame: bool = True) -> list[tuple[T, Fate]]:
         """Take back the tasks of a worker that is gone.
 
         Args:
@@ -364,7 +364,7 @@ class TaskSchedule(Generic[T]):
             fates.append((task, fate))
         return fates[::-1]
 
-    def hung(self, now: float) -> list[str]:
+    def find_hung(self, now: float) -> list[str]:
         """The workers whose task has run far beyond the median of its kind, and at least for `hang_seconds`."""
         self._times.advance(now)
         policy = self.policy
@@ -432,7 +432,7 @@ class TaskSchedule(Generic[T]):
                     return task
         return None
 
-    def completed(
+    def judge_result(
         self, worker: str, task: T, now: float, *, fingerprint: str = "", suspicious: bool = False
     ) -> ResultDecision:
         """What to do with the result of a task.
@@ -474,7 +474,7 @@ class TaskSchedule(Generic[T]):
             self._return(task)
         return ResultDecision("check")
 
-    def failed(self, worker: str, task: T, now: float) -> Fate | None:
+    def note_failure(self, worker: str, task: T, now: float) -> Fate | None:
         """What to do after user code raised: the task is tried again, on another worker if there is one, or given up.
 
         Returns:

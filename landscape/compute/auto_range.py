@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from landscape.compute.executor import AtPoints, Executor, Executors, here, setting_of
+from landscape.compute.executor import AtPoints, Executor, Executors, setting_of
 from landscape.compute.landscape_context import LandscapeContext
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, stage
@@ -293,8 +293,3 @@ def finder_of(executors: Executors) -> RangeFinder:
             return found_range(executor, prepared, landscape, starts, farthest)
 
     return find
-
-
-def serial_finder(stop: Callable[[], bool] = lambda: False) -> RangeFinder:
-    """The finder that computes in this process: the reference."""
-    return finder_of(here(stop))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors, here
+from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors
 from landscape.compute.hessian import Floats, HessianOperator, length
 from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, least_steps, sampled_curvature
 from landscape.compute.landscape_context import SolveHere
@@ -318,11 +318,6 @@ def solver_of(executors: Executors) -> Solver:
             raise write_error(prepared.run, error) from error
 
     return solve
-
-
-def serial_solver(stop: Callable[[], bool] = lambda: False) -> Solver:
-    """The solver that computes in this process: the reference."""
-    return solver_of(here(stop))
 
 
 def spectrum_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +28,7 @@ from landscape.problem.user_code import cause_of, in_folder
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
-
+Computed = TypeVar("Computed")
 
 FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
 
@@ -155,19 +156,17 @@ class LocalExecutor(Executor):
         return answers
 
     def _answer(self, setting: EvaluationSetting, question: WorkItem[Answer]) -> Answer:
-        rule, exceptions = RetryRule(), 0
         with in_folder(self.prepared.folder):
             station = self._set_to(setting)
-            while True:
+
+            def answer() -> Answer:
                 self._on_point()
-                try:
-                    return station.evaluator.within_memory(lambda: question.answer(station))
-                except (Interrupted, NotRetried):
-                    raise
-                except Exception as error:
-                    exceptions += 1
-                    if rule.after_exception(exceptions) == "quarantine":
-                        raise unanswered(question.label, cause_of(error)) from error
+                return question.answer(station)
+
+            answered = try_computing(station.evaluator, answer)
+        if isinstance(answered, GivenUp):
+            raise unanswered(question.label, answered.cause) from answered.error
+        return answered
 
     def _set_to(self, setting: EvaluationSetting) -> EvaluationContext:
         if self._station is None or self._setting is not setting:
@@ -180,6 +179,42 @@ class LocalExecutor(Executor):
     def _on_point(self) -> None:
         if self.stop():
             raise Interrupted("interrupted; nothing of this is kept: the same command begins it anew")
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """Why something was not computed: how often it was tried, and the last exception that user code raised."""
+
+    attempts: int
+    error: Exception
+
+    @property
+    def cause(self) -> str:
+        """The exception in a line."""
+        return cause_of(self.error)
+
+    @property
+    def traceback(self) -> str:
+        """Where it was raised."""
+        return "".join(traceback.format_exception(self.error))
+
+
+def try_computing(evaluator: Evaluator, compute: Callable[[], Computed]) -> Computed | GivenUp:
+    """What `compute` returns; where user code raises, it is called again as often as `RetryRule` says.
+
+    Raises:
+        Interrupted, NotRetried: the job ends here.
+    """
+    rule, exceptions = RetryRule(), 0
+    while True:
+        try:
+            return evaluator.within_memory(compute)
+        except (Interrupted, NotRetried):
+            raise
+        except Exception as error:
+            exceptions += 1
+            if rule.after_exception(exceptions) == "quarantine":
+                return GivenUp(exceptions, error)
 
 
 # Gives one for a job, its landscape, and about so many evaluations of all samples.

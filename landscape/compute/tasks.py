@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -20,11 +19,8 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samp
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.reused_values import Extension, joined
 from landscape.core.errors import (
-    Interrupted,
     JobError,
     LandscapeError,
-    NotRetried,
-    RetryRule,
     quoted,
 )
 from landscape.core.grid import Index, Tile, coarse_to_fine_order, tile_counts
@@ -34,7 +30,6 @@ from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Floats, Values
 from landscape.job.directions.file import EigenDirection
 from landscape.model.parameters import State, describe_parameters, layout
-from landscape.problem.user_code import cause_of
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_entries import ConvexityRecord, LayersRecord
@@ -176,38 +171,6 @@ class Outcome:
 
     def _both(self) -> tuple[Values, ...]:
         return (self.points,) if self.states is None else (self.points, self.states)
-
-
-@dataclass(frozen=True)
-class GivenUp:
-    """Why a task has no outcome.
-
-    Attributes:
-        attempts: how often it was tried.
-        cause, traceback: of the last exception that user code raised.
-    """
-
-    attempts: int
-    cause: str
-    traceback: str
-
-
-def try_task(evaluator: Evaluator, work: Work) -> Outcome | GivenUp:
-    """The task's outcome; where user code raises, it is tried again as often as `RetryRule` says.
-
-    Raises:
-        Interrupted, NotRetried: the job ends here.
-    """
-    rule, exceptions = RetryRule(), 0
-    while True:
-        try:
-            return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except (Interrupted, NotRetried):
-            raise
-        except Exception as error:
-            exceptions += 1
-            if rule.after_exception(exceptions) == "quarantine":
-                return GivenUp(exceptions, cause_of(error), traceback.format_exc())
 
 
 @dataclass(frozen=True)

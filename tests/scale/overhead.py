@@ -18,7 +18,7 @@ import numpy as np
 import ray
 
 import cluster
-from cluster.driver.landscapes import LandscapeState
+from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.pool import fetch, node_id
 from cluster.driver.transfer import pack_samples
 from cluster.driver.worker import ProblemSource, Worker

@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cluster.driver.executor import RayExecutor
 from cluster.driver.pool import RayWorkerPool
+from cluster.driver.ray_executor import RayExecutor
 from cluster.driver.schedule import Policy
 from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster.driver import executor
-from cluster.driver.executor import RayExecutor, executor_of
+from cluster.driver.ray_executor import RayExecutor, executor_of
 from landscape.compute.executor import AtPoints, Executor, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted

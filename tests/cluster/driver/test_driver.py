@@ -16,9 +16,9 @@ from counting import WITNESS
 import cluster
 import landscape
 from cluster.driver.pool import RayWorkerPool
-from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import WorkerHandle
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.directions.file import FileDirection

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.executor import RayExecutor
-from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
+from cluster.driver.ray_executor import RayExecutor
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import START, Arrival, WorkerHandle, WorkerQuery
 from landscape.compute.executor import EvaluationSetting, WorkItem
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from small_models import make_job, quadratic_problem
 from torch import Tensor, nn
 
-from cluster.driver.landscapes import LandscapeState
+from cluster.driver.landscape_states import LandscapeState
 from cluster.runtime.status import run_status, status_text
 from landscape import Job, Problem, import_surface, open_run, run
 from landscape.compute.prepare import prepare

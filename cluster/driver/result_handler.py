@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.driver import workers
-from cluster.driver.landscapes import Landscapes, LandscapeState
-from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle, WorkerPool
+from cluster.driver.landscape_states import Landscapes, LandscapeState
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.workers import WorkerManager
+from cluster.driver.worker_manager import WorkerManager, log_done, log_failure, log_given_up, relay_log
+from cluster.driver.worker_protocol import MEASURE, START, Arrival, WorkerHandle, WorkerPool
 from landscape.compute.reproducibility import ReferencePoint
 from landscape.compute.tasks import Outcome, Task, commit_all, quarantine, task_points, well_formed
 from landscape.core.errors import Failure, JobError, Observer
@@ -57,7 +56,7 @@ class Results:
         """
         self._landscapes.admit(worker)
 
-    def excuses(self, task: Task) -> bool:
+    def is_excused(self, task: Task) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, and not to its task."""
         return self._landscapes.of(task).died_before_agreement(self._schedule.policy.kills)
 
@@ -79,7 +78,7 @@ class Results:
         worker.points += points
         worker.seconds += seconds
         self._metrics.committed(points, seconds)
-        workers.done(worker, one.task, one.attempt, points, seconds)
+        log_done(worker, one.task, one.attempt, points, seconds)
         landscape.tally.done(one.task.label, points, one.batch_size)
         landscape.settle()
         self.report(landscape)
@@ -97,7 +96,7 @@ class Results:
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
         landscape.tally.fail(failure, task_points(landscape.store, task))
-        workers.given_up(task.landscape, failure)
+        log_given_up(task.landscape, failure)
         landscape.settle()
         self.report(landscape)
 
@@ -135,7 +134,7 @@ class Receipts:
         Args:
             accept_origin: go on, with a warning, where the user's own model has other losses.
         """
-        self._landscapes, self._crew, self._schedule = landscapes, pool, schedule
+        self._landscapes, self._pool, self._schedule = landscapes, pool, schedule
         self._manager, self._results, self._clock = manager, results, clock
         self.measurements: dict[str, Receipt] = {}
         self._accept_origin = accept_origin
@@ -152,7 +151,7 @@ class Receipts:
         accepted: list[AcceptedOutcome] = []
         try:
             for arrival in arrivals:
-                if arrival.worker in self._crew.handles:  # it may have been lost in this very round
+                if arrival.worker in self._pool.handles:  # it may have been lost in this very round
                     self._handle_one(arrival, accepted)
         finally:
             self._held += accepted
@@ -173,7 +172,7 @@ class Receipts:
     def waits_for_worker(self) -> bool:
         """Whether accepted outcomes wait for what a worker is evaluating."""
         states = map(self._landscapes.of, (one.task for one in self._held))
-        return any(state.is_asking(self._crew.handles) for state in states)
+        return any(state.is_asking(self._pool.handles) for state in states)
 
     @property
     def holds_many(self) -> bool:
@@ -181,21 +180,21 @@ class Receipts:
 
         Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
         """
-        if any(state.is_to_be_asked_again(self._crew.handles) for state in self._landscapes.on_disk):
+        if any(state.is_to_be_asked_again(self._pool.handles) for state in self._landscapes.on_disk):
             return False
-        return len(self._held) >= MOST_HELD * len(self._crew.handles)
+        return len(self._held) >= MOST_HELD * len(self._pool.handles)
 
     def _held_of(self, state: LandscapeState) -> int:
         return sum(self._landscapes.of(one.task) is state for one in self._held)
 
     def _commit(self) -> None:
         for state in self._landscapes.on_disk:
-            state.stop_asking(self._crew.handles, self._held_of(state))
-            if not state.awaits_own_model(self._crew.handles):
+            state.stop_asking(self._pool.handles, self._held_of(state))
+            if not state.awaits_own_model(self._pool.handles):
                 state.keep_first()
         ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
         for one in self._held:
-            waits = self._landscapes.of(one.task).awaits_own_model(self._crew.handles)
+            waits = self._landscapes.of(one.task).awaits_own_model(self._pool.handles)
             (waiting if waits else ready).append(one)
         self._held = waiting
         self._results.commit(ready)
@@ -205,9 +204,9 @@ class Receipts:
         if receipt is None:
             self._manager.lose(name, arrival.lost)
             return
-        workers.said(self._crew.handles[name], receipt)
+        relay_log(self._pool.handles[name], receipt)
         if arrival.asked == START:
-            self._manager.started(name, receipt)
+            self._manager.take_on(name, receipt)
             return
         if receipt.fatal:
             raise JobError(receipt.cause)
@@ -215,7 +214,7 @@ class Receipts:
             self.measurements[name] = receipt
             return
         assert isinstance(arrival.asked, Task)  # a driver asks no queries
-        outcome = self._decide(self._crew.handles[name], arrival.asked, receipt)
+        outcome = self._decide(self._pool.handles[name], arrival.asked, receipt)
         if outcome is not None:
             accepted.append(outcome)
 
@@ -231,14 +230,14 @@ class Receipts:
         else:
             state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
         if receipt.outcome is None:
-            self._manager.answered()
+            self._manager.note_answer()
             self._failed(worker, task, receipt)
             self._results.report(state)
             return None
         if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
             self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
             return None
-        self._manager.answered()
+        self._manager.note_answer()
         attempt = self._schedule.attempts(task) + 1  # asked first: the schedule forgets a task that is done
         if not self._is_accepted(worker, task, receipt.outcome):
             self._results.report(state)
@@ -259,8 +258,8 @@ class Receipts:
 
     def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
         """User code raised: the schedule says whether the task is tried again."""
-        fate = self._schedule.failed(worker.name, task, self._clock())
-        workers.failed(worker, task, self._schedule.attempts(task), receipt)
+        fate = self._schedule.note_failure(worker.name, task, self._clock())
+        log_failure(worker, task, self._schedule.attempts(task), receipt)
         if fate == "quarantine":
             self._results.give_up(task, worker, receipt.cause, receipt.traceback)
 
@@ -268,12 +267,12 @@ class Receipts:
         """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
         suspicious = not outcome.finite
         fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
-        answer = self._schedule.completed(
+        answer = self._schedule.judge_result(
             worker.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
         )
         if answer.verdict == "quarantine":
             self._results.give_up(task, worker, "workers disagree on its values")
         for name in answer.distrusted:
-            if name in self._crew.handles:
+            if name in self._pool.handles:
                 self._manager.lose(name, f"two others agree on {task.label} and it does not", blame=False)
         return answer.verdict == "commit"

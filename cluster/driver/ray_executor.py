@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cluster.driver import workers
-from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
-from cluster.driver.workers import WorkerManager
+from cluster.driver.worker_manager import WorkerManager, relay_log
+from cluster.driver.worker_protocol import START, Arrival, WorkerHandle, WorkerQuery
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
 from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered
@@ -53,7 +52,7 @@ class RayExecutor(Executor):
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._crew, self._stop, self._clock = pool, stop, clock
+        self._pool, self._stop, self._clock = pool, stop, clock
         self._schedule: TaskSchedule[WorkerQuery] = TaskSchedule(policy=policy)
         self._manager = WorkerManager[WorkerQuery](self, pool, self._schedule, metrics, clock)
         self._numbers = itertools.count()
@@ -67,13 +66,13 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         """End all workers."""
-        self._crew.close()
+        self._pool.close()
 
     # -- what an executor does -------------------------------------------------------------------------------
 
     def share(self, value: Any) -> Shared[Any]:
         """Make a value available to all workers; each node fetches it once."""
-        return self._crew.share_value(value)
+        return self._pool.share_value(value)
 
     def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
         """The answers, in the order of the questions."""
@@ -91,13 +90,13 @@ class RayExecutor(Executor):
     def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of several workers, each set anew; of as many different ones as start within a while."""
         end = self._clock() + GATHER_SECONDS
-        while (len(self._crew.ready) < min(times, self._crew.size) and self._clock() < end) or not self._crew.ready:
+        while (len(self._pool.ready) < min(times, self._pool.size) and self._clock() < end) or not self._pool.ready:
             self._round()
         answers: list[Answer] = []
         exceptions = 0
         while len(answers) < times:
             (query,) = self._put(self._pack(setting), setting, [question])
-            names = sorted(self._crew.ready)
+            names = sorted(self._pool.ready)
             cause = self._ask_one(names[len(answers) % len(names)], query)
             answers += [self._answers[query]] if query in self._answers else []
             self._forget([query])
@@ -109,9 +108,9 @@ class RayExecutor(Executor):
     def _ask_one(self, name: str, query: WorkerQuery) -> str:
         """Have one worker answer, apart from the schedule, unless it is lost; what user code raised, else nothing."""
         self._send(name, query)
-        while query not in self._answers and query not in self._raised and name in self._crew.handles:
+        while query not in self._answers and query not in self._raised and name in self._pool.handles:
             self._round()
-        while not self._crew.ready:
+        while not self._pool.ready:
             self._round()
         return self._raised.pop(query, "")
 
@@ -123,35 +122,35 @@ class RayExecutor(Executor):
         self._manager.patrol()
         for name, query in self._schedule.assign(self._clock()):
             self._send(name, query)
-        for arrival in self._crew.arrivals(POLL_SECONDS):
-            if arrival.worker in self._crew.handles:  # it may have been lost in this very round
+        for arrival in self._pool.arrivals(POLL_SECONDS):
+            if arrival.worker in self._pool.handles:  # it may have been lost in this very round
                 self._handle(arrival)
 
     def _send(self, name: str, query: WorkerQuery) -> None:
         inputs, question = self._asked[query]
-        self._crew.query(name, query, inputs, question)
+        self._pool.query(name, query, inputs, question)
 
     def _handle(self, arrival: Arrival) -> None:
         name, receipt, query = arrival.worker, arrival.receipt, arrival.asked
         if receipt is None:
             self._manager.lose(name, arrival.lost)
             return
-        workers.said(self._crew.handles[name], receipt)
+        relay_log(self._pool.handles[name], receipt)
         if query == START:
-            self._manager.started(name, receipt)
+            self._manager.take_on(name, receipt)
             return
         assert isinstance(query, WorkerQuery)
         awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
         if receipt.fatal and awaited:
             raise JobError(receipt.cause)
-        self._manager.answered()
+        self._manager.note_answer()
         if "answer" in receipt.details or not awaited:
-            self._schedule.completed(name, query, self._clock())
+            self._schedule.judge_result(name, query, self._clock())
             if awaited:
                 self._answers.setdefault(query, receipt.details["answer"])
         elif query not in self._schedule.holders:
             self._raised[query] = receipt.cause
-        elif self._schedule.failed(name, query, self._clock()) == "quarantine":
+        elif self._schedule.note_failure(name, query, self._clock()) == "quarantine":
             raise unanswered(self._asked[query][1].label, receipt.cause)
 
     # -- what the manager of the workers asks -----------------------------------------------------------------
@@ -169,7 +168,7 @@ class RayExecutor(Executor):
                 f"{self._device}"
             )
 
-    def excuses(self, task: WorkerQuery) -> bool:
+    def is_excused(self, task: WorkerQuery) -> bool:
         """No: a question may be what kills its worker."""
         return False
 
@@ -181,7 +180,7 @@ class RayExecutor(Executor):
 
     def _put(self, inputs: Any, setting: EvaluationSetting, questions: Sequence[WorkItem[Any]]) -> list[WorkerQuery]:
         self._device = setting.plan.device
-        for worker in self._crew.ready.values():
+        for worker in self._pool.ready.values():
             self.admit(worker)
         queries = [WorkerQuery(next(self._numbers)) for _ in questions]
         self._asked |= {query: (inputs, question) for query, question in zip(queries, questions, strict=True)}
@@ -201,7 +200,7 @@ class RayExecutor(Executor):
         return known[1]
 
     def _pack(self, setting: EvaluationSetting) -> Any:
-        return self._crew.share(
+        return self._pool.share(
             LandscapeInputs("", pack_state(setting.origin), pack_directions(setting.directions), NO_GRID, setting.plan)
         )
 
