@@ -5,8 +5,6 @@ from __future__ import annotations
 from landscape.compute.eigenpairs import (
     bytes_of_bases,
     refuse_large_bases,
-    solver_of,
-    spectrum_of,
 )
 from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.hessian import (
@@ -62,8 +60,6 @@ __all__ = [
     "rayleigh",
     "refuse_large_bases",
     "sampled_curvature",
-    "solver_of",
-    "spectrum_of",
     "trace",
 ]
 

@@ -24,7 +24,7 @@ from landscape.compute.point_extras import convexity_cost, convexity_text, layer
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.refine import level_job
-from landscape.compute.reproducibility import recorded, why_not_compared
+from landscape.compute.reproducibility import recorded_reference_point, why_not_compared
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import as_written, tile_counts
@@ -242,7 +242,9 @@ def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, miss
     reason = why_not_compared(record, extends=landscape.extension is not None)
     if record.states("own_model"):
         reason = "what its record says of that is damaged"
-    elif not reason and (not missing or (stored is not None and recorded(stored, landscape.grid) is not None)):
+    elif not reason and (
+        not missing or (stored is not None and recorded_reference_point(stored, landscape.grid) is not None)
+    ):
         reason = "it was begun by a version that did not compare"
     return {"evaluations": 0 if reason else 2, "why_not": reason}
 

@@ -16,14 +16,14 @@ from landscape.compute.reproducibility import (
     NotReproduced,
     ReferencePoint,
     check_point,
+    difference_from_siblings,
     is_to_be_compared,
     keep_comparison,
     keep_not_compared,
     keep_reference_point,
     keep_why_not_compared,
-    other_network,
-    recorded,
-    refusal,
+    not_reproduced,
+    recorded_reference_point,
 )
 from landscape.compute.tasks import OpenLandscape, Task
 from landscape.core.errors import JobError, quoted
@@ -133,7 +133,7 @@ class LandscapeState:
         """
         self.store, self.tasks = opened.store, opened.tasks
         # What every worker must reproduce: the recorded values, or else those of the first worker.
-        self._expected = recorded(opened.store, landscape.grid)
+        self._expected = recorded_reference_point(opened.store, landscape.grid)
         self.sent = sent or SentLandscape(landscape, self._expected.point if self._expected else None)
         self.agreeing: set[str] = set()
         self.workers: Mapping[str, ReportingWorker] = {}
@@ -199,7 +199,7 @@ class LandscapeState:
         Where no values are recorded yet, the worker's are to be, and every other worker must reproduce them.
         """
         expected = self._expected
-        difference = reference.differs_from(expected) if expected else other_network(self.store, reference)
+        difference = reference.differs_from(expected) if expected else difference_from_siblings(self.store, reference)
         if not difference and not self.store.record.has_check and self._to_keep is None:
             self._to_keep = reference
             self._expected = expected or reference
@@ -219,7 +219,7 @@ class LandscapeState:
 
     def refusal(self, reference: ReferencePoint, difference: str) -> NotReproduced:
         """The error of a job whose workers all compute other values."""
-        return refusal(self.landscape.name, self._expected, reference, difference)
+        return not_reproduced(self.landscape.name, self._expected, reference, difference)
 
     def died_before_agreement(self, most: int) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, as no worker has done so yet.

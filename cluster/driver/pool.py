@@ -105,7 +105,7 @@ class RayWorkerPool:
         return ray.put(value)
 
     def share_value(self, value: Any) -> Shared[Any]:
-        """Make a value available to the questions that hold what is returned."""
+        """Make a value available to the work items that hold what is returned."""
         return InStore(ray.put(value))
 
     # -- who there is -----------------------------------------------------------------------------------------
@@ -190,9 +190,9 @@ class RayWorkerPool:
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
 
-    def query(self, name: str, query: WorkerQuery, inputs: Any, question: WorkItem[Any]) -> None:
-        """Ask a worker a question."""
-        self._ask(name, self.handles[name].actor.answer.remote([inputs], question), query)
+    def query(self, name: str, query: WorkerQuery, inputs: Any, item: WorkItem[Any]) -> None:
+        """Give a worker a work item."""
+        self._ask(name, self.handles[name].actor.answer.remote([inputs], item), query)
 
     def _ask(self, name: str, reference: Any, asked: Asked) -> None:
         queue = self._pending.setdefault(name, deque())

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from types import TracebackType
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
 
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_states import DrivenLandscape, LandscapeState, NewLandscape
-from cluster.driver.ray_executor import executor_of
+from cluster.driver.ray_executor import ClusterOptions, LazyPool, executor_of
 from cluster.driver.schedule import Policy
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.runtime.console import show_progress
 from cluster.runtime.logs import graceful_stop, is_supervised, tell
 from cluster.runtime.mapping import ray_workers
-from cluster.runtime.session import ray_session
 from landscape.compute.executor import Executors
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.refine import with_levels
@@ -28,70 +24,6 @@ from landscape.core.errors import Observer, stage
 from landscape.evaluation.tuning.protocol import Limits
 from landscape.job.job import Job
 from landscape.store.results import Run
-
-if TYPE_CHECKING:
-    from cluster.driver.pool import RayWorkerPool
-    from cluster.runtime.metrics import Metrics
-
-
-@dataclass(frozen=True)
-class ClusterOptions(RunOptions):
-    """What `run` is told beside the job; its docstring describes each."""
-
-    workers: int | None = None
-    address: str | None = None
-    policy: Policy | None = None
-    allow_open: bool = False
-
-
-@dataclass
-class LazyPool:
-    """A Ray session with its workers, from the first need of them to the end of the block.
-
-    Starting both takes seconds, which a level of refinement often does not. Once Ray runs, all that follows is computed
-    on it: what is computed in this process must not share it with a session.
-    """
-
-    options: ClusterOptions
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _hired: tuple[RayWorkerPool, Callable[[], bool]] | None = field(default=None, init=False)
-
-    def __enter__(self) -> LazyPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def workers_for(self, prepared: PreparedJob) -> tuple[RayWorkerPool, Callable[[], bool]]:
-        """The pool, and whether a signal has come since it was hired.
-
-        Args:
-            prepared: the job; every later one has its problem and its samples.
-        """
-        if self._hired is None:
-            # Importing Ray takes seconds, which what is computed here should not cost.
-            from cluster.driver.pool import RayWorkerPool
-
-            options = self.options
-            session = ray_session(prepared.job, options.address, options.workers, options.allow_open)
-            placement = self._stack.enter_context(session)
-            # The handlers of signals come after `ray.init`, which installs some of its own.
-            signalled = self._stack.enter_context(graceful_stop())
-            pool = RayWorkerPool(prepared, placement, options.workers)
-            self._stack.callback(pool.close)
-            self._hired = pool, signalled
-        else:
-            self._hired[0].dismiss_busy()
-        return self._hired
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        """What Ray's metrics are told of the job."""
-        from cluster.runtime.metrics import Metrics
-
-        return Metrics()
 
 
 def run(

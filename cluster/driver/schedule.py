@@ -72,6 +72,11 @@ class TaskHistory:
     avoid: set[str] = field(default_factory=set)
     votes: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def attempts(self) -> int:
+        """How often the task has failed, by exceptions and by dead workers."""
+        return self.exceptions + self.kills
+
     def vote(self, worker: str, fingerprint: str) -> tuple[list[str], tuple[str, ...]]:
         """Note a worker's answer; the workers whose answer is the same, and those whose answer differs."""
         self.votes[worker] = fingerprint
@@ -79,39 +84,7 @@ class TaskHistory:
         return agreeing, tuple(voter for voter in self.votes if voter not in agreeing)
 
 
-class Records(Generic[T]):
-    """The records of tasks; a task without one has had no trouble."""
-
-    def __init__(self) -> None:
-        self._records: dict[T, TaskHistory] = {}
-
-    def of(self, task: T) -> TaskHistory:
-        """The task's record, to be changed."""
-        return self._records.setdefault(task, TaskHistory())
-
-    def drop(self, task: T) -> None:
-        """Forget a task that is done."""
-        self._records.pop(task, None)
-
-    def attempts(self, task: T) -> int:
-        """How often a task has failed so far, by exceptions and by dead workers."""
-        record = self._records.get(task)
-        return record.exceptions + record.kills if record else 0
-
-    def kills(self, task: T) -> int:
-        """How many workers died while they ran the task."""
-        record = self._records.get(task)
-        return record.kills if record else 0
-
-    def avoid(self, task: T) -> Set[str]:
-        """The workers that failed the task or have answered it."""
-        record = self._records.get(task)
-        return record.avoid if record else frozenset()
-
-    def is_disputed(self, task: T) -> bool:
-        """Whether a suspicious answer to the task waits for a second opinion."""
-        record = self._records.get(task)
-        return record is not None and bool(record.votes)
+NO_TROUBLE = TaskHistory()  # of a task that has no history
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -295,7 +268,7 @@ class TaskSchedule(Generic[T]):
         self.done = 0
         self.quarantined: set[T] = set()
         self.retries = self.backups = self.checks = 0
-        self._records: Records[T] = Records()
+        self._histories: dict[T, TaskHistory] = {}  # a task without one has had no trouble
         self._confirmed: Counter[str] = Counter()  # worker → its suspicious answers that others confirmed
         self.open_workers = OpenWorkers(self.policy.in_flight)
         self._times: TaskTimes[T] = TaskTimes(self.policy.longest_step, kind)
@@ -312,11 +285,19 @@ class TaskSchedule(Generic[T]):
 
     def attempts(self, task: T) -> int:
         """How often a task has failed so far, by exceptions and by dead workers."""
-        return self._records.attempts(task)
+        return self._history(task).attempts
 
     def is_disputed(self, task: T) -> bool:
         """Whether a suspicious answer to it waits for a second opinion."""
-        return self._records.is_disputed(task)
+        return bool(self._history(task).votes)
+
+    def _history(self, task: T) -> TaskHistory:
+        """What happened to the task, to be read."""
+        return self._histories.get(task, NO_TROUBLE)
+
+    def _begin_history(self, task: T) -> TaskHistory:
+        """What happened to the task, to be added to."""
+        return self._histories.setdefault(task, TaskHistory())
 
     def enqueue(self, tasks: Sequence[T]) -> None:
         """Add tasks, at any time; they go out after those that are queued already."""
@@ -356,10 +337,10 @@ class TaskSchedule(Generic[T]):
             if worker not in self.holders.get(task, ()):
                 continue  # done meanwhile
             if blame and position == 0:
-                self._records.of(task).kills += 1
+                self._begin_history(task).kills += 1
             if self._take_from(worker, task):
                 continue  # still in flight elsewhere
-            fate = self.policy.retry_rule.after_death(self._records.kills(task))
+            fate = self.policy.retry_rule.after_death(self._history(task).kills)
             self._follow(task, fate)
             fates.append((task, fate))
         return fates[::-1]
@@ -407,7 +388,7 @@ class TaskSchedule(Generic[T]):
         for task in self.returned:
             if tasks and self._is_suspect(task):
                 continue
-            avoid = self._records.avoid(task)
+            avoid = self._history(task).avoid
             if worker in avoid and self._others(avoid):
                 continue
             del self.returned[task]
@@ -416,7 +397,7 @@ class TaskSchedule(Generic[T]):
 
     def _is_suspect(self, task: T) -> bool:
         """Whether a task has killed a worker; it then runs alone, on one worker at a time, so that no more is lost."""
-        return self._records.kills(task) > 0
+        return self._history(task).kills > 0
 
     def _others(self, avoid: Set[str]) -> bool:
         """Whether a worker outside `avoid` could take a task."""
@@ -456,7 +437,7 @@ class TaskSchedule(Generic[T]):
         if believed and not self.is_disputed(task):
             self._finish(task)
             return ResultDecision("commit")
-        record = self._records.of(task)
+        record = self._begin_history(task)
         if set(record.votes) <= {worker} and not self._others({worker}):
             self._finish(task)
             return ResultDecision("commit")
@@ -484,7 +465,7 @@ class TaskSchedule(Generic[T]):
         self._times.ended(worker)
         is_awaited = worker in self.holders.get(task, ())
         if is_awaited:
-            record = self._records.of(task)
+            record = self._begin_history(task)
             record.exceptions += 1
             record.avoid.add(worker)
         if self._take_from(worker, task) or not is_awaited:
@@ -519,7 +500,7 @@ class TaskSchedule(Generic[T]):
 
     def _finish(self, task: T) -> None:
         self.done += 1
-        self._records.drop(task)
+        self._histories.pop(task, None)
         self._settle(task)
 
     def _give_up(self, task: T) -> None:

@@ -19,7 +19,7 @@ MEASURE: Final = "measure"
 
 @dataclass(frozen=True, slots=True)
 class WorkerQuery:
-    """A question that a worker is asked, by its number."""
+    """A work item that a worker is given, by its number."""
 
     number: int
 

@@ -39,7 +39,7 @@ from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.recorded_job import asked_of, recorded_job
-from landscape.compute.reproducibility import compute_reference_point, recorded, refusal
+from landscape.compute.reproducibility import compute_reference_point, not_reproduced, recorded_reference_point
 from landscape.compute.tasks import Outcome, evaluate, work_at
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
@@ -374,7 +374,7 @@ def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, eva
     Raises:
         NotReproduced: it does.
     """
-    expected = recorded(store, landscape.grid)
+    expected = recorded_reference_point(store, landscape.grid)
     if expected is None:
         return
     try:
@@ -388,7 +388,7 @@ def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, eva
             "here; run `landscape check` to see why"
         )
     if difference:
-        raise refusal(store.name, expected, reference, difference)
+        raise not_reproduced(store.name, expected, reference, difference)
 
 
 # ----------------------------------------------------------------------------------------------------

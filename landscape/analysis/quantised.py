@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.paired import Pairs, answers_at, evaluated, of_pair
-from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, here, setting_of
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, local_executors, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded_job import Callback, recorded_job
@@ -276,7 +276,7 @@ def in_double(setting: EvaluationSetting) -> EvaluationSetting:
 # The comparison: what is asked for, what it costs, what is found.
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
-HERE = here()
+HERE = local_executors()
 
 
 @dataclass(frozen=True)

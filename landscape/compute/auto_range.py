@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,33 +41,12 @@ log = logging.getLogger("landscape")
 FARTHEST = 4.0
 
 
-class RangeFinder(Protocol):
-    """What finds how far axes run: this process, or the workers of a cluster."""
-
-    def __call__(
-        self,
-        prepared: PreparedJob,
-        landscape: PreparedLandscape,
-        starts: Sequence[float],
-        farthest: Sequence[float],
-        /,
-    ) -> FoundRange | None:
-        """The range, by evaluations along the axes; None where a job is only looked at.
-
-        Args:
-            prepared: the job, with this landscape alone.
-            landscape: its origin, axes and plan; its grid is another than it will have.
-            starts: of each axis, where the search begins.
-            farthest: of each axis, where it ends.
-
-        Raises:
-            JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
-        """
+# Finds how far axes run, given a job with one landscape alone, whose grid is another than it will have, and where the
+# search begins and ends along each axis. It raises as `find_range` does; None where a job is only looked at.
+RangeFinder: TypeAlias = Callable[[PreparedJob, Sequence[float], Sequence[float]], FoundRange | None]
 
 
-def not_found(
-    prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
-) -> None:
+def leave_range_open(prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]) -> None:
     """Nothing, where a job is looked at and nothing is to be computed: the range is where the search would begin."""
 
 
@@ -99,7 +78,7 @@ def with_range(
         stored: the landscape on disk, whose range has been put in already.
 
     Raises:
-        JobError: as `RangeFinder` does.
+        JobError: as `find_range` does.
     """
     if not context.spec.finds_range:
         return context, found_of(stored)
@@ -114,7 +93,7 @@ def with_range(
         context.spec.name, context.origin, directions, grid, None, plan, {}, Record(), ("loss",),
         lambda number: context.origin,
     )  # fmt: skip
-    found = finder(replace(prepared, landscapes=(landscape,)), landscape, starts, farthest)
+    found = finder(replace(prepared, landscapes=(landscape,)), starts, farthest)
     radii = starts if found is None else [axis.radius for axis in found.axes]
     return replace(context, spec=_with_ends(context.spec, radii)), found
 
@@ -200,18 +179,19 @@ def search(start: float, farthest: float, target: float) -> Search:
     return FoundAxis(radius=distance_of(at), change=changes[at], end=end)
 
 
-def found_range(
-    executor: Executor,
-    prepared: PreparedJob,
-    landscape: PreparedLandscape,
-    starts: Sequence[float],
-    farthest: Sequence[float],
+def find_range(
+    executor: Executor, prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]
 ) -> FoundRange:
-    """The range of the landscape's axes, each searched beside the others.
+    """The range of the axes of the job's one landscape, each searched beside the others.
+
+    Args:
+        starts: of each axis, where the search begins.
+        farthest: of each axis, where it ends.
 
     Raises:
         JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
     """
+    (landscape,) = prepared.landscapes
     setting, names = setting_of(landscape), landscape.grid.names
 
     def losses(points: Floats) -> list[float]:
@@ -285,11 +265,10 @@ def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_l
 def finder_of(executors: Executors) -> RangeFinder:
     """The finder that asks an executor."""
 
-    def find(
-        prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
-    ) -> FoundRange:
+    def find(prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]) -> FoundRange:
+        (landscape,) = prepared.landscapes
         stage(f"finding the range of landscape {landscape.name}")
         with executors(prepared, landscape, EVALUATIONS * len(starts)) as executor:
-            return found_range(executor, prepared, landscape, starts, farthest)
+            return find_range(executor, prepared, starts, farthest)
 
     return find

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -43,25 +43,14 @@ FURTHER = 4  # times the steps are taken at most where the sign of the smallest 
 BASES = "curvature"  # the folder of a run in which Lanczos steps are kept while eigenvectors are computed
 
 
-class Solver(Protocol):
-    """What computes eigenpairs of the Hessian: this process, or the workers of a cluster."""
-
-    def __call__(
-        self, prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
-    ) -> Spectrum:
-        """The eigenpairs of these ranks at the landscape's origin, see `landscape.job.directions.base.Context`.
-
-        Args:
-            prepared: the job, with this landscape alone.
-            landscape: its origin, plan and identity; its axes are others than it will have.
-        """
+# Computes eigenpairs of the Hessian, given a job with one landscape alone, whose axes are others than it will have, and
+# the ranks, the steps and the seed, see `landscape.job.directions.base.Context`.
+Solver: TypeAlias = Callable[[PreparedJob, tuple[int, ...], int, int], Spectrum]
 
 
-def foreseen(
-    prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
-) -> Spectrum:
+def stand_in_spectrum(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
     """Stand-ins for eigenpairs, where a job is looked at and nothing is to be computed: random unit vectors."""
-    (stand_in,) = landscape.directions
+    (stand_in,) = prepared.landscapes[0].directions
     pairs = {}
     for rank in ranks:
         generator = torch.Generator().manual_seed(10 + rank)
@@ -95,7 +84,7 @@ def solving_for(
         landscape = PreparedLandscape(
             name, origin, (axis,), line, None, plan, identity, Record(), ("loss",), lambda number: origin
         )
-        return solver(replace(prepared, landscapes=(landscape,)), landscape, ranks, steps, seed)
+        return solver(replace(prepared, landscapes=(landscape,)), ranks, steps, seed)
 
     return spectrum
 
@@ -305,13 +294,11 @@ def solver_of(executors: Executors) -> Solver:
         executors: gives one for a job, its landscape, and about so many evaluations of all samples.
     """
 
-    def solve(
-        prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
-    ) -> Spectrum:
+    def solve(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
         stage("computing eigenvectors of the Hessian")
         try:
-            with executors(prepared, landscape, steps * PRODUCT_EVALUATIONS) as executor:
-                return spectrum_of(executor, prepared, landscape, ranks, steps, seed)
+            with executors(prepared, prepared.landscapes[0], steps * PRODUCT_EVALUATIONS) as executor:
+                return spectrum_of(executor, prepared, ranks, steps, seed)
         except LandscapeError:
             raise
         except OSError as error:  # such as of a disk that is full
@@ -320,20 +307,14 @@ def solver_of(executors: Executors) -> Solver:
     return solve
 
 
-def spectrum_of(
-    executor: Executor,
-    prepared: PreparedJob,
-    landscape: PreparedLandscape,
-    ranks: tuple[int, ...],
-    steps: int,
-    seed: int,
-) -> Spectrum:
-    """Eigenpairs at the landscape's origin; what an earlier call has kept is gone on from, to the same bits.
+def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+    """Eigenpairs at the origin of the job's one landscape; goes on from the steps that an earlier call has kept.
 
     Raises:
         JobError: the loss is flat, or not finite, at the origin.
         LandscapeError: another process computes them.
     """
+    (landscape,) = prepared.landscapes
     setting = EvaluationSetting(landscape.origin, (), landscape.plan)
     operator = HessianOperator(executor, setting, prepared.problem, prepared.samples)
     if operator.size < least_steps(ranks):

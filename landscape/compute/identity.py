@@ -66,7 +66,7 @@ def coordinates_asked(spec: Landscape) -> list[list[Any]]:
     return [[size, *(ends or ["fitted"])] for size, ends in zip(spec.size, axis_ranges(spec), strict=True)]
 
 
-def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+def refusal_of_job(name: str, changed: Sequence[str], remedy: str) -> str:
     """The error of a job that contradicts the landscape on disk.
 
     Args:
@@ -92,7 +92,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
                 f"extend: another extension of landscape {quoted(job.extends)} is under way ({'; '.join(changed)}); "
                 f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
             )
-        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
+        raise JobError(refusal_of_job(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from landscape.compute.executor import AtPoints, CurvaturesAlong, EvaluationSetting, Executor, WorkItem
-from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, rayleigh, without
+from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, orthogonal_part, rayleigh
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.values import SampleValues
@@ -212,14 +212,14 @@ def lanczos(
 def _step(product: Product, basis: Floats, scale: float, seed: int, *, last: bool) -> Step:
     image = product(basis[-1])
     alpha = dot(basis[-1], image)
-    rest = without(basis, image)
+    rest = orthogonal_part(basis, image)
     beta = length(rest)
     if beta > np.finfo(np.float64).eps * max(scale, abs(alpha)) * len(rest) ** 0.5:
         return Step(alpha, beta, rest / beta)
     if last:
         return Step(alpha, 0.0, np.zeros_like(rest))
     # The space is invariant: what is left of the spectrum shows from another vector.
-    fresh = without(basis, _normal(len(rest), seed, len(basis)))
+    fresh = orthogonal_part(basis, _normal(len(rest), seed, len(basis)))
     return Step(alpha, 0.0, fresh / length(fresh))
 
 
@@ -349,11 +349,11 @@ def sampled_curvature(
     return _summed(answer.found, terms)
 
 
-def _in_float64(executor: Executor, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
+def _in_float64(executor: Executor, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
     try:
-        return executor.ask(_in(setting, "float64"), questions)
+        return executor.ask(_in(setting, "float64"), items)
     except JobError:  # the model names float32 in its own code, as many do
-        return executor.ask(_in(setting, "float32"), questions)
+        return executor.ask(_in(setting, "float32"), items)
 
 
 def _by_differences(

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from landscape.compute.pack_file import (
     ArchiveWriter,
     are_sequences,
-    described_parameters,
-    described_sequences,
-    described_tree,
+    describe_sequences,
+    describe_tree,
     example_of_sequences,
     inlined_layers,
+    parameters_as_values,
 )
-from landscape.compute.pack_graph import Constants, Function, described_graph, example_of, exported
+from landscape.compute.pack_graph import Constants, Function, describe_graph, example_of, export_function
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded_job import asked_of
@@ -403,9 +403,9 @@ class _Exporting:
         return True
 
     def _add(self, name: str, function: Function, batch: Any, what: str = "observe") -> None:
-        found, takes, returns = exported(function, self.model, batch, what, (0, 1) if self.sequences else (0,))
+        found, takes, returns = export_function(function, self.model, batch, what, (0, 1) if self.sequences else (0,))
         lowered = self.plan.precision == "bfloat16"
-        graph = described_graph(found, self.model, self.constants, lowered=lowered)
+        graph = describe_graph(found, self.model, self.constants, lowered=lowered)
         self.graphs[name] = {"graph": graph, "takes": takes, "returns": returns}
 
     def _example(self, name: str) -> Any:
@@ -424,7 +424,7 @@ class _Exporting:
 
     def write(self, writer: ArchiveWriter) -> None:
         """Write all members."""
-        entries, tensors = described_tree(self.problem.model)
+        entries, tensors = describe_tree(self.problem.model)
         graphs = {}
         for place, (name, graph) in enumerate(self.graphs.items()):
             writer.data(f"graphs/{place}.json", graph["graph"])
@@ -446,7 +446,7 @@ class _Exporting:
         named = {"indices": torch.from_numpy(index), **{str(place): leaf for place, leaf in enumerate(leaves)}}
         about = None
         if self.sequences:
-            about, joined = described_sequences(self.samples)
+            about, joined = describe_sequences(self.samples)
             named |= joined
         writer.tensors(SAMPLES, named)
         return {
@@ -470,7 +470,7 @@ class _Exporting:
                 _names_types(graph) for name, graph in self.graphs.items() if not name.startswith(METRIC)
             ),
             "inlined": self._inlined(),
-            "parameters": described_parameters(problem.model),
+            "parameters": parameters_as_values(problem.model),
         }
 
     def _job(self) -> Mapping[str, Any]:

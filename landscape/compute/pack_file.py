@@ -155,7 +155,7 @@ def _fields_of(item: Any) -> tuple[str, ...] | None:
     return tuple(map(str, named)) if usable else None
 
 
-def described_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What the manifest says of them, and their tensors: the fields by number, each item behind the one before."""
     assert isinstance(samples, Collated)
     assert isinstance(samples.collate, Padding)
@@ -177,7 +177,7 @@ def example_of_sequences(samples: Samples, count: int = 5) -> Any:
 # A model's modules, parameters and buffers as plain values, in their order, tied ones by one name.
 
 
-def described_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+def describe_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """What `landscape.model.packed_graph.build_tree` makes the model's tree from: entries, and tensors by name.
 
     Raises:
@@ -230,7 +230,7 @@ def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[s
     return entry if options is None else {**entry, "layer": type(module).__name__, "options": options}
 
 
-def described_parameters(model: nn.Module) -> list[Mapping[str, Any]]:
+def parameters_as_values(model: nn.Module) -> list[Mapping[str, Any]]:
     """What directions must know of each parameter, which the types of the packed modules no longer tell."""
     return [asdict(info) for info in describe_parameters(model)]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from landscape.compute.identity import recorded_plan, refusal
+from landscape.compute.identity import recorded_plan, refusal_of_job
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import KEPT_BYTES, kept_limit, pick_device
 from landscape.core.errors import CHOOSING, JobError, quoted, stage
@@ -107,7 +107,7 @@ def plan_of(
     plan = recorded_plan(stored)
     changed = _contradictions(job, stored, plan, num_samples)
     if changed:
-        raise JobError(refusal(stored.name, changed, "leave it out to go on as before"))
+        raise JobError(refusal_of_job(stored.name, changed, "leave it out to go on as before"))
     return plan
 
 

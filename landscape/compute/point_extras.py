@@ -235,7 +235,7 @@ def _number(known: ValueStatistics, statistic: str) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The question for what every layer gives at a point of the setting's axes.
+# The work item for what every layer gives at a point of the setting's axes.
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,9 +254,9 @@ class LayersAt(WorkItem[LayersSeen]):
         """What messages call it."""
         return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
 
-    def answer(self, station: EvaluationContext) -> LayersSeen:
+    def answer(self, context: EvaluationContext) -> LayersSeen:
         """Go through the network there."""
-        return layers_at(station.evaluator, self.point, gradients=self.gradients)
+        return layers_at(context.evaluator, self.point, gradients=self.gradients)
 
 
 def convexity_of(

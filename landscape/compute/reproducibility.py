@@ -153,7 +153,7 @@ def _numbers(values: Values) -> dict[str, float]:
     }
 
 
-def recorded(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
+def recorded_reference_point(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
     """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
     Version 0.1.0 kept no such values with its landscapes: there a computed point stands in. No point of a tile that
@@ -196,7 +196,7 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
     )
 
 
-def other_network(store: LandscapeStore, reference: ReferencePoint) -> str:
+def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:
     """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
 
     It is empty where no landscape contradicts.
@@ -228,7 +228,9 @@ class NotReproduced(JobError):
     """This process computes other values than the landscape holds, so it must write nothing to it."""
 
 
-def refusal(name: str, expected: ReferencePoint | None, reference: ReferencePoint, difference: str) -> NotReproduced:
+def not_reproduced(
+    name: str, expected: ReferencePoint | None, reference: ReferencePoint, difference: str
+) -> NotReproduced:
     """The error of a process that computes other values than the landscape holds.
 
     Args:
@@ -269,7 +271,7 @@ def check_reproduction(
         NotReproduced: this process computes something else.
         OtherModel: the user's own model gives other losses.
     """
-    expected = recorded(store, grid)
+    expected = recorded_reference_point(store, grid)
     point = expected.point if expected else check_point(grid)
     reference = compute_reference_point(
         evaluator, point, None if extension is None else extension.before_at(grid, point)
@@ -279,9 +281,9 @@ def check_reproduction(
         if to_be_compared:
             keep_not_compared(store, NO_LOSSES)
         return
-    difference = reference.differs_from(expected) if expected else other_network(store, reference)
+    difference = reference.differs_from(expected) if expected else difference_from_siblings(store, reference)
     if difference:
-        raise refusal(store.name, expected, reference, difference)
+        raise not_reproduced(store.name, expected, reference, difference)
     if to_be_compared:
         keep_comparison(store, losses_of_own_model(evaluator, reference), accept_origin=accept_origin)
     keep_why_not_compared(store, extension)

@@ -375,7 +375,7 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
     return Refinement(store, (0,) * len(store.shape), store.shape, plan, None, more_observables=False)
 
 
-def joined(one: LevelRecord, other: LevelRecord) -> LevelRecord:
+def join_levels(one: LevelRecord, other: LevelRecord) -> LevelRecord:
     """A level with the blocks of both; what chose them is that of the first where it holds all of them."""
     if one.blocks == other.blocks:
         return one

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from landscape.compute.auto_range import finder_of
 from landscape.compute.eigenpairs import solver_of
-from landscape.compute.executor import Executors, GivenUp, here, try_computing
+from landscape.compute.executor import Executors, GivenUp, local_executors, try_computing
 from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.plans import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
@@ -75,7 +75,7 @@ def run(
 ) -> Run:
     """Compute a job as `refine.run` does, but without the levels of refinement that it asks for."""
     options = RunOptions(observer or RunOptions.observer, stop, limits, accept_origin)
-    return run_locked(job, lambda prepared: run_prepared(prepared, options), here(stop))
+    return run_locked(job, lambda prepared: run_prepared(prepared, options), local_executors(stop))
 
 
 def run_locked(

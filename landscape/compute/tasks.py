@@ -17,7 +17,7 @@ from landscape.compute.identity import changes
 from landscape.compute.point_extras import with_eigenvalues, with_layers
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import NotReproduced
-from landscape.compute.reused_values import Extension, joined
+from landscape.compute.reused_values import Extension, join_levels
 from landscape.core.errors import (
     JobError,
     LandscapeError,
@@ -246,7 +246,7 @@ def commit_all(
         _refuse_other_names(store, task, outcome)
     tiles = [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
     if extension is not None:
-        tiles = [(tile, completed(extension, store.name, tile, arrays)) for tile, arrays in tiles]
+        tiles = [(tile, complete_tile(extension, store.name, tile, arrays)) for tile, arrays in tiles]
     store.write_tiles(tiles)
     for task, outcome in outcomes:
         if task.path is not None:
@@ -333,7 +333,7 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
             "them differently; go on where it was begun, or give it another name or run"
         )
     if level is not None and store.record.level is not None:
-        blocks = joined(store.record.level, level)
+        blocks = join_levels(store.record.level, level)
         if blocks != store.record.level:
             store.update_attributes(level=blocks)
     if store.check_constants():
@@ -406,7 +406,7 @@ def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -
     store.write_tiles([(tile, extension.values(tile)) for tile in tiles])
 
 
-def completed(
+def complete_tile(
     extension: Extension, name: str, tile: Tile, evaluated: dict[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a tile, of which only the points that are not known were evaluated.

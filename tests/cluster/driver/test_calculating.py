@@ -56,7 +56,7 @@ class RayAnswers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.executor.close()
+        self.pool.close()
         self._session.__exit__(None, None, None)
 
 

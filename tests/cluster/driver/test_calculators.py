@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cluster.driver import executor
+from cluster.driver import ray_executor
 from cluster.driver.ray_executor import RayExecutor, executor_of
 from landscape.compute.executor import AtPoints, Executor, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
@@ -52,8 +52,8 @@ def test_what_is_over_before_ray_has_started_is_answered_here(prepared, monkeypa
     def session(*_):
         raise Started
 
-    monkeypatch.setattr(executor, "is_quicker_here", is_quicker_here)
-    monkeypatch.setattr(executor, "ray_session", session)
+    monkeypatch.setattr(ray_executor, "is_quicker_here", is_quicker_here)
+    monkeypatch.setattr(ray_executor, "ray_session", session)
     if here:
         with executor_of(prepared, landscape, 7, **asked) as answering:
             assert isinstance(answering, LocalExecutor)

@@ -34,7 +34,7 @@ class Named(WorkItem[str]):
     def label(self) -> str:
         return self.name
 
-    def answer(self, station: Any) -> str:
+    def answer(self, context: Any) -> str:
         return self.name
 
 

@@ -18,8 +18,8 @@ from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial
-from landscape.compute.auto_range import distance_of, finder_of, found_range, number_of, search, target_of
-from landscape.compute.executor import LocalExecutor, here
+from landscape.compute.auto_range import distance_of, find_range, finder_of, number_of, search, target_of
+from landscape.compute.executor import LocalExecutor, local_executors
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.job import Job
@@ -214,11 +214,12 @@ class Backwards(LocalExecutor):
 
 
 def test_the_order_of_the_answers_changes_nothing(make):
-    def find(prepared, landscape, starts, farthest):
-        return found_range(Backwards(prepared, landscape), prepared, landscape, starts, farthest)
+    def find(prepared, starts, farthest):
+        return find_range(Backwards(prepared, prepared.landscapes[0]), prepared, starts, farthest)
 
     job = make(count=3)
-    one, other = (prepare(job, finder=finder).landscapes[0].record.found_range for finder in (find, finder_of(here())))
+    finders = (find, finder_of(local_executors()))
+    one, other = (prepare(job, finder=finder).landscapes[0].record.found_range for finder in finders)
     assert one == other
 
 
