@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cluster.driver.landscape_states import DrivenLandscape, Landscapes, NewLandscape
-from cluster.driver.result_handler import Receipts, Results
+from cluster.driver.result_handler import ResultHandler
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.worker_manager import WorkerManager, log_tuning_warning
+from cluster.driver.worker_manager import log_tuning_warning
 from cluster.driver.worker_protocol import WorkerHandle, WorkerPool
 from landscape.compute.plans import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
@@ -40,8 +40,7 @@ class Measuring:
         self,
         prepared: PreparedJob,
         pool: WorkerPool,
-        manager: WorkerManager[Task],
-        receipts: Receipts,
+        results: ResultHandler,
         wait: Callable[[], None],
         clock: Callable[[], float],
         *,
@@ -54,7 +53,7 @@ class Measuring:
             tries: how many workers may die of measuring a point until a guess is taken for its cost.
             limits: how long the search for the fastest engine may take.
         """
-        self._prepared, self._pool, self._manager, self._receipts = prepared, pool, manager, receipts
+        self._prepared, self._pool, self._results = prepared, pool, results
         self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
         self._timed_together: list[str] | None = None  # workers of one node
 
@@ -121,15 +120,16 @@ class Measuring:
     def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
         """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
         names = [worker.name for worker in workers]
-        received = self._receipts.measurements
+        received = self._results.measurements
         received.clear()
         end = self._clock() + MEASURE_SECONDS
         for name in names:
             self._pool.measure(name, inputs, request)
         while waiting := [name for name in names if name in self._pool.handles and name not in received]:
             if self._clock() > end:
+                cause = f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points"
                 for name in waiting:
-                    self._manager.lose(name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
+                    self._results.manager.lose(name, cause)
                 break
             self._wait()
         return [received[name] for name in names if name in received]
@@ -160,13 +160,9 @@ class Driver:
         self._run, self._pool, self._stop, self._clock = prepared.run, pool, options.stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: TaskSchedule[Task] = TaskSchedule(policy=policy, kind=_kind_of)
-        results = Results(self._landscapes, self._schedule, metrics, options.observer)
-        self._manager = WorkerManager(results, pool, self._schedule, metrics, clock)
-        self._receipts = Receipts(
-            self._landscapes, pool, self._schedule, self._manager, results, clock, accept_origin=options.accept_origin
-        )
+        self._results = ResultHandler(self._landscapes, pool, self._schedule, metrics, options, clock)
         self._measuring = Measuring(
-            prepared, pool, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=options.limits
+            prepared, pool, self._results, self._wait, clock, tries=policy.kills, limits=options.limits
         )
 
     def run(self) -> None:
@@ -178,7 +174,7 @@ class Driver:
         """
         self._landscapes.share(self._pool.share, self._pool.ready)
         try:
-            self._manager.take_over()
+            self._results.manager.take_over()
             self._measuring.create_stores(self._landscapes)
             for state in self._landscapes.on_disk:
                 self._schedule.enqueue(state.tasks)
@@ -205,19 +201,19 @@ class Driver:
         It may hang, so that what is accepted is stored in the end. All tasks are done: a stop only shortens the wait.
         """
         end = self._clock() + self._schedule.policy.hang_seconds
-        while self._receipts.waits_for_worker and self._clock() < end:
+        while self._results.waits_for_worker and self._clock() < end:
             if self._stop():
                 end = min(end, self._clock() + DRAIN_SECONDS)
-            self._manager.patrol()
+            self._results.manager.patrol()
             self._take_in()
-        self._receipts.commit_held("its own forward pass had not ended when all else was computed")
+        self._results.commit_held("its own forward pass had not ended when all else was computed")
 
     def _look_after(self) -> None:
         self._check_stop()
-        self._manager.patrol()
+        self._results.manager.patrol()
 
     def _send_tasks(self) -> None:
-        if self._receipts.holds_many:
+        if self._results.holds_many:
             return
         for name, task in self._schedule.assign(self._clock()):
             state = self._landscapes.of(task)
@@ -227,7 +223,7 @@ class Driver:
             self._pool.send(name, task, state.sent.inputs, work)
 
     def _take_in(self) -> None:
-        self._receipts.handle(self._pool.arrivals(POLL_SECONDS))
+        self._results.handle(self._pool.arrivals(POLL_SECONDS))
 
     def _check_stop(self) -> None:
         """Where a stop is asked for, commit what comes in soon, and end.
@@ -239,10 +235,10 @@ class Driver:
             return
         self._schedule.abandon()
         end = self._clock() + DRAIN_SECONDS
-        while self._clock() < end and not (self._schedule.finished and not self._receipts.waits_for_worker):
+        while self._clock() < end and not (self._schedule.finished and not self._results.waits_for_worker):
             self._take_in()
             self._schedule.abandon()
-        self._receipts.commit_held("its own forward pass had not ended when the job was stopped")
+        self._results.commit_held("its own forward pass had not ended when the job was stopped")
         raise Interrupted(f"run {quoted(self._run)} is interrupted; what is done is kept: the same command goes on")
 
 

@@ -15,8 +15,8 @@ from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
-from cluster.driver.worker_manager import WorkerManager, relay_log
-from cluster.driver.worker_protocol import START, Arrival, WorkerHandle, WorkerQuery
+from cluster.driver.worker_manager import WorkerManager
+from cluster.driver.worker_protocol import Arrival, WorkerHandle, WorkerQuery
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
 from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered_error
@@ -122,21 +122,15 @@ class RayExecutor(Executor):
         for name, query in self._schedule.assign(self._clock()):
             self._send(name, query)
         for arrival in self._pool.arrivals(POLL_SECONDS):
-            if arrival.worker in self._pool.handles:  # it may have been lost in this very round
-                self._handle(arrival)
+            self._handle(arrival)
 
     def _send(self, name: str, query: WorkerQuery) -> None:
         inputs, item = self._asked[query]
         self._pool.query(name, query, inputs, item)
 
     def _handle(self, arrival: Arrival) -> None:
-        name, receipt, query = arrival.worker, arrival.receipt, arrival.asked
+        name, receipt, query = arrival.worker, self._manager.receive(arrival), arrival.asked
         if receipt is None:
-            self._manager.lose(name, arrival.lost)
-            return
-        relay_log(self._pool.handles[name], receipt)
-        if query == START:
-            self._manager.take_on(name, receipt)
             return
         assert isinstance(query, WorkerQuery)
         awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended

@@ -1,4 +1,4 @@
-"""What becomes of the tasks: outcomes are committed, tasks that cannot be computed are given up, both are reported."""
+"""What the driver does with each receipt of a worker: a start, a measurement, or the outcome of a task."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from cluster.driver.landscape_states import Landscapes, LandscapeState
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.worker_manager import WorkerManager, log_done, log_failure, log_given_up, relay_log
-from cluster.driver.worker_protocol import MEASURE, START, Arrival, WorkerHandle, WorkerPool
+from cluster.driver.worker_manager import WorkerManager, log_done, log_failure, log_given_up
+from cluster.driver.worker_protocol import MEASURE, Arrival, WorkerHandle, WorkerPool
 from landscape.compute.reproducibility import ReferencePoint
+from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import Outcome, Task, commit_all, quarantine, task_points, well_formed
-from landscape.core.errors import Failure, JobError, Observer
+from landscape.core.errors import Failure, JobError
 from landscape.evaluation.reference_loss import OwnLosses
 
 if TYPE_CHECKING:
@@ -36,17 +37,166 @@ class AcceptedOutcome:
     batch_size: int | None
 
 
-class Results:
-    """Writes outcomes to the stores, and reports them to the journal, the metrics and the observer."""
+MOST_HELD = 4  # outcomes per worker that wait for what the user's own model gives
+
+
+class ResultHandler:
+    """Decides on every receipt: which outcome is committed, which task is tried again or given up, whom to distrust.
+
+    It writes outcomes to the stores, and reports what becomes of tasks to the log, the metrics and the observer.
+
+    Attributes:
+        manager: of the workers, which asks this object which of them suit.
+        measurements: what came in last of each worker that was asked to measure.
+    """
 
     def __init__(
         self,
         landscapes: Landscapes,
+        pool: WorkerPool,
         schedule: TaskSchedule[Task],
         metrics: Metrics,
-        observer: Observer,
+        options: RunOptions,
+        clock: Callable[[], float],
     ) -> None:
-        self._landscapes, self._schedule, self._metrics, self._observer = landscapes, schedule, metrics, observer
+        self._landscapes, self._pool, self._schedule = landscapes, pool, schedule
+        self._metrics, self._options, self._clock = metrics, options, clock
+        self.manager = WorkerManager[Task](self, pool, schedule, metrics, clock)
+        self.measurements: dict[str, Receipt] = {}
+        self._held: list[AcceptedOutcome] = []  # of landscapes that are not known to be of the user's own model yet
+
+    def handle(self, arrivals: Sequence[Arrival]) -> None:
+        """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
+
+        Those of a landscape wait until it is known to be of the user's own model.
+
+        Raises:
+            JobError: no worker could do what one reports that it cannot.
+        """
+        accepted: list[AcceptedOutcome] = []
+        try:
+            for arrival in arrivals:
+                self._handle_one(arrival, accepted)
+        finally:
+            self._held += accepted
+            self._commit()
+
+    def commit_held(self, reason: str) -> None:
+        """Commit all accepted outcomes.
+
+        Args:
+            reason: why the comparison with the user's own model is no longer waited for.
+        """
+        for state in self._landscapes.on_disk:
+            if self._held_of(state):  # else nothing of it is stored, and the next run compares
+                state.stop_waiting(reason)
+        self._commit()
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether accepted outcomes wait for what a worker is evaluating."""
+        states = map(self._landscapes.of, (one.task for one in self._held))
+        return any(state.is_asking(self._pool.handles) for state in states)
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model.
+
+        Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
+        """
+        if any(state.is_to_be_asked_again(self._pool.handles) for state in self._landscapes.on_disk):
+            return False
+        return len(self._held) >= MOST_HELD * len(self._pool.handles)
+
+    def _held_of(self, state: LandscapeState) -> int:
+        return sum(self._landscapes.of(one.task) is state for one in self._held)
+
+    def _commit(self) -> None:
+        for state in self._landscapes.on_disk:
+            state.stop_asking(self._pool.handles, self._held_of(state))
+            if not state.awaits_own_model(self._pool.handles):
+                state.keep_first()
+        ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
+        for one in self._held:
+            waits = self._landscapes.of(one.task).awaits_own_model(self._pool.handles)
+            (waiting if waits else ready).append(one)
+        self._held = waiting
+        self.commit(ready)
+
+    def _handle_one(self, arrival: Arrival, accepted: list[AcceptedOutcome]) -> None:
+        name, receipt = arrival.worker, self.manager.receive(arrival)
+        if receipt is None:
+            return
+        if receipt.fatal:
+            raise JobError(receipt.cause)
+        if arrival.asked == MEASURE:
+            self.measurements[name] = receipt
+            return
+        assert isinstance(arrival.asked, Task)  # a driver asks no queries
+        outcome = self._decide(self._pool.handles[name], arrival.asked, receipt)
+        if outcome is not None:
+            accepted.append(outcome)
+
+    def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
+        """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
+        state = self._landscapes.of(task)
+        if not self._reproduces(worker, state, receipt):
+            state.own_model_unanswered(worker.name)
+            return None
+        found: OwnLosses | None = receipt.details.get("own_model")
+        if found is None and receipt.outcome is None:
+            state.own_model_unanswered(worker.name)
+        else:
+            state.own_model_answered(worker.name, task, found, accept_origin=self._options.accept_origin)
+        if receipt.outcome is None:
+            self.manager.note_answer()
+            self._failed(worker, task, receipt)
+            self.report(state)
+            return None
+        if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
+            self.manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
+            return None
+        self.manager.note_answer()
+        attempt = self._schedule.attempts(task) + 1  # asked first: the schedule forgets a task that is done
+        if not self._is_accepted(worker, task, receipt.outcome):
+            self.report(state)
+            return None
+        return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
+
+    def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
+        """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
+        reference: ReferencePoint | None = receipt.details.get("reference")
+        if reference is None:
+            return True
+        difference = state.compare_or_keep(reference)
+        if difference:
+            self.manager.leave_out(worker, state, reference, difference)
+            return False
+        state.agreeing.add(worker.name)
+        return True
+
+    def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
+        """User code raised: the schedule says whether the task is tried again."""
+        fate = self._schedule.note_failure(worker.name, task, self._clock())
+        log_failure(worker, task, self._schedule.attempts(task), receipt)
+        if fate == "quarantine":
+            self.give_up(task, worker, receipt.cause, receipt.traceback)
+
+    def _is_accepted(self, worker: WorkerHandle, task: Task, outcome: Outcome) -> bool:
+        """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
+        suspicious = not outcome.finite
+        fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
+        answer = self._schedule.judge_result(
+            worker.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
+        )
+        if answer.verdict == "quarantine":
+            self.give_up(task, worker, "workers disagree on its values")
+        for name in answer.distrusted:
+            if name in self._pool.handles:
+                self.manager.lose(name, f"two others agree on {task.label} and it does not", blame=False)
+        return answer.verdict == "commit"
+
+    # -- what becomes of tasks --------------------------------------------------------------------------------
 
     def admit(self, worker: WorkerHandle) -> None:
         """Plan what is new for a worker's device.
@@ -103,176 +253,4 @@ class Results:
     def report(self, landscape: LandscapeState) -> None:
         """Tell the observer how far a landscape is."""
         landscape.tally.retries = self._schedule.retries
-        self._observer(landscape.tally.progress())
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the driver does with each receipt of a worker: a start, a measurement, or the outcome of a task.
-
-MOST_HELD = 4  # outcomes per worker that wait for what the user's own model gives
-
-
-class Receipts:
-    """Decides on every receipt: which outcome is accepted, which task is tried again, which worker is not trusted.
-
-    Attributes:
-        measurements: what came in last of each worker that was asked to measure.
-    """
-
-    def __init__(
-        self,
-        landscapes: Landscapes,
-        pool: WorkerPool,
-        schedule: TaskSchedule[Task],
-        manager: WorkerManager[Task],
-        results: Results,
-        clock: Callable[[], float],
-        *,
-        accept_origin: bool = False,
-    ) -> None:
-        """
-        Args:
-            accept_origin: go on, with a warning, where the user's own model has other losses.
-        """
-        self._landscapes, self._pool, self._schedule = landscapes, pool, schedule
-        self._manager, self._results, self._clock = manager, results, clock
-        self.measurements: dict[str, Receipt] = {}
-        self._accept_origin = accept_origin
-        self._held: list[AcceptedOutcome] = []  # of landscapes that are not known to be of the user's own model yet
-
-    def handle(self, arrivals: Sequence[Arrival]) -> None:
-        """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
-
-        Those of a landscape wait until it is known to be of the user's own model.
-
-        Raises:
-            JobError: no worker could do what one reports that it cannot.
-        """
-        accepted: list[AcceptedOutcome] = []
-        try:
-            for arrival in arrivals:
-                if arrival.worker in self._pool.handles:  # it may have been lost in this very round
-                    self._handle_one(arrival, accepted)
-        finally:
-            self._held += accepted
-            self._commit()
-
-    def commit_held(self, reason: str) -> None:
-        """Commit all accepted outcomes.
-
-        Args:
-            reason: why the comparison with the user's own model is no longer waited for.
-        """
-        for state in self._landscapes.on_disk:
-            if self._held_of(state):  # else nothing of it is stored, and the next run compares
-                state.stop_waiting(reason)
-        self._commit()
-
-    @property
-    def waits_for_worker(self) -> bool:
-        """Whether accepted outcomes wait for what a worker is evaluating."""
-        states = map(self._landscapes.of, (one.task for one in self._held))
-        return any(state.is_asking(self._pool.handles) for state in states)
-
-    @property
-    def holds_many(self) -> bool:
-        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model.
-
-        Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
-        """
-        if any(state.is_to_be_asked_again(self._pool.handles) for state in self._landscapes.on_disk):
-            return False
-        return len(self._held) >= MOST_HELD * len(self._pool.handles)
-
-    def _held_of(self, state: LandscapeState) -> int:
-        return sum(self._landscapes.of(one.task) is state for one in self._held)
-
-    def _commit(self) -> None:
-        for state in self._landscapes.on_disk:
-            state.stop_asking(self._pool.handles, self._held_of(state))
-            if not state.awaits_own_model(self._pool.handles):
-                state.keep_first()
-        ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
-        for one in self._held:
-            waits = self._landscapes.of(one.task).awaits_own_model(self._pool.handles)
-            (waiting if waits else ready).append(one)
-        self._held = waiting
-        self._results.commit(ready)
-
-    def _handle_one(self, arrival: Arrival, accepted: list[AcceptedOutcome]) -> None:
-        name, receipt = arrival.worker, arrival.receipt
-        if receipt is None:
-            self._manager.lose(name, arrival.lost)
-            return
-        relay_log(self._pool.handles[name], receipt)
-        if arrival.asked == START:
-            self._manager.take_on(name, receipt)
-            return
-        if receipt.fatal:
-            raise JobError(receipt.cause)
-        if arrival.asked == MEASURE:
-            self.measurements[name] = receipt
-            return
-        assert isinstance(arrival.asked, Task)  # a driver asks no queries
-        outcome = self._decide(self._pool.handles[name], arrival.asked, receipt)
-        if outcome is not None:
-            accepted.append(outcome)
-
-    def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
-        """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
-        state = self._landscapes.of(task)
-        if not self._reproduces(worker, state, receipt):
-            state.own_model_unanswered(worker.name)
-            return None
-        found: OwnLosses | None = receipt.details.get("own_model")
-        if found is None and receipt.outcome is None:
-            state.own_model_unanswered(worker.name)
-        else:
-            state.own_model_answered(worker.name, task, found, accept_origin=self._accept_origin)
-        if receipt.outcome is None:
-            self._manager.note_answer()
-            self._failed(worker, task, receipt)
-            self._results.report(state)
-            return None
-        if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
-            self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
-            return None
-        self._manager.note_answer()
-        attempt = self._schedule.attempts(task) + 1  # asked first: the schedule forgets a task that is done
-        if not self._is_accepted(worker, task, receipt.outcome):
-            self._results.report(state)
-            return None
-        return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
-
-    def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
-        """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
-        reference: ReferencePoint | None = receipt.details.get("reference")
-        if reference is None:
-            return True
-        difference = state.compare_or_keep(reference)
-        if difference:
-            self._manager.leave_out(worker, state, reference, difference)
-            return False
-        state.agreeing.add(worker.name)
-        return True
-
-    def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
-        """User code raised: the schedule says whether the task is tried again."""
-        fate = self._schedule.note_failure(worker.name, task, self._clock())
-        log_failure(worker, task, self._schedule.attempts(task), receipt)
-        if fate == "quarantine":
-            self._results.give_up(task, worker, receipt.cause, receipt.traceback)
-
-    def _is_accepted(self, worker: WorkerHandle, task: Task, outcome: Outcome) -> bool:
-        """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
-        suspicious = not outcome.finite
-        fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
-        answer = self._schedule.judge_result(
-            worker.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
-        )
-        if answer.verdict == "quarantine":
-            self._results.give_up(task, worker, "workers disagree on its values")
-        for name in answer.distrusted:
-            if name in self._pool.handles:
-                self._manager.lose(name, f"two others agree on {task.label} and it does not", blame=False)
-        return answer.verdict == "commit"
+        self._options.observer(landscape.tally.progress())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import LOOK_SECONDS, NODE_LOST, WorkerHandle, WorkerPool
+from cluster.driver.worker_protocol import LOOK_SECONDS, NODE_LOST, START, Arrival, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.tasks import Task
@@ -206,6 +206,24 @@ class WorkerManager(Generic[T]):
             self._idle_since = self._clock()
         elif self._refusal and self._clock() - self._idle_since > IDLE_SECONDS:
             raise self._refusal
+
+    def receive(self, arrival: Arrival) -> Receipt | None:
+        """The receipt of what a worker was given to do; None where it is lost, or has only started.
+
+        Raises:
+            JobError, LandscapeError: as `take_on` and `lose` do.
+        """
+        name, receipt = arrival.worker, arrival.receipt
+        if name not in self._pool.handles:  # it was lost in this very round
+            return None
+        if receipt is None:
+            self.lose(name, arrival.lost)
+            return None
+        relay_log(self._pool.handles[name], receipt)
+        if arrival.asked == START:
+            self.take_on(name, receipt)
+            return None
+        return receipt
 
     # -- workers that start -----------------------------------------------------------------------------------
 
