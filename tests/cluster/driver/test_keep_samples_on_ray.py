@@ -35,7 +35,7 @@ def chunks_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.faults), 2])
 def test_workers_give_the_bytes_of_one_process_and_extend_them(tmp_path, workers):
     run(job_of(tmp_path / "once"))
     run(job_of(tmp_path / "more", 53))
