@@ -33,7 +33,7 @@ MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hu
 GATHER_SECONDS = 10.0  # how long the first worker waits for others of its node to be timed together with it
 
 
-class Measuring:
+class LandscapePlanner:
     """Plans the landscapes that are new, and creates their stores."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Measuring:
             kept = kept_samples(self._prepared, each.landscape)
             cost = seconds * each.landscape.evaluations_per_point
             shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._pool.size, kept)
-            landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
+            landscapes.mark_created(each, create_landscape(self._prepared, each.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:
         """Choose engine and batches for the new landscapes; seconds per point, a guess where it cannot be measured.
@@ -161,7 +161,7 @@ class Driver:
         self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: TaskSchedule[Task] = TaskSchedule(policy=policy, kind=_kind_of)
         self._results = ResultHandler(self._landscapes, pool, self._schedule, metrics, options, clock)
-        self._measuring = Measuring(
+        self._planner = LandscapePlanner(
             prepared, pool, self._results, self._wait, clock, tries=policy.kills, limits=options.limits
         )
 
@@ -175,7 +175,7 @@ class Driver:
         self._landscapes.share(self._pool.share, self._pool.ready)
         try:
             self._results.manager.take_over()
-            self._measuring.create_stores(self._landscapes)
+            self._planner.create_stores(self._landscapes)
             for state in self._landscapes.on_disk:
                 self._schedule.enqueue(state.tasks)
             while not self._schedule.finished:

@@ -221,7 +221,7 @@ class LandscapeState:
         """The error of a job whose workers all compute other values."""
         return not_reproduced(self.landscape.name, self._expected, reference, difference)
 
-    def died_before_agreement(self, most: int) -> bool:
+    def charges_death_to_check(self, most: int) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, as no worker has done so yet.
 
         After `most` such deaths no worker is asked to reproduce it any more: then the tile that holds the point shows
@@ -263,7 +263,7 @@ class LandscapeState:
         """Whether what the user's own model gives may still become known; until then nothing is stored."""
         return self.is_asking(workers) or self.is_to_be_asked_again(workers)
 
-    def own_model_answered(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
+    def note_own_model_answer(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
         """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
 
         Args:
@@ -298,7 +298,7 @@ class LandscapeState:
             keep_not_compared(self.store, reason)
         self._is_open = False
 
-    def own_model_unanswered(self, worker: str) -> None:
+    def note_own_model_unanswered(self, worker: str) -> None:
         """Note that a worker will not answer, as it raised or is left out; the next one that gets a task is asked."""
         if self._awaited is not None and self._awaited[0] == worker:
             self._awaited = None
@@ -365,7 +365,7 @@ class Landscapes:
                     "or give it another name or run"
                 )
 
-    def created(self, new: NewLandscape, opened: OpenLandscape) -> None:
+    def mark_created(self, new: NewLandscape, opened: OpenLandscape) -> None:
         """Go on with a landscape that was new, and is on disk now."""
         state = LandscapeState(new.landscape, opened, new.sent)
         state.workers = self._workers

@@ -125,7 +125,7 @@ class RayWorkerPool:
         self.handles[name] = worker
         self._ask(name, worker.actor.start.remote(), START)
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
         worker, details = self.handles[name], receipt.details
         worker.ready = True

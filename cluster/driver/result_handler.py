@@ -140,17 +140,17 @@ class ResultHandler:
     def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
         """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
         state = self._landscapes.of(task)
-        if not self._reproduces(worker, state, receipt):
-            state.own_model_unanswered(worker.name)
+        if not self._check_reproduction(worker, state, receipt):
+            state.note_own_model_unanswered(worker.name)
             return None
         found: OwnLosses | None = receipt.details.get("own_model")
         if found is None and receipt.outcome is None:
-            state.own_model_unanswered(worker.name)
+            state.note_own_model_unanswered(worker.name)
         else:
-            state.own_model_answered(worker.name, task, found, accept_origin=self._options.accept_origin)
+            state.note_own_model_answer(worker.name, task, found, accept_origin=self._options.accept_origin)
         if receipt.outcome is None:
             self.manager.note_answer()
-            self._failed(worker, task, receipt)
+            self._handle_failure(worker, task, receipt)
             self.report(state)
             return None
         if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
@@ -163,7 +163,7 @@ class ResultHandler:
             return None
         return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
 
-    def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
+    def _check_reproduction(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
         """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
         reference: ReferencePoint | None = receipt.details.get("reference")
         if reference is None:
@@ -175,7 +175,7 @@ class ResultHandler:
         state.agreeing.add(worker.name)
         return True
 
-    def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
+    def _handle_failure(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
         """User code raised: the schedule says whether the task is tried again."""
         fate = self._schedule.note_failure(worker.name, task, self._clock())
         log_failure(worker, task, self._schedule.attempts(task), receipt)
@@ -208,7 +208,7 @@ class ResultHandler:
 
     def is_excused(self, task: Task) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, and not to its task."""
-        return self._landscapes.of(task).died_before_agreement(self._schedule.policy.kills)
+        return self._landscapes.of(task).charges_death_to_check(self._schedule.policy.kills)
 
     def commit(self, accepted: Sequence[AcceptedOutcome]) -> None:
         """Write outcomes to their landscapes' stores; those of one landscape share their syncs."""
@@ -229,7 +229,7 @@ class ResultHandler:
         worker.seconds += seconds
         self._metrics.committed(points, seconds)
         log_done(worker, one.task, one.attempt, points, seconds)
-        landscape.tally.done(one.task.label, points, one.batch_size)
+        landscape.tally.count_done(one.task.label, points, one.batch_size)
         landscape.settle()
         self.report(landscape)
 
@@ -245,7 +245,7 @@ class ResultHandler:
         self._metrics.failed()
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
-        landscape.tally.fail(failure, task_points(landscape.store, task))
+        landscape.tally.count_given_up(failure, task_points(landscape.store, task))
         log_given_up(task.landscape, failure)
         landscape.settle()
         self.report(landscape)

@@ -164,11 +164,11 @@ class TaskTimes(Generic[T]):
         """Whether a running task is known of the worker."""
         return worker in self._running
 
-    def began(self, worker: str, task: T) -> None:
+    def note_begin(self, worker: str, task: T) -> None:
         """Note that the worker has begun a task."""
         self._running[worker] = (task, self._time)
 
-    def ended(self, worker: str) -> None:
+    def note_end(self, worker: str) -> None:
         """Note that the worker's running task has ended, and how long it took."""
         started = self._running.pop(worker, None)
         if started is not None:
@@ -180,7 +180,7 @@ class TaskTimes(Generic[T]):
         """Drop the running task of a worker that is gone."""
         self._running.pop(worker, None)
 
-    def beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
+    def find_beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
         """The workers whose task has run for longer than a limit, the longest first.
 
         Args:
@@ -349,7 +349,7 @@ class TaskSchedule(Generic[T]):
         """The workers whose task has run far beyond the median of its kind, and at least for `hang_seconds`."""
         self._times.advance(now)
         policy = self.policy
-        return list(self._times.beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
+        return list(self._times.find_beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
 
     def assign(self, now: float) -> Iterator[tuple[str, T]]:
         """Which worker gets which task now: every worker gets a first one before any gets a second."""
@@ -381,7 +381,7 @@ class TaskSchedule(Generic[T]):
         tasks.append(task)
         self.open_workers.move(worker, len(tasks) - 1, len(tasks))
         if len(tasks) == 1:
-            self._times.began(worker, task)
+            self._times.note_begin(worker, task)
         return task
 
     def _returned_for(self, worker: str, tasks: list[T]) -> T | None:
@@ -406,7 +406,7 @@ class TaskSchedule(Generic[T]):
     def _straggler_for(self, worker: str) -> T | None:
         """A task that another worker has had for far longer than usual, for this idle worker to do as well."""
         factor = self.policy.straggler_factor
-        for slow in self._times.beyond(lambda median: factor * median, self.policy.straggler_done):
+        for slow in self._times.find_beyond(lambda median: factor * median, self.policy.straggler_done):
             for task in self.in_flight[slow]:  # a task that is queued behind the straggler waits as long
                 if self.holders.get(task) == {slow} and not self._is_suspect(task):
                     self.backups += 1
@@ -428,7 +428,7 @@ class TaskSchedule(Generic[T]):
             suspicious: whether the values are such as broken hardware gives, too.
         """
         self._times.advance(now)
-        self._times.ended(worker)
+        self._times.note_end(worker)
         is_awaited = worker in self.holders.get(task, ())
         self._take_from(worker, task)
         if not is_awaited:
@@ -462,7 +462,7 @@ class TaskSchedule(Generic[T]):
             None where another worker still has the task, or it is done or given up already.
         """
         self._times.advance(now)
-        self._times.ended(worker)
+        self._times.note_end(worker)
         is_awaited = worker in self.holders.get(task, ())
         if is_awaited:
             record = self._begin_history(task)
@@ -489,7 +489,7 @@ class TaskSchedule(Generic[T]):
             else:
                 self.open_workers.move(worker, len(tasks) + 1, len(tasks))
         if tasks and not self._times.is_running(worker):
-            self._times.began(worker, tasks[0])
+            self._times.note_begin(worker, tasks[0])
         workers = self.holders.get(task)
         if workers is None:
             return False

@@ -245,10 +245,10 @@ class WorkerManager(Generic[T]):
                 problem.
         """
         if receipt.cause:
-            self._not_started(name, receipt.cause)
+            self._refuse_start(name, receipt.cause)
             return
         self._failed_loads = 0
-        worker = self._pool.started(name, receipt)
+        worker = self._pool.note_start(name, receipt)
         # Earlier workers already agree, so comparing with one is enough.
         other = next((each for each in self._pool.ready.values() if each is not worker), worker)
         if other.device != worker.device:
@@ -260,7 +260,7 @@ class WorkerManager(Generic[T]):
         self._schedule.join(name)
         log_ready(worker)
 
-    def _not_started(self, name: str, cause: str) -> None:
+    def _refuse_start(self, name: str, cause: str) -> None:
         """The driver has loaded the problem itself: one worker that cannot may be at fault, all of them are not."""
         self._failed_loads += 1
         if not self._pool.ready and self._failed_loads >= LOADS:

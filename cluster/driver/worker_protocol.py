@@ -96,7 +96,7 @@ class WorkerPool(Protocol):
     def hire(self) -> None:
         """Ask for one more worker; its receipt of START arrives once it has loaded the problem."""
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
 
     def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:

@@ -57,7 +57,7 @@ class Tally:
         self._failures = {failure.task: failure for failure in store.record.failures}
         self.workers: Mapping[str, ReportingWorker] = {}
 
-    def done(self, task: str, points: int, batch_size: int | None = None) -> None:
+    def count_done(self, task: str, points: int, batch_size: int | None = None) -> None:
         """Count a task that is committed.
 
         Args:
@@ -72,7 +72,7 @@ class Tally:
             self._reduced[task] = batch_size
         self._update()
 
-    def fail(self, failure: Failure, points: int) -> None:
+    def count_given_up(self, failure: Failure, points: int) -> None:
         """Count a task of so many evaluations that was given up, and write the record at once."""
         self._given_up += 1
         self._points_given_up += points

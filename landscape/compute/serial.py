@@ -185,11 +185,11 @@ def compute_task(
     if isinstance(outcome, GivenUp):
         quarantine(opened.store, task)
         failure = Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback)
-        tally.fail(failure, task_points(opened.store, task))
+        tally.count_given_up(failure, task_points(opened.store, task))
     else:
         commit(opened.store, task, outcome, landscape.extension)
         reduced = evaluator.batch_size < evaluator.plan.batch_size
-        tally.done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
+        tally.count_done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
 
 
 @contextlib.contextmanager

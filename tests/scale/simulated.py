@@ -126,7 +126,7 @@ class SimulatedPool:
             worker.dies = self._clock() + self._chance.expovariate(self._deaths_per_second)
         self._ask(name, START, None)
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         handle = self.handles[name]
         handle.ready, handle.host, handle.device = True, "simulated", "cpu"
         self.ready[name] = handle

@@ -304,12 +304,12 @@ def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job, mo
 
     The pool is replaced, which stays in this process; a worker's class would be changed for other jobs of this Ray.
     """
-    started = RayWorkerPool.started
+    started = RayWorkerPool.note_start
 
     def started_on_a_gpu(pool: RayWorkerPool, name: str, receipt: Receipt) -> WorkerHandle:
         return started(pool, name, replace(receipt, details={**receipt.details, "device": "cuda"}))
 
-    monkeypatch.setattr(RayWorkerPool, "started", started_on_a_gpu)
+    monkeypatch.setattr(RayWorkerPool, "note_start", started_on_a_gpu)
     job = make_job(tile=[1])
     seen: list[int] = []
     with pytest.raises(Interrupted):

@@ -66,7 +66,7 @@ class ScriptedPool:
         self.handles[name] = WorkerHandle(name, None)
         self._pending.append((name, START, ""))
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         self.ready[name] = self.handles[name]
         self.ready[name].device = "cpu"
         return self.ready[name]
