@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from landscape.compute.eigenpairs import (
-    bytes_of_bases,
-    refuse_large_bases,
-)
+from landscape.compute.eigenpairs import bytes_of_bases, refuse_large_bases
 from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.hessian import (
     HessianOperator,

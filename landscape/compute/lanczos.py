@@ -18,11 +18,7 @@ from landscape.core.plan import Engine, Precision
 from landscape.evaluation.values import SampleValues
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
-from landscape.surface.record_entries import (
-    UNDECIDED,
-    ZERO,
-    is_negative,
-)
+from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative
 
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 

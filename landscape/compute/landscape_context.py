@@ -16,14 +16,7 @@ from torch import Tensor
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.folders import locate, open_folder, real_place, run_labels
 from landscape.core.validation import OF_RUN, ranges
-from landscape.job.directions.base import (
-    DirectionSpec,
-    RunPath,
-    RunSnapshot,
-    Spectrum,
-    Workers,
-    in_this_process,
-)
+from landscape.job.directions.base import DirectionSpec, RunPath, RunSnapshot, Spectrum, Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import LONGEST_LABEL, Landscape
 from landscape.model.packed_file import part_of

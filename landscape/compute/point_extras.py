@@ -13,10 +13,7 @@ import numpy as np
 import torch
 
 from landscape.compute.eigenpairs import bytes_of_bases, most_steps, refuse_large_bases
-from landscape.compute.executor import (
-    EvaluationContext,
-    WorkItem,
-)
+from landscape.compute.executor import EvaluationContext, WorkItem
 from landscape.compute.hessian import dot
 from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
@@ -49,10 +46,130 @@ from landscape.surface.record_entries import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# Both ends of the Hessian's spectrum at the points of a landscape, as observables of its tiles: a convexity map.
+# A convexity map: both ends of the Hessian's spectrum at the points of a landscape, as observables of its tiles.
 #
 # Li et al. 2018, "Visualizing the loss landscape of neural nets", section 6: where abs(λmin/λmax) is small the loss is
 # nearly convex there. The Hessian is that of the mean loss over the parameters of two dimensions or more, in eval mode.
+
+
+def convexity_of(
+    prepared: PreparedJob, asked: Convexity | None, origin: State, plan: Plan, observables: tuple[str, ...],
+    stored: LandscapeStore | None,
+) -> ConvexityRecord | None:  # fmt: skip
+    """How the eigenvalues of a convexity map are computed; None where none is asked for.
+
+    Args:
+        prepared: the job, without its landscapes.
+        observables: what `observe` returns.
+        stored: the landscape on disk, which says how it was begun.
+
+    Raises:
+        JobError: they cannot be computed.
+    """
+    if asked is None:
+        return None
+    if plan.statistics.recalibrated:
+        raise JobError(RECALIBRATED)
+    taken = {*observables, *prepared.problem.derived} & {*EIGENVALUES, *RATIO}
+    if taken:
+        raise JobError(f"convexity: {quoted(min(taken))} is what observe returns already; give that another name")
+    infos = [info for info in trainable_matrices(prepared.problem.model) if info.name in origin]
+    size = sum(math.prod(info.shape) for info in infos)
+    if not size:
+        raise JobError(
+            "convexity: the model must have a trainable parameter of two dimensions or more, as biases and norms are "
+            "left out; it has none"
+        )
+    refuse_large_bases(size, asked.steps)
+    if stored is not None and stored.record.convexity is not None:
+        return replace(stored.record.convexity, steps=asked.steps, parameters=size)
+    how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
+    most = most_steps(size, asked.steps)
+    return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how, most=most)
+
+
+def eigenvalues_of(asked: Convexity | None, stored: LandscapeStore | None) -> tuple[str, ...]:
+    """The observables of a convexity map: those that it was begun with, if it was."""
+    if asked is None:
+        return ()
+    begun = None if stored is None else stored.record.convexity
+    return EIGENVALUES if begun is None else begun.observables
+
+
+def _second_derivatives(prepared: PreparedJob, origin: State, plan: Plan) -> str:
+    """How a product with the Hessian of a few samples can be computed here.
+
+    Raises:
+        JobError: in no way.
+    """
+    few, problem = prepared.samples.few(SAMPLES), prepared.problem
+    here = torch.device("cpu") if prepared.job.device == "cpu" else device_here()
+    with in_folder(prepared.folder):
+        try:
+            plan = replace(plan, batch_size=SAMPLES)
+            names = [info.name for info in trainable_matrices(problem.model)]
+            try:
+                _try_product(Differentiation(problem.model, few, problem.observe, plan, here, origin, names), problem)
+            except NoSecondDerivative:
+                plan = replace(plan, precision="float64")
+                found = Differentiation(problem.model, few, problem.observe, plan, here, origin, names)
+                _try_product(found, problem, "differences")
+                return "differences"
+        except JobError:
+            raise
+        except Exception as error:
+            raise JobError(
+                f"convexity: the loss must have derivatives, and taking them {in_words(error)}; leave convexity out, "
+                "or mend it"
+            ) from error
+    return "autograd"
+
+
+def _try_product(derivatives: Differentiation, problem: Problem, how: Products = "autograd") -> None:
+    factors = loss_factors([derivatives.totals(block) for block in range(derivatives.blocks)], problem.observe)
+    derivatives.products(0, factors, [torch.ones(derivatives.size, dtype=torch.float64)], how)
+
+
+def convexity_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | None:
+    """What the eigenvalues of a convexity map cost at most, for `landscape plan`; None where it is none.
+
+    Args:
+        missing: how many points are left to compute.
+    """
+    record = landscape.record.convexity
+    if record is None:
+        return None
+    differs = record.second_derivatives == "differences"
+    return {
+        "parameters": record.parameters,
+        "second_derivatives": record.second_derivatives,
+        "precision": "float64" if landscape.plan.precision == "float64" or differs else "float32",
+        "products": record.products,
+        "most_products": record.most_products,
+        "evaluations": record.products * PRODUCT_EVALUATIONS,
+        "all_products": missing * record.products,
+        "all_evaluations": missing * record.products * PRODUCT_EVALUATIONS,
+        "all_most_evaluations": missing * record.most_products * PRODUCT_EVALUATIONS,
+        "bytes": bytes_of_bases(record.parameters, record.most_products),
+    }
+
+
+def convexity_text(cost: Mapping[str, Any]) -> list[str]:
+    """That cost in words, a line each."""
+    how = "double backward" if cost["second_derivatives"] == "autograd" else "differences of gradients"
+    further = (
+        [f"up to {cost['most_products']} at a point where the sign of the smallest eigenvalue is open after these"]
+        if cost["most_products"] > cost["products"]
+        else []
+    )
+    return [
+        f"eigenvalues of the Hessian over {cost['parameters']} weights: at each point at most {cost['products']} "
+        f"products, about {cost['evaluations']} forward passes' time beside the one of the loss",
+        *further,
+        f"{cost['all_products']} products in all, about {cost['all_evaluations']} forward passes' time; by {how} in "
+        f"{cost['precision']}, whatever the engine; {cost['bytes'] / 1e6:.3g} MB of memory a worker",
+    ]
+
 
 # Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
 # eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
@@ -190,196 +307,7 @@ class _Product:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which layer breaks first at the points of a tile, as observables of it: a map of where the network breaks.
-
-
-def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
-    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
-
-    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
-    no standard error over the samples: NaN.
-
-    Args:
-        points: coordinates [points, axes].
-        values: the observables there.
-    """
-    start, names = time.perf_counter(), record.observables
-    table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
-    table = table.reshape(len(points), len(names))
-    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
-    errors = {name: np.full(len(points), np.nan) for name in names}
-    seconds = values.seconds + time.perf_counter() - start
-    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
-
-
-def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
-    known = {layer.name: layer.statistics for layer in seen.layers}
-    nothing = ValueStatistics()
-    of_layers = [known.get(name, nothing) for name in record.layers]
-    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
-    findings = seen.findings(record.rules)
-    if not findings:
-        return [0.0, 0.0, *numbers]
-    first, names, rules = findings[0], record.names, list(record.rules)
-    place = names.index(first.layer) if first.layer in names else len(names)
-    return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
-
-
-def _number(known: ValueStatistics, statistic: str) -> float:
-    """A statistic by its name; of what is not finite and of zeros the share."""
-    shares = {"zeros": known.zeros, "not_finite": known.not_finite}
-    if statistic in shares:
-        return known.share(shares[statistic])
-    values = {"min": known.low, "max": known.high, "mean": known.mean, "spread": known.spread}
-    return values.get(statistic, known.magnitude)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The work item for what every layer gives at a point of the setting's axes.
-
-
-@dataclass(frozen=True, eq=False)
-class LayersAt(WorkItem[LayersSeen]):
-    """What every layer gives at a point, its weights, and gradients where they are asked for.
-
-    Attributes:
-        point: coordinates on the setting's axes.
-    """
-
-    point: tuple[float, ...]
-    gradients: bool = False
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
-
-    def answer(self, context: EvaluationContext) -> LayersSeen:
-        """Go through the network there."""
-        return layers_at(context.evaluator, self.point, gradients=self.gradients)
-
-
-def convexity_of(
-    prepared: PreparedJob, asked: Convexity | None, origin: State, plan: Plan, observables: tuple[str, ...],
-    stored: LandscapeStore | None,
-) -> ConvexityRecord | None:  # fmt: skip
-    """How the eigenvalues of a convexity map are computed; None where none is asked for.
-
-    Args:
-        prepared: the job, without its landscapes.
-        observables: what `observe` returns.
-        stored: the landscape on disk, which says how it was begun.
-
-    Raises:
-        JobError: they cannot be computed.
-    """
-    if asked is None:
-        return None
-    if plan.statistics.recalibrated:
-        raise JobError(RECALIBRATED)
-    taken = {*observables, *prepared.problem.derived} & {*EIGENVALUES, *RATIO}
-    if taken:
-        raise JobError(f"convexity: {quoted(min(taken))} is what observe returns already; give that another name")
-    infos = [info for info in trainable_matrices(prepared.problem.model) if info.name in origin]
-    size = sum(math.prod(info.shape) for info in infos)
-    if not size:
-        raise JobError(
-            "convexity: the model must have a trainable parameter of two dimensions or more, as biases and norms are "
-            "left out; it has none"
-        )
-    refuse_large_bases(size, asked.steps)
-    if stored is not None and stored.record.convexity is not None:
-        return replace(stored.record.convexity, steps=asked.steps, parameters=size)
-    how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
-    most = most_steps(size, asked.steps)
-    return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how, most=most)
-
-
-def eigenvalues_of(asked: Convexity | None, stored: LandscapeStore | None) -> tuple[str, ...]:
-    """The observables of a convexity map: those that it was begun with, if it was."""
-    if asked is None:
-        return ()
-    begun = None if stored is None else stored.record.convexity
-    return EIGENVALUES if begun is None else begun.observables
-
-
-def _second_derivatives(prepared: PreparedJob, origin: State, plan: Plan) -> str:
-    """How a product with the Hessian of a few samples can be computed here.
-
-    Raises:
-        JobError: in no way.
-    """
-    few, problem = prepared.samples.few(SAMPLES), prepared.problem
-    here = torch.device("cpu") if prepared.job.device == "cpu" else device_here()
-    with in_folder(prepared.folder):
-        try:
-            plan = replace(plan, batch_size=SAMPLES)
-            names = [info.name for info in trainable_matrices(problem.model)]
-            try:
-                _try_product(Differentiation(problem.model, few, problem.observe, plan, here, origin, names), problem)
-            except NoSecondDerivative:
-                plan = replace(plan, precision="float64")
-                found = Differentiation(problem.model, few, problem.observe, plan, here, origin, names)
-                _try_product(found, problem, "differences")
-                return "differences"
-        except JobError:
-            raise
-        except Exception as error:
-            raise JobError(
-                f"convexity: the loss must have derivatives, and taking them {in_words(error)}; leave convexity out, "
-                "or mend it"
-            ) from error
-    return "autograd"
-
-
-def _try_product(derivatives: Differentiation, problem: Problem, how: Products = "autograd") -> None:
-    factors = loss_factors([derivatives.totals(block) for block in range(derivatives.blocks)], problem.observe)
-    derivatives.products(0, factors, [torch.ones(derivatives.size, dtype=torch.float64)], how)
-
-
-def convexity_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | None:
-    """What the eigenvalues of a convexity map cost at most, for `landscape plan`; None where it is none.
-
-    Args:
-        missing: how many points are left to compute.
-    """
-    record = landscape.record.convexity
-    if record is None:
-        return None
-    differs = record.second_derivatives == "differences"
-    return {
-        "parameters": record.parameters,
-        "second_derivatives": record.second_derivatives,
-        "precision": "float64" if landscape.plan.precision == "float64" or differs else "float32",
-        "products": record.products,
-        "most_products": record.most_products,
-        "evaluations": record.products * PRODUCT_EVALUATIONS,
-        "all_products": missing * record.products,
-        "all_evaluations": missing * record.products * PRODUCT_EVALUATIONS,
-        "all_most_evaluations": missing * record.most_products * PRODUCT_EVALUATIONS,
-        "bytes": bytes_of_bases(record.parameters, record.most_products),
-    }
-
-
-def convexity_text(cost: Mapping[str, Any]) -> list[str]:
-    """That cost in words, a line each."""
-    how = "double backward" if cost["second_derivatives"] == "autograd" else "differences of gradients"
-    further = (
-        [f"up to {cost['most_products']} at a point where the sign of the smallest eigenvalue is open after these"]
-        if cost["most_products"] > cost["products"]
-        else []
-    )
-    return [
-        f"eigenvalues of the Hessian over {cost['parameters']} weights: at each point at most {cost['products']} "
-        f"products, about {cost['evaluations']} forward passes' time beside the one of the loss",
-        *further,
-        f"{cost['all_products']} products in all, about {cost['all_evaluations']} forward passes' time; by {how} in "
-        f"{cost['precision']}, whatever the engine; {cost['bytes'] / 1e6:.3g} MB of memory a worker",
-    ]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Which layer breaks at each point: what is refused before anything is computed, and which layers there are.
+# A map of where the network breaks: which layer breaks first at the points of a landscape, as observables of its tiles.
 
 
 def layers_of(
@@ -453,3 +381,65 @@ def layers_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | 
         "all_evaluations": missing * WATCHED_EVALUATIONS,
         "text": layers_text(landscape),
     }
+
+
+def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
+    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
+
+    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
+    no standard error over the samples: NaN.
+
+    Args:
+        points: coordinates [points, axes].
+        values: the observables there.
+    """
+    start, names = time.perf_counter(), record.observables
+    table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
+    table = table.reshape(len(points), len(names))
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    errors = {name: np.full(len(points), np.nan) for name in names}
+    seconds = values.seconds + time.perf_counter() - start
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+
+
+def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
+    known = {layer.name: layer.statistics for layer in seen.layers}
+    nothing = ValueStatistics()
+    of_layers = [known.get(name, nothing) for name in record.layers]
+    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
+    findings = seen.findings(record.rules)
+    if not findings:
+        return [0.0, 0.0, *numbers]
+    first, names, rules = findings[0], record.names, list(record.rules)
+    place = names.index(first.layer) if first.layer in names else len(names)
+    return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
+
+
+def _number(known: ValueStatistics, statistic: str) -> float:
+    """A statistic by its name; of what is not finite and of zeros the share."""
+    shares = {"zeros": known.zeros, "not_finite": known.not_finite}
+    if statistic in shares:
+        return known.share(shares[statistic])
+    values = {"min": known.low, "max": known.high, "mean": known.mean, "spread": known.spread}
+    return values.get(statistic, known.magnitude)
+
+
+@dataclass(frozen=True, eq=False)
+class LayersAt(WorkItem[LayersSeen]):
+    """What every layer gives at a point, its weights, and gradients where they are asked for.
+
+    Attributes:
+        point: coordinates on the setting's axes.
+    """
+
+    point: tuple[float, ...]
+    gradients: bool = False
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
+
+    def answer(self, context: EvaluationContext) -> LayersSeen:
+        """Go through the network there."""
+        return layers_at(context.evaluator, self.point, gradients=self.gradients)

@@ -18,11 +18,7 @@ from landscape.compute.point_extras import with_eigenvalues, with_layers
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.reused_values import Extension, join_levels
-from landscape.core.errors import (
-    JobError,
-    LandscapeError,
-    quoted,
-)
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Index, Tile, coarse_to_fine_order, tile_counts
 from landscape.core.validation import AUTO
 from landscape.evaluation.evaluator import Evaluator

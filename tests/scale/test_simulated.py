@@ -13,12 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import (
-    NoStore,
-    SimulatedPool,
-    driver_of,
-    simulate,
-)
+from simulated import NoStore, SimulatedPool, driver_of, simulate
 
 from cluster.driver.result_handler import MOST_HELD
 from cluster.driver.schedule import Policy

@@ -59,7 +59,7 @@ def test_workers_lost_and_a_driver_interrupted_leave_no_trace_in_the_bytes(tmp_p
 
     def job(name: str) -> Job:
         plane = {"name": "plane", "directions": directions, "size": 3}
-        convexity = {"name": "map", "convexity": {"steps": 3}, "layers": True, "size": [2, 3]}
+        convexity = {"name": "map", "convexity": {"steps": 3}, "layers": True, "size": 3}
         fields = {
             "num_samples": 20,
             "batch_size": 3,
