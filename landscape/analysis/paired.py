@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
+from landscape.core.grid import Floats
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.values import SampleValues, Values
 from landscape.problem.supervised import Observe
 from landscape.surface.surface import paired_stderr
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

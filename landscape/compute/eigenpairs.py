@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors
-from landscape.compute.hessian import Floats, HessianOperator, length
+from landscape.compute.hessian import HessianOperator, length
 from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, least_steps, sampled_curvature
 from landscape.compute.landscape_context import SolveHere
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
@@ -23,7 +23,7 @@ from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, LandscapeError, quoted, stage
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
-from landscape.core.grid import Grid
+from landscape.core.grid import Floats, Grid
 from landscape.core.lock import run_lock
 from landscape.core.plan import Plan
 from landscape.core.validation import LEAST_STEPS

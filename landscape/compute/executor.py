@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import Interrupted, JobError, NotRetried, RetryRule
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
@@ -246,8 +246,6 @@ def unanswered_error(label: str, cause: str) -> JobError:
 # ----------------------------------------------------------------------------------------------------
 # Derivatives of the loss at the setting's origin, each work item over one block of the samples or several.
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class BlockGradient(WorkItem[Floats]):
@@ -406,7 +404,7 @@ class AtPoints(WorkItem[Values]):
         keep: whether the losses of the single samples are returned too.
     """
 
-    points: NDArray[np.float64]
+    points: Floats
     keep: bool = False
 
     @property

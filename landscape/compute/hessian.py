@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.compute.executor import EvaluationSetting, Executor, ProductOfBlocks, SumOfProducts, TotalsOfBlocks
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.statistics import ConfidenceInterval, interval_of
 from landscape.evaluation.derivatives import Products
 from landscape.evaluation.feed import batching_of
@@ -28,8 +28,6 @@ from landscape.surface.record_entries import products_in_float32
 #
 # A BLAS splits long sums among its threads, so that another number of cores rounds them otherwise. `einsum` without its
 # optimisation is one plain loop.
-
-Floats = NDArray[np.float64]
 
 
 def dot(first: Floats, second: Floats) -> float:

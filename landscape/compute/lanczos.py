@@ -12,8 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from landscape.compute.executor import AtPoints, CurvaturesAlong, EvaluationSetting, Executor, WorkItem
-from landscape.compute.hessian import Floats, HessianOperator, combination, dot, length, orthogonal_part, rayleigh
+from landscape.compute.hessian import HessianOperator, combination, dot, length, orthogonal_part, rayleigh
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.values import SampleValues
 from landscape.job.directions.base import DirectionTensors

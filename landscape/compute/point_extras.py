@@ -19,12 +19,13 @@ from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
 from landscape.core.devices import device_here, is_out_of_memory
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at, loss_factors
-from landscape.evaluation.values import Floats, Values
+from landscape.evaluation.values import Values
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.landscape_options import Convexity, Layers
 from landscape.model.layer_statistics import ValueStatistics
