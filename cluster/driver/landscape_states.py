@@ -87,7 +87,7 @@ class SentLandscape:
 # ----------------------------------------------------------------------------------------------------
 # One landscape of the job while the driver computes it: new until it is planned, then on disk with its tasks.
 
-MOST_ASKED = 2  # workers, one after another, for what the user's own model gives: the first may have died of it
+MOST_ASKED = 2  # workers, one after another, to evaluate the user's own model: the first may have died of it
 
 
 class NewLandscape:

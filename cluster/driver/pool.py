@@ -108,7 +108,7 @@ class RayWorkerPool:
         """Make a value available to the work items that hold what is returned."""
         return InStore(ray.put(value))
 
-    # -- who there is -----------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------------------
 
     def hire(self) -> None:
         """Ask for one more worker, which starts when it has been placed."""

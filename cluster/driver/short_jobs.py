@@ -1,4 +1,4 @@
-"""Whether a job is over in this process sooner than a private Ray starts: from one measured point."""
+"""Whether this process would finish a job before a private Ray has started, judged by one measured point."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ log = logging.getLogger("landscape")
 # ----------------------------------------------------------------------------------------------------
 # The range of a landscape's axes where the job leaves it to the loss: taken from the record, or asked for.
 
-# What lies farther away than so many lengths of the weights is the landscape of noise, and not of this network.
+# Beyond so many lengths of the weights the landscape is that of noise, and not of this network.
 FARTHEST = 4.0
 
 
@@ -107,7 +107,7 @@ def _reach(ends: Range) -> float:
 
 
 def _length(context: LandscapeContext, axis: DirectionTensors) -> float:
-    """How far along an axis its weights have moved by their own length; 1 where they, or the axis, have none."""
+    """The coordinate at which an axis has moved its weights by their own length; 1 where either is zero."""
     whole = norm({name: context.origin[name] for name in axis.tensors})
     step = norm(axis.tensors)
     return whole / step if whole and step else 1.0

@@ -30,7 +30,7 @@ Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
 Computed = TypeVar("Computed")
 
-FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
+FIELD = re.compile(r"[a-z_]+: ")  # with which a refusal names the field that it is about
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ def combination(weights: Floats, rows: Floats) -> Floats:
 
 
 def orthogonal_part(rows: Floats, vector: Floats) -> Floats:
-    """The part of a vector that is orthogonal to orthonormal rows; twice, as once leaves what rounding leaves.
+    """The part of a vector that is orthogonal to orthonormal rows; projected twice, as rounding spoils the first time.
 
     Giraud et al. 2005, "The loss of orthogonality in the Gram-Schmidt orthogonalization process".
     """

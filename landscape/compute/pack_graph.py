@@ -474,9 +474,9 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Without what does not export, kernels of whole attention layers, a look at masks, checkpoints; and quietly.
+    """Switch off what does not export (fused attention, the inspection of masks, checkpoints), and torch's output.
 
-    Of each operation torch keeps the lines of the user's, which without this are those of `forward` alone.
+    Have torch keep the user's lines of each operation, which otherwise are those of `forward` alone.
     """
     filtering: Any = getattr(fx.proxy.TracerBase, FILTERING, None)
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable

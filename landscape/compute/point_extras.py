@@ -172,8 +172,8 @@ def convexity_text(cost: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding: in a bulk of
-# eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
+# Residuals below a thousandth of the larger end are accepted, as Lanczos takes ten times this for rounding: in a bulk
+# of eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
 FLOOR = 1e-4
 
 

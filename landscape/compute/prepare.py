@@ -395,7 +395,7 @@ FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another
 
 
 def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
-    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
+    """What `observe` returns, and whether it was run to see that: code for GPUs alone fails on a driver without one.
 
     Raises:
         JobError: it fails where it should run, or returns something else than one value per sample, or than it names.

@@ -23,7 +23,7 @@ from landscape.store.runs import landscape_names
 
 
 def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:
-    """The landscapes of the job, each that is like one of its run with the geometry of that.
+    """The landscapes of the job; those that are `like` one on disk in its run take the geometry of that.
 
     Raises:
         JobError: one is like a landscape that neither the job nor its run has, or that no job computed.

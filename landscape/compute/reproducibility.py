@@ -5,7 +5,7 @@ the first process are kept with the landscape, and every later process must comp
 has other code, another kind of processor, other versions, or a network that is not the same in every process.
 
 Of a landscape that is new, the first process also has the user's own model give its losses at both places, by plain
-forward passes: the landscape is of a copy whose weights are moved, and a model may be such that this is another one.
+forward passes: the landscape is of a copy whose weights are moved, and for some models a copy computes otherwise.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import Quadratic, make_job, quadratic_samples
+from small_models import Quadratic, chunks_of, make_job, quadratic_samples
 
 import cluster
 from cluster.commands.planning import plan_job, plan_text
@@ -26,11 +26,6 @@ def problem() -> Problem:
 def job_of(folder: Path, samples: int = 20, **fields: object) -> Job:
     fields = {"batch_size": 8, "tile": [3, 2], "seed": 3, "keep_samples": True, **fields}
     return make_job(folder, problem, [LANDSCAPE], num_samples=samples, engine="eager", **fields)
-
-
-def chunks_of(folder: Path) -> dict[str, bytes]:
-    place = folder / "landscapes.zarr" / "a"
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("c/**/*") if path.is_file()}
 
 
 @pytest.mark.long

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_models import make_job
+from small_models import chunks_of, make_job
 from torch import Tensor, nn
 
 from cluster.commands.planning import plan_job, plan_text
@@ -85,11 +84,6 @@ def make(axes, tmp_path) -> Callable[..., Job]:
 
 def ends(surface: Surface) -> list[tuple[float, float]]:
     return [(float(axis.coordinates[0]), float(axis.coordinates[-1])) for axis in surface.axes]
-
-
-def chunks_of(place: Path) -> dict[str, bytes]:
-    root = place / "landscapes.zarr" / "a"
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("c/**/*") if path.is_file()}
 
 
 # -- the search ----------------------------------------------------------------------------------------------------

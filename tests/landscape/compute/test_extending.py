@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import Quadratic, make_job, quadratic_samples, write_trajectory
+from small_models import Quadratic, chunks_of, make_job, quadratic_samples, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, run
@@ -40,13 +40,6 @@ def problem_of(function: Callable[..., Any] = observe) -> Callable[[], Problem]:
     return lambda: Problem(Quadratic(), quadratic_samples(97), function)
 
 
-def arrays_of(folder: Path, name: str = "a") -> dict[str, np.ndarray]:
-    """Every array of a landscape as bytes on disk, chunk by chunk."""
-    place = folder / "landscapes.zarr" / name
-    files = sorted(path for path in place.rglob("c/**/*") if path.is_file())
-    return {str(path.relative_to(place)): path.read_bytes() for path in files}
-
-
 def computed(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Path:
     function = fields.pop("function", observe)
     fields = {"batch_size": 8, "tile": [3, 2], "seed": 3, **fields}
@@ -62,7 +55,7 @@ def test_more_samples_give_the_bytes_of_all_samples_at_once(tmp_path, few, many,
     extended = computed(tmp_path / "extended", few, batch_size=min(8, few), function=function)
     EVALUATED.clear()
     surface = extend(extended, "a", num_samples=many, problem=problem_of(function))["a"]
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
     assert list(open_run(extended)) == ["a"]
     assert surface.record.num_samples == many
     assert surface.record.identity.whole == open_run(at_once)["a"].record.identity.whole
@@ -83,7 +76,7 @@ def test_four_times_as_many_samples_take_three_quarters_of_the_evaluations(tmp_p
     first = sum(EVALUATED)
     EVALUATED.clear()
     extend(tmp_path / "run", "a", num_samples=256, problem=problem)
-    assert arrays_of(tmp_path / "run") == arrays_of(tmp_path / "once")
+    assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
     beside = 6 * 256  # measured points, the origin, and the point that is reproduced
     assert 0.75 * 9**2 * 256 <= sum(EVALUATED) <= 0.75 * 9**2 * 256 + beside
     assert first <= 0.25 * 9**2 * 256 + beside
@@ -97,7 +90,7 @@ def test_a_wider_range_gives_the_bytes_of_asking_for_it_at_once(tmp_path, ranges
     extended = computed(tmp_path / "extended")
     EVALUATED.clear()
     surface = extend(extended, "a", ranges=ranges, problem=problem_of())["a"]
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
     assert surface.loss.shape == tuple(reversed(sizes))
     points = len(EVALUATED) / 3  # batches of a point
     assert points <= np.prod(sizes) - 20 + 8
@@ -110,11 +103,11 @@ def test_a_wider_range_gives_the_bytes_of_asking_for_it_at_once(tmp_path, ranges
 def test_one_more_observable_keeps_the_values_that_are_there(tmp_path):
     at_once = computed(tmp_path / "once", function=observe_more)
     extended = computed(tmp_path / "extended")
-    before = arrays_of(extended)
+    before = chunks_of(extended)
     surface = extend(extended, "a", observables=["root"], problem=problem_of(observe_more))["a"]
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
     assert {"loss", "far", "root"} <= set(surface.observables)
-    for file, data in arrays_of(extended).items():
+    for file, data in chunks_of(extended).items():
         if not file.startswith("moments"):
             assert before.get(file, data) == data
 
@@ -125,7 +118,7 @@ def test_all_of_it_in_one_call(tmp_path):
     extended = computed(tmp_path / "extended", 20)
     ranges = [(-1.5, 1.0), (-0.5, 2.0)]
     extend(extended, "a", num_samples=41, observables=["root"], ranges=ranges, problem=problem_of(observe_more))
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
 
 
 def test_the_path_is_extended_too(tmp_path):
@@ -146,26 +139,26 @@ def test_the_path_is_extended_too(tmp_path):
     at_once = computed(trajectory(tmp_path / "once"), 53, spec)
     extended = computed(trajectory(tmp_path / "extended"), 20, spec)
     extend(extended, "a", num_samples=53, problem=problem_of())
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
     with pytest.raises(JobError, match="range"):
         extend(extended, "a", ranges=[(-100, 100)], problem=problem_of())
 
 
 def test_an_interrupted_extension_goes_on_and_the_landscape_stays_meanwhile(tmp_path):
     at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended", 20)
-    before, asked = arrays_of(extended), iter(range(1000))
+    before, asked = chunks_of(extended), iter(range(1000))
 
     def stopped(job):
         return run(job, stop=lambda: next(asked) > 12)
 
     with pytest.raises(Interrupted):
         extend(extended, "a", num_samples=53, problem=problem_of(), compute=stopped)
-    assert arrays_of(extended) == before
+    assert chunks_of(extended) == before
     assert sorted(open_run(extended)) == ["a", "a.extending"]
     with pytest.raises(JobError, match=r"another extension of landscape 'a' is under way \(num_samples 53 to 60\)"):
         extend(extended, "a", num_samples=60, problem=problem_of())
     extend(extended, "a", num_samples=53, problem=problem_of())
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
 
 
 def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
@@ -173,12 +166,12 @@ def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
         return {"loss": 1.001 * model(batch), "far": model(batch)}
 
     extended = computed(tmp_path, 20)
-    before = arrays_of(extended)
+    before = chunks_of(extended)
     with pytest.raises(JobError, match="cannot be extended here"):
         extend(extended, "a", num_samples=53, problem=problem_of(other))
     with pytest.raises(JobError, match="by other code"):
         extend(extended, "a", ranges=[(-2, 1), (-0.5, 1)], problem=problem_of(other))
-    assert arrays_of(extended) == before
+    assert chunks_of(extended) == before
 
 
 def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finished(tmp_path, monkeypatch):
@@ -193,7 +186,7 @@ def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finish
             extend(extended, "a", num_samples=53, problem=problem_of())
     assert open_run(extended)["a"].record.num_samples == 53
     extend(extended, "a", num_samples=53, problem=problem_of())
-    assert arrays_of(extended) == arrays_of(at_once)
+    assert chunks_of(extended) == chunks_of(at_once)
     assert list(open_run(extended)) == ["a"]
 
 
@@ -205,7 +198,7 @@ def test_a_damaged_landscape_is_not_extended(tmp_path):
         extend(folder, "a", num_samples=53, problem=problem_of())
     computed(folder, 20)
     extend(folder, "a", num_samples=53, problem=problem_of())
-    assert arrays_of(folder) == arrays_of(computed(tmp_path / "once", 53))
+    assert chunks_of(folder) == chunks_of(computed(tmp_path / "once", 53))
 
 
 def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
