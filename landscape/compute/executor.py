@@ -236,8 +236,10 @@ def unanswered_error(label: str, cause: str) -> JobError:
 
     A refusal that begins with a field says by itself what it is about; of anything else, `label` says where it was met.
 
-    >>> str(unanswered("points", "JobError: batch_norm: must be eval")), str(unanswered("points", "ValueError: no"))
-    ('batch_norm: must be eval', 'points: ValueError: no')
+    >>> str(unanswered_error("points", "JobError: batch_norm: must be eval"))
+    'batch_norm: must be eval'
+    >>> str(unanswered_error("points", "ValueError: no"))
+    'points: ValueError: no'
     """
     words = cause.removeprefix(f"{JobError.__name__}: ")
     return JobError(words if words != cause and FIELD.match(words) else f"{label}: {words}")
