@@ -47,7 +47,7 @@ def run_demo(out: Path, workers: int) -> int:
     from cluster.commands.analysis import check_all, texts_of
     from cluster.commands.output import WorkerOptions
     from cluster.runtime.console import seconds_text
-    from landscape.compute.requested import collected_landscapes
+    from landscape.compute.recorded_job import collected_landscapes
     from landscape.job.job import Job
     from landscape.recipes.digits import train
 

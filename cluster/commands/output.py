@@ -144,7 +144,7 @@ class WorkerOptions:
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
     ) -> AbstractContextManager[Executor]:
         """The executor that answers questions about a landscape, see `executor_of`."""
-        from cluster.driver.executor import executor_of
+        from cluster.driver.ray_executor import executor_of
 
         return executor_of(
             prepared, landscape, evaluations,

@@ -14,24 +14,17 @@ import torch
 from cluster.driver.short_jobs import time_in_words, times_of
 from cluster.runtime.console import bytes_text, seconds_text
 from landscape.compute import auto_range
-from landscape.compute.axes import origin_remedy, target_remedy, without_zero
-from landscape.compute.eigen_stores import bytes_of_bases
+from landscape.compute.axes_and_paths import origin_remedy, target_remedy, without_zero
+from landscape.compute.eigenpairs import bytes_of_bases
 from landscape.compute.extend import More, extension_job
 from landscape.compute.hessian import layout_of
-from landscape.compute.point_extras import (
-    bytes_of_losses,
-    convexity_cost,
-    convexity_text,
-    layers_cost,
-    make_evaluator,
-    tile_shape_for,
-    tuning_scope,
-)
+from landscape.compute.identity import recorded_plan
+from landscape.compute.plans import bytes_of_losses, make_evaluator, tile_shape_for, tuning_scope
+from landscape.compute.point_extras import convexity_cost, convexity_text, layers_cost
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
-from landscape.compute.recorded import recorded_plan
 from landscape.compute.refine import level_job
-from landscape.compute.reproducibility import recorded, why_not_compared
+from landscape.compute.reproducibility import recorded_reference_point, why_not_compared
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import as_written, tile_counts
@@ -249,7 +242,9 @@ def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, miss
     reason = why_not_compared(record, extends=landscape.extension is not None)
     if record.states("own_model"):
         reason = "what its record says of that is damaged"
-    elif not reason and (not missing or (stored is not None and recorded(stored, landscape.grid) is not None)):
+    elif not reason and (
+        not missing or (stored is not None and recorded_reference_point(stored, landscape.grid) is not None)
+    ):
         reason = "it was begun by a version that did not compare"
     return {"evaluations": 0 if reason else 2, "why_not": reason}
 

@@ -7,20 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cluster.driver import workers as journal
-from cluster.driver.landscapes import DrivenLandscape, Landscapes, NewLandscape
-from cluster.driver.protocol import WorkerHandle, WorkerPool
-from cluster.driver.results import Receipts, Results
+from cluster.driver.landscape_states import DrivenLandscape, Landscapes, NewLandscape
+from cluster.driver.result_handler import ResultHandler
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.worker import Receipt
-from cluster.driver.workers import WorkerManager
-from landscape.compute.point_extras import tile_shape_for, tuning_scope
+from cluster.driver.worker_manager import log_tuning_warning
+from cluster.driver.worker_protocol import WorkerHandle, WorkerPool
+from landscape.compute.plans import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced
-from landscape.compute.reuse import Task, make_work
-from landscape.compute.tasks import create_landscape
+from landscape.compute.serial import RunOptions
+from landscape.compute.tasks import Task, create_landscape, make_work
 from landscape.core.errors import Interrupted, StoreError, quoted
-from landscape.core.progress import CHOOSING, Observer, stage
+from landscape.core.progress import CHOOSING, stage
 from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
 from landscape.evaluation.tuning.search import Search
 
@@ -35,15 +34,14 @@ MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hu
 GATHER_SECONDS = 10.0  # how long the first worker waits for others of its node to be timed together with it
 
 
-class Measuring:
+class LandscapePlanner:
     """Plans the landscapes that are new, and creates their stores."""
 
     def __init__(
         self,
         prepared: PreparedJob,
         pool: WorkerPool,
-        manager: WorkerManager[Task],
-        receipts: Receipts,
+        results: ResultHandler,
         wait: Callable[[], None],
         clock: Callable[[], float],
         *,
@@ -56,7 +54,7 @@ class Measuring:
             tries: how many workers may die of measuring a point until a guess is taken for its cost.
             limits: how long the search for the fastest engine may take.
         """
-        self._prepared, self._crew, self._manager, self._receipts = prepared, pool, manager, receipts
+        self._prepared, self._pool, self._results = prepared, pool, results
         self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
         self._timed_together: list[str] | None = None  # workers of one node
 
@@ -69,8 +67,8 @@ class Measuring:
         for each in new:
             kept = kept_samples(self._prepared, each.landscape)
             cost = seconds * each.landscape.evaluations_per_point
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._crew.size, kept)
-            landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._pool.size, kept)
+            landscapes.mark_created(each, create_landscape(self._prepared, each.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:
         """Choose engine and batches for the new landscapes; seconds per point, a guess where it cannot be measured.
@@ -90,7 +88,7 @@ class Measuring:
         for each in new:
             each.sent.replan(each.landscape.tuned(tuned))
         if tuned.warning:
-            journal.tuned(tuned.warning)
+            log_tuning_warning(tuned.warning)
         return float(tuned.seconds_per_point)
 
     def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
@@ -106,38 +104,37 @@ class Measuring:
         return []
 
     def _first_ready(self) -> WorkerHandle:
-        while not self._crew.ready:
+        while not self._pool.ready:
             self._wait()
-        return next(iter(self._crew.ready.values()))
+        return next(iter(self._pool.ready.values()))
 
     def _workers_of_one_node(self) -> list[WorkerHandle]:
         """The first worker and those of its node that have started; waits a little for those that have not."""
         if self._timed_together is None:
             end = self._clock() + GATHER_SECONDS
-            while len(self._crew.ready) < len(self._crew.handles) and self._clock() < end:
+            while len(self._pool.ready) < len(self._pool.handles) and self._clock() < end:
                 self._wait()
             node = self._first_ready().node
-            self._timed_together = [each.name for each in self._crew.ready.values() if each.node == node]
-        return [self._crew.ready[name] for name in self._timed_together if name in self._crew.ready]
+            self._timed_together = [each.name for each in self._pool.ready.values() if each.node == node]
+        return [self._pool.ready[name] for name in self._timed_together if name in self._pool.ready]
 
     def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
         """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
         names = [worker.name for worker in workers]
-        received = self._receipts.measurements
+        received = self._results.measurements
         received.clear()
         end = self._clock() + MEASURE_SECONDS
         for name in names:
-            self._crew.measure(name, inputs, request)
-        while waiting := [name for name in names if name in self._crew.handles and name not in received]:
+            self._pool.measure(name, inputs, request)
+        while waiting := [name for name in names if name in self._pool.handles and name not in received]:
             if self._clock() > end:
+                cause = f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points"
                 for name in waiting:
-                    self._manager.lose(name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
+                    self._results.manager.lose(name, cause)
                 break
             self._wait()
         return [received[name] for name in names if name in received]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 0.25
 DRAIN_SECONDS = 2.0  # outcomes that come in within it after a stop are still committed; the rest is dropped
@@ -151,33 +148,22 @@ class Driver:
         prepared: PreparedJob,
         landscapes: Sequence[DrivenLandscape],
         pool: WorkerPool,
-        observer: Observer,
-        stop: Callable[[], bool],
+        options: RunOptions,
         policy: Policy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
-        limits: Limits | None = None,
-        *,
-        accept_origin: bool = False,
     ) -> None:
         """
         Args:
             pool: workers that have computed for another driver are taken over; it is not closed at the end.
-            observer: is told the progress of a landscape after every task.
-            stop: is asked several times a second whether to end early.
-            limits: how long the search for the fastest engine may take.
-            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
+            options: `stop` is asked several times a second.
         """
-        self._run, self._crew, self._stop, self._clock = prepared.run, pool, stop, clock
+        self._run, self._pool, self._stop, self._clock = prepared.run, pool, options.stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: TaskSchedule[Task] = TaskSchedule(policy=policy, kind=_kind_of)
-        results = Results(self._landscapes, self._schedule, metrics, observer)
-        self._manager = WorkerManager(results, pool, self._schedule, metrics, clock)
-        self._receipts = Receipts(
-            self._landscapes, pool, self._schedule, self._manager, results, clock, accept_origin=accept_origin
-        )
-        self._measuring = Measuring(
-            prepared, pool, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits
+        self._results = ResultHandler(self._landscapes, pool, self._schedule, metrics, options, clock)
+        self._planner = LandscapePlanner(
+            prepared, pool, self._results, self._wait, clock, tries=policy.kills, limits=options.limits
         )
 
     def run(self) -> None:
@@ -187,10 +173,10 @@ class Driver:
             Interrupted: `stop` said so.
             JobError, LandscapeError: the job cannot go on; what is committed is kept.
         """
-        self._landscapes.share(self._crew.share, self._crew.ready)
+        self._landscapes.share(self._pool.share, self._pool.ready)
         try:
-            self._manager.take_over()
-            self._measuring.create_stores(self._landscapes)
+            self._results.manager.take_over()
+            self._planner.create_stores(self._landscapes)
             for state in self._landscapes.on_disk:
                 self._schedule.enqueue(state.tasks)
             while not self._schedule.finished:
@@ -216,29 +202,29 @@ class Driver:
         It may hang, so that what is accepted is stored in the end. All tasks are done: a stop only shortens the wait.
         """
         end = self._clock() + self._schedule.policy.hang_seconds
-        while self._receipts.waits_for_worker and self._clock() < end:
+        while self._results.waits_for_worker and self._clock() < end:
             if self._stop():
                 end = min(end, self._clock() + DRAIN_SECONDS)
-            self._manager.patrol()
+            self._results.manager.patrol()
             self._take_in()
-        self._receipts.commit_held("its own forward pass had not ended when all else was computed")
+        self._results.commit_held("its own forward pass had not ended when all else was computed")
 
     def _look_after(self) -> None:
         self._check_stop()
-        self._manager.patrol()
+        self._results.manager.patrol()
 
     def _send_tasks(self) -> None:
-        if self._receipts.holds_many:
+        if self._results.holds_many:
             return
         for name, task in self._schedule.assign(self._clock()):
             state = self._landscapes.of(task)
             state.begin()
-            asks = state.asks_own_model(name, task, self._crew.handles)
+            asks = state.asks_own_model(name, task, self._pool.handles)
             work = replace(make_work(state.landscape, state.store, task), own_model=asks)
-            self._crew.send(name, task, state.sent.inputs, work)
+            self._pool.send(name, task, state.sent.inputs, work)
 
     def _take_in(self) -> None:
-        self._receipts.handle(self._crew.arrivals(POLL_SECONDS))
+        self._results.handle(self._pool.arrivals(POLL_SECONDS))
 
     def _check_stop(self) -> None:
         """Where a stop is asked for, commit what comes in soon, and end.
@@ -250,10 +236,10 @@ class Driver:
             return
         self._schedule.abandon()
         end = self._clock() + DRAIN_SECONDS
-        while self._clock() < end and not (self._schedule.finished and not self._receipts.waits_for_worker):
+        while self._clock() < end and not (self._schedule.finished and not self._results.waits_for_worker):
             self._take_in()
             self._schedule.abandon()
-        self._receipts.commit_held("its own forward pass had not ended when the job was stopped")
+        self._results.commit_held("its own forward pass had not ended when the job was stopped")
         raise Interrupted(f"run {quoted(self._run)} is interrupted; what is done is kept: the same command goes on")
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from cluster.driver.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle, WorkerQuery
 from cluster.driver.transfer import (
     PIECE_BYTES,
     SamplePieces,
@@ -26,6 +25,16 @@ from cluster.driver.transfer import (
     pieces_of,
 )
 from cluster.driver.worker import DeclaredObservables, ProblemSource, Receipt, Worker
+from cluster.driver.worker_protocol import (
+    LOOK_SECONDS,
+    MEASURE,
+    NODE_LOST,
+    START,
+    Arrival,
+    Asked,
+    WorkerHandle,
+    WorkerQuery,
+)
 from cluster.runtime.placement import Placement, explain_placement, places
 from cluster.runtime.session import (
     draining_nodes,
@@ -37,7 +46,7 @@ from cluster.runtime.session import (
 )
 from landscape.compute.executor import Shared, WorkItem
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.reuse import Task, Work
+from landscape.compute.tasks import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable
 from landscape.core.progress import stage
@@ -97,10 +106,10 @@ class RayWorkerPool:
         return ray.put(value)
 
     def share_value(self, value: Any) -> Shared[Any]:
-        """Make a value available to the questions that hold what is returned."""
+        """Make a value available to the work items that hold what is returned."""
         return InStore(ray.put(value))
 
-    # -- who there is -----------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------------------
 
     def hire(self) -> None:
         """Ask for one more worker, which starts when it has been placed."""
@@ -117,7 +126,7 @@ class RayWorkerPool:
         self.handles[name] = worker
         self._ask(name, worker.actor.start.remote(), START)
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
         worker, details = self.handles[name], receipt.details
         worker.ready = True
@@ -158,7 +167,7 @@ class RayWorkerPool:
             tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
-    def part_with_busy(self) -> None:
+    def dismiss_busy(self) -> None:
         """End the workers that still compute what nobody waits for any more, such as a second copy of a task."""
         for name, queue in list(self._pending.items()):
             if any(asked != START for _, asked in queue):
@@ -182,9 +191,9 @@ class RayWorkerPool:
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
 
-    def query(self, name: str, query: WorkerQuery, inputs: Any, question: WorkItem[Any]) -> None:
-        """Ask a worker a question."""
-        self._ask(name, self.handles[name].actor.answer.remote([inputs], question), query)
+    def query(self, name: str, query: WorkerQuery, inputs: Any, item: WorkItem[Any]) -> None:
+        """Give a worker a work item."""
+        self._ask(name, self.handles[name].actor.answer.remote([inputs], item), query)
 
     def _ask(self, name: str, reference: Any, asked: Asked) -> None:
         queue = self._pending.setdefault(name, deque())

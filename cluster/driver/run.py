@@ -3,121 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from types import TracebackType
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
 
 from cluster.driver.driver import Driver
-from cluster.driver.executor import executor_of
-from cluster.driver.landscapes import DrivenLandscape, LandscapeState, NewLandscape
+from cluster.driver.landscape_states import DrivenLandscape, LandscapeState, NewLandscape
+from cluster.driver.ray_executor import ClusterOptions, LazyPool, executor_of
 from cluster.driver.schedule import Policy
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.runtime.console import show_progress
 from cluster.runtime.logs import graceful_stop, is_supervised, tell
 from cluster.runtime.mapping import ray_workers
-from cluster.runtime.session import ray_session
-from landscape.compute.auto_range import finder_of
-from landscape.compute.eigenpairs import solver_of
 from landscape.compute.executor import Executors
-from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.refine import with_levels
-from landscape.compute.serial import OpenOne, run_prepared
+from landscape.compute.serial import ALONE, OpenOne, RunOptions, run_locked, run_prepared
 from landscape.compute.tasks import OpenLandscape, open_landscape
 from landscape.core.devices import keep_freed_memory
-from landscape.core.errors import LandscapeError
-from landscape.core.lock import run_lock
-from landscape.core.progress import PREPARING, Observer, stage
+from landscape.core.progress import Observer, stage
 from landscape.evaluation.tuning.protocol import Limits
-from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
-from landscape.model.packed_snapshots import bring_snapshots
 from landscape.store.results import Run
-from landscape.store.runs import write_error
-
-if TYPE_CHECKING:
-    from cluster.driver.pool import RayWorkerPool
-    from cluster.runtime.metrics import Metrics
-
-
-# ----------------------------------------------------------------------------------------------------
-# The workers of a job on Ray: hired where a landscape first needs them, kept while its levels are computed.
-
-
-@dataclass
-class Company:
-    """A Ray session with its workers, from the first need of them to the end of the block.
-
-    Starting both takes seconds, which a level of refinement often does not. Once Ray runs, all that follows is computed
-    on it: what is computed in this process must not share it with a session.
-
-    Attributes:
-        workers: how many actors; default: one per GPU, else one per core.
-        address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
-        allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
-    """
-
-    workers: int | None = None
-    address: str | None = None
-    allow_open: bool = False
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _hired: tuple[RayWorkerPool, Callable[[], bool]] | None = field(default=None, init=False)
-
-    def __enter__(self) -> Company:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def workers_for(self, prepared: PreparedJob) -> tuple[RayWorkerPool, Callable[[], bool]]:
-        """The pool, and whether a signal has come since it was hired.
-
-        Args:
-            prepared: the job; every later one has its problem and its samples.
-        """
-        if self._hired is None:
-            # Importing Ray takes seconds, which what is computed here should not cost.
-            from cluster.driver.pool import RayWorkerPool
-
-            session = ray_session(prepared.job, self.address, self.workers, self.allow_open)
-            placement = self._stack.enter_context(session)
-            # The handlers of signals come after `ray.init`, which installs some of its own.
-            signalled = self._stack.enter_context(graceful_stop())
-            pool = RayWorkerPool(prepared, placement, self.workers)
-            self._stack.callback(pool.close)
-            self._hired = pool, signalled
-        else:
-            self._hired[0].part_with_busy()
-        return self._hired
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        """What Ray's metrics are told of the job."""
-        from cluster.runtime.metrics import Metrics
-
-        return Metrics()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What `run` is told beside the job; its docstring describes each."""
-
-    observer: Observer
-    stop: Callable[[], bool]
-    workers: int | None = None
-    address: str | None = None
-    policy: Policy | None = None
-    limits: Limits | None = None
-    accept_origin: bool = False
 
 
 def run(
@@ -157,52 +63,26 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with show_progress(observer) as shown, Company(workers, address, allow_open) as company:
-        options = _Options(shown, stop, workers, address, policy, limits, accept_origin)
+    with show_progress(observer) as shown:
+        options = ClusterOptions(shown, stop, limits, accept_origin, workers, address, policy, allow_open)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         executors: Executors = partial(executor_of, workers=workers, address=address, allow_open=allow_open, stop=stop)
-        compute = partial(_compute, company=company, options=options)
-        # Levels have the directions of their landscape.
-        return with_levels(job, lambda each: _while_locked(each, compute, executors, on_ray if each is job else ALONE))
+        with LazyPool(options) as pool:
+            compute = partial(_compute, pool=pool)
+            # Levels have the directions of their landscape.
+            return with_levels(job, lambda each: run_locked(each, compute, executors, on_ray if each is job else ALONE))
 
 
 def run_serially(job: Job, observer: Observer, *, accept_origin: bool = False) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
-    options = _Options(observer, lambda: False, accept_origin=accept_origin)
+    options = RunOptions(observer, accept_origin=accept_origin)
     executors: Executors = partial(executor_of, serial=True)
-    compute = partial(_until_signalled, options=options)
-    return with_levels(job, lambda each: _while_locked(each, compute, executors, ALONE))
+    compute = partial(_compute_until_signalled, options=options)
+    return with_levels(job, lambda each: run_locked(each, compute, executors))
 
 
-def _while_locked(
-    job: Job,
-    compute: Callable[[PreparedJob], None],
-    executors: Executors,
-    workers: AbstractContextManager[Workers],
-) -> Run:
-    """Prepare the job, and compute it while its run is locked against other drivers.
-
-    Args:
-        executors: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
-            kept beside the store, and ranges that are left to the loss.
-        workers: where directions that are costly to make may run. They are given back before anything is computed:
-            what then runs in this process must not share it with a Ray session.
-    """
-    stage(PREPARING)
-    with workers as mapping:
-        prepared = prepare(job, mapping, solver_of(executors), finder_of(executors))
-    try:
-        with run_lock(prepared.run):
-            bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
-            compute(prepared)
-    except LandscapeError:
-        raise
-    except OSError as error:
-        raise write_error(prepared.run, error) from error
-    return Run(prepared.run)
-
-
-def _compute(prepared: PreparedJob, company: Company, options: _Options) -> None:
+def _compute(prepared: PreparedJob, pool: LazyPool) -> None:
+    options = pool.options
     opened = {landscape.name: open_landscape(prepared, landscape) for landscape in prepared.landscapes}
     landscapes = [_begun_or_new(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
     finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
@@ -215,43 +95,30 @@ def _compute(prepared: PreparedJob, company: Company, options: _Options) -> None
         each.tally.close()
         options.observer(each.tally.progress())
     if unfinished:  # a job with nothing left to do needs no cluster
-        _compute_on_ray(prepared, landscapes, company, options)
+        _compute_on_ray(prepared, landscapes, pool)
 
 
 def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) -> DrivenLandscape:
     return NewLandscape(landscape) if opened is None else LandscapeState(landscape, opened)
 
 
-def _compute_here(prepared: PreparedJob, options: _Options, open_one: OpenOne) -> None:
+def _compute_here(prepared: PreparedJob, options: RunOptions, open_one: OpenOne) -> None:
     """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
     tell(here=True)
     if is_supervised():  # a command's own process, and not a notebook's
         keep_freed_memory()
-    _until_signalled(prepared, options, open_one)
+    _compute_until_signalled(prepared, options, open_one)
 
 
-def _until_signalled(prepared: PreparedJob, options: _Options, open_one: OpenOne = open_landscape) -> None:
+def _compute_until_signalled(prepared: PreparedJob, options: RunOptions, open_one: OpenOne = open_landscape) -> None:
     with graceful_stop() as signalled:
-        run_prepared(
-            prepared, options.observer, lambda: options.stop() or signalled(), options.limits, open_one,
-            accept_origin=options.accept_origin,
-        )  # fmt: skip
+        run_prepared(prepared, replace(options, stop=lambda: options.stop() or signalled()), open_one)
 
 
-def _compute_on_ray(
-    prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], company: Company, options: _Options
-) -> None:
+def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], lazy_pool: LazyPool) -> None:
     prepared.log_warnings()
-    pool, signalled = company.workers_for(prepared)
-    Driver(
-        prepared,
-        landscapes,
-        pool,
-        options.observer,
-        lambda: options.stop() or signalled(),
-        options.policy or Policy(),
-        company.metrics,
-        limits=options.limits,
-        accept_origin=options.accept_origin,
-    ).run()
+    pool, signalled = lazy_pool.workers_for(prepared)
+    options = lazy_pool.options
+    stoppable = replace(options, stop=lambda: options.stop() or signalled())
+    Driver(prepared, landscapes, pool, stoppable, options.policy or Policy(), lazy_pool.metrics).run()

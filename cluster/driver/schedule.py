@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from cluster.driver.open_workers import OpenWorkers
 from landscape.core.progress import Fate, RetryRule
 
 # ----------------------------------------------------------------------------------------------------
@@ -73,6 +72,11 @@ class TaskHistory:
     avoid: set[str] = field(default_factory=set)
     votes: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def attempts(self) -> int:
+        """How often the task has failed, by exceptions and by dead workers."""
+        return self.exceptions + self.kills
+
     def vote(self, worker: str, fingerprint: str) -> tuple[list[str], tuple[str, ...]]:
         """Note a worker's answer; the workers whose answer is the same, and those whose answer differs."""
         self.votes[worker] = fingerprint
@@ -80,39 +84,7 @@ class TaskHistory:
         return agreeing, tuple(voter for voter in self.votes if voter not in agreeing)
 
 
-class Records(Generic[T]):
-    """The records of tasks; a task without one has had no trouble."""
-
-    def __init__(self) -> None:
-        self._records: dict[T, TaskHistory] = {}
-
-    def of(self, task: T) -> TaskHistory:
-        """The task's record, to be changed."""
-        return self._records.setdefault(task, TaskHistory())
-
-    def drop(self, task: T) -> None:
-        """Forget a task that is done."""
-        self._records.pop(task, None)
-
-    def attempts(self, task: T) -> int:
-        """How often a task has failed so far, by exceptions and by dead workers."""
-        record = self._records.get(task)
-        return record.exceptions + record.kills if record else 0
-
-    def kills(self, task: T) -> int:
-        """How many workers died while they ran the task."""
-        record = self._records.get(task)
-        return record.kills if record else 0
-
-    def avoid(self, task: T) -> Set[str]:
-        """The workers that failed the task or have answered it."""
-        record = self._records.get(task)
-        return record.avoid if record else frozenset()
-
-    def is_disputed(self, task: T) -> bool:
-        """Whether a suspicious answer to the task waits for a second opinion."""
-        record = self._records.get(task)
-        return record is not None and bool(record.votes)
+NO_TROUBLE = TaskHistory()  # of a task that has no history
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -192,11 +164,11 @@ class TaskTimes(Generic[T]):
         """Whether a running task is known of the worker."""
         return worker in self._running
 
-    def began(self, worker: str, task: T) -> None:
+    def note_begin(self, worker: str, task: T) -> None:
         """Note that the worker has begun a task."""
         self._running[worker] = (task, self._time)
 
-    def ended(self, worker: str) -> None:
+    def note_end(self, worker: str) -> None:
         """Note that the worker's running task has ended, and how long it took."""
         started = self._running.pop(worker, None)
         if started is not None:
@@ -208,7 +180,7 @@ class TaskTimes(Generic[T]):
         """Drop the running task of a worker that is gone."""
         self._running.pop(worker, None)
 
-    def beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
+    def find_beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
         """The workers whose task has run for longer than a limit, the longest first.
 
         Args:
@@ -230,7 +202,36 @@ class TaskTimes(Generic[T]):
         return self._medians[kind]
 
 
-# ----------------------------------------------------------------------------------------------------
+class OpenWorkers:
+    """The workers that have fewer tasks than a worker may have; of two with as many tasks the one that has had that
+    many for longer comes first.
+
+    Args:
+        most: how many tasks a worker may have; one that has so many is not open.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._by_load: list[dict[str, None]] = [{} for _ in range(most)]  # as dicts, which keep their order
+
+    def with_load(self, load: int) -> tuple[str, ...]:
+        """The open workers that have this many tasks."""
+        return tuple(self._by_load[load])
+
+    def move(self, worker: str, before: int, now: int) -> None:
+        """Note that a worker's number of tasks has changed."""
+        if before < len(self._by_load):
+            self._by_load[before].pop(worker, None)
+        self.add(worker, now)
+
+    def add(self, worker: str, load: int = 0) -> None:
+        """Let a worker get more tasks, unless it has the most already."""
+        if load < len(self._by_load):
+            self._by_load[load][worker] = None
+
+    def remove(self, worker: str) -> None:
+        """Let a worker get no more tasks."""
+        for workers in self._by_load:
+            workers.pop(worker, None)
 
 
 class TaskSchedule(Generic[T]):
@@ -267,7 +268,7 @@ class TaskSchedule(Generic[T]):
         self.done = 0
         self.quarantined: set[T] = set()
         self.retries = self.backups = self.checks = 0
-        self._records: Records[T] = Records()
+        self._histories: dict[T, TaskHistory] = {}  # a task without one has had no trouble
         self._confirmed: Counter[str] = Counter()  # worker → its suspicious answers that others confirmed
         self.open_workers = OpenWorkers(self.policy.in_flight)
         self._times: TaskTimes[T] = TaskTimes(self.policy.longest_step, kind)
@@ -284,11 +285,19 @@ class TaskSchedule(Generic[T]):
 
     def attempts(self, task: T) -> int:
         """How often a task has failed so far, by exceptions and by dead workers."""
-        return self._records.attempts(task)
+        return self._history(task).attempts
 
     def is_disputed(self, task: T) -> bool:
         """Whether a suspicious answer to it waits for a second opinion."""
-        return self._records.is_disputed(task)
+        return bool(self._history(task).votes)
+
+    def _history(self, task: T) -> TaskHistory:
+        """What happened to the task, to be read."""
+        return self._histories.get(task, NO_TROUBLE)
+
+    def _begin_history(self, task: T) -> TaskHistory:
+        """What happened to the task, to be added to."""
+        return self._histories.setdefault(task, TaskHistory())
 
     def enqueue(self, tasks: Sequence[T]) -> None:
         """Add tasks, at any time; they go out after those that are queued already."""
@@ -309,7 +318,7 @@ class TaskSchedule(Generic[T]):
         """Whether a worker has no task."""
         return not self.in_flight.get(worker)
 
-    def lost(self, worker: str, now: float, *, blame: bool = True) -> list[tuple[T, Fate]]:
+    def take_back(self, worker: str, now: float, *, blame: bool = True) -> list[tuple[T, Fate]]:
         """Take back the tasks of a worker that is gone.
 
         Args:
@@ -328,19 +337,19 @@ class TaskSchedule(Generic[T]):
             if worker not in self.holders.get(task, ()):
                 continue  # done meanwhile
             if blame and position == 0:
-                self._records.of(task).kills += 1
+                self._begin_history(task).kills += 1
             if self._take_from(worker, task):
                 continue  # still in flight elsewhere
-            fate = self.policy.retry_rule.after_death(self._records.kills(task))
+            fate = self.policy.retry_rule.after_death(self._history(task).kills)
             self._follow(task, fate)
             fates.append((task, fate))
         return fates[::-1]
 
-    def hung(self, now: float) -> list[str]:
+    def find_hung(self, now: float) -> list[str]:
         """The workers whose task has run far beyond the median of its kind, and at least for `hang_seconds`."""
         self._times.advance(now)
         policy = self.policy
-        return list(self._times.beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
+        return list(self._times.find_beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
 
     def assign(self, now: float) -> Iterator[tuple[str, T]]:
         """Which worker gets which task now: every worker gets a first one before any gets a second."""
@@ -372,14 +381,14 @@ class TaskSchedule(Generic[T]):
         tasks.append(task)
         self.open_workers.move(worker, len(tasks) - 1, len(tasks))
         if len(tasks) == 1:
-            self._times.began(worker, task)
+            self._times.note_begin(worker, task)
         return task
 
     def _returned_for(self, worker: str, tasks: list[T]) -> T | None:
         for task in self.returned:
             if tasks and self._is_suspect(task):
                 continue
-            avoid = self._records.avoid(task)
+            avoid = self._history(task).avoid
             if worker in avoid and self._others(avoid):
                 continue
             del self.returned[task]
@@ -388,7 +397,7 @@ class TaskSchedule(Generic[T]):
 
     def _is_suspect(self, task: T) -> bool:
         """Whether a task has killed a worker; it then runs alone, on one worker at a time, so that no more is lost."""
-        return self._records.kills(task) > 0
+        return self._history(task).kills > 0
 
     def _others(self, avoid: Set[str]) -> bool:
         """Whether a worker outside `avoid` could take a task."""
@@ -397,14 +406,14 @@ class TaskSchedule(Generic[T]):
     def _straggler_for(self, worker: str) -> T | None:
         """A task that another worker has had for far longer than usual, for this idle worker to do as well."""
         factor = self.policy.straggler_factor
-        for slow in self._times.beyond(lambda median: factor * median, self.policy.straggler_done):
+        for slow in self._times.find_beyond(lambda median: factor * median, self.policy.straggler_done):
             for task in self.in_flight[slow]:  # a task that is queued behind the straggler waits as long
                 if self.holders.get(task) == {slow} and not self._is_suspect(task):
                     self.backups += 1
                     return task
         return None
 
-    def completed(
+    def judge_result(
         self, worker: str, task: T, now: float, *, fingerprint: str = "", suspicious: bool = False
     ) -> ResultDecision:
         """What to do with the result of a task.
@@ -419,7 +428,7 @@ class TaskSchedule(Generic[T]):
             suspicious: whether the values are such as broken hardware gives, too.
         """
         self._times.advance(now)
-        self._times.ended(worker)
+        self._times.note_end(worker)
         is_awaited = worker in self.holders.get(task, ())
         self._take_from(worker, task)
         if not is_awaited:
@@ -428,7 +437,7 @@ class TaskSchedule(Generic[T]):
         if believed and not self.is_disputed(task):
             self._finish(task)
             return ResultDecision("commit")
-        record = self._records.of(task)
+        record = self._begin_history(task)
         if set(record.votes) <= {worker} and not self._others({worker}):
             self._finish(task)
             return ResultDecision("commit")
@@ -446,17 +455,17 @@ class TaskSchedule(Generic[T]):
             self._return(task)
         return ResultDecision("check")
 
-    def failed(self, worker: str, task: T, now: float) -> Fate | None:
+    def note_failure(self, worker: str, task: T, now: float) -> Fate | None:
         """What to do after user code raised: the task is tried again, on another worker if there is one, or given up.
 
         Returns:
             None where another worker still has the task, or it is done or given up already.
         """
         self._times.advance(now)
-        self._times.ended(worker)
+        self._times.note_end(worker)
         is_awaited = worker in self.holders.get(task, ())
         if is_awaited:
-            record = self._records.of(task)
+            record = self._begin_history(task)
             record.exceptions += 1
             record.avoid.add(worker)
         if self._take_from(worker, task) or not is_awaited:
@@ -480,7 +489,7 @@ class TaskSchedule(Generic[T]):
             else:
                 self.open_workers.move(worker, len(tasks) + 1, len(tasks))
         if tasks and not self._times.is_running(worker):
-            self._times.began(worker, tasks[0])
+            self._times.note_begin(worker, tasks[0])
         workers = self.holders.get(task)
         if workers is None:
             return False
@@ -491,7 +500,7 @@ class TaskSchedule(Generic[T]):
 
     def _finish(self, task: T) -> None:
         self.done += 1
-        self._records.drop(task)
+        self._histories.pop(task, None)
         self._settle(task)
 
     def _give_up(self, task: T) -> None:

@@ -1,4 +1,4 @@
-"""Whether a job is over in this process sooner than a private Ray starts: from one measured point."""
+"""Whether this process would finish a job before a private Ray has started, judged by one measured point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from cluster.runtime import logs
 from cluster.runtime.console import seconds_text
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted
@@ -71,8 +71,6 @@ def time_in_words(work: float, workers: int, here: bool) -> str:
     serial = f"; about {seconds_text(work)} with --serial" if work < work / workers + RAY_SECONDS else ""
     return f"about {seconds_text(work / workers)} on {several}, and about {start} until Ray has started them{serial}"
 
-
-# ----------------------------------------------------------------------------------------------------
 
 MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is a long one
 

@@ -33,8 +33,7 @@ from landscape.compute.reproducibility import (
     compute_reference_point,
     losses_of_own_model,
 )
-from landscape.compute.reuse import Work
-from landscape.compute.tasks import Outcome, evaluate
+from landscape.compute.tasks import Outcome, Work, evaluate
 from landscape.core.devices import keep_freed_memory, pick_device
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.grid import Grid
@@ -140,7 +139,7 @@ class Worker:
         self._evaluator: Evaluator | None = None
         self._reference_point: ReferencePoint | None = None  # of the landscape that is loaded
         self._trials: Trials | None = None
-        self._station: EvaluationContext | None = None
+        self._context: EvaluationContext | None = None
         self._listener = Listener()
 
     @_reporting
@@ -217,18 +216,18 @@ class Worker:
         return Receipt(outcome, details={"reference": self._reference_point, **details, **_reduced(evaluator)})
 
     @_reporting
-    def answer(self, inputs: Sequence[Any], question: WorkItem[Any]) -> Receipt:
-        """Answer a question about the problem.
+    def answer(self, inputs: Sequence[Any], item: WorkItem[Any]) -> Receipt:
+        """Compute a work item about the problem.
 
         Args:
             inputs: a list of one reference to the `LandscapeInputs` of its setting.
         """
         try:
             landscape, evaluator = self._load(inputs)
-            if self._station is None:
-                self._station = EvaluationContext(evaluator, unpack_state(landscape.origin))
-            station = self._station
-            answer = evaluator.within_memory(lambda: question.answer(station))
+            if self._context is None:
+                self._context = EvaluationContext(evaluator, unpack_state(landscape.origin))
+            context = self._context
+            answer = evaluator.within_memory(lambda: item.answer(context))
         except Exception as error:
             return _failed(error)
         return Receipt(details={"answer": answer})
@@ -238,7 +237,7 @@ class Worker:
         key = repr(inputs[0])
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
-            self._loaded, self._trials, self._station = "", None, None
+            self._loaded, self._trials, self._context = "", None, None
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
                 self._evaluator = None  # first, as the device may hold model and samples only once
             origin = unpack_state(self._inputs.origin)

@@ -27,20 +27,20 @@ from landscape.compute.executor import (
     EvaluationContext,
     EvaluationSetting,
     Executor,
+    GivenUp,
     Shared,
     SharedValue,
     TotalsOfBlocks,
     WorkItem,
+    try_computing,
 )
 from landscape.compute.hessian import HessianOperator, block_count, layout_of, stretches_of
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.recorded import recorded_job
-from landscape.compute.reproducibility import compute_reference_point, recorded, refusal
-from landscape.compute.requested import asked_of
-from landscape.compute.reuse import work_at
-from landscape.compute.tasks import GivenUp, try_task
+from landscape.compute.recorded_job import asked_of, recorded_job
+from landscape.compute.reproducibility import compute_reference_point, not_reproduced, recorded_reference_point
+from landscape.compute.tasks import Outcome, evaluate, work_at
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
 from landscape.core.folders import open_folder
@@ -276,13 +276,17 @@ class LoadedLandscape:
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
-            outcome, evaluated = timed(lambda: try_task(self.evaluator, work_at(self.landscape, places)))
+            outcome, evaluated = timed(lambda: self._evaluate(places))
         if isinstance(outcome, GivenUp):
             raise Refusal(FAILED, f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
         whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
         return ComputedValues(table[back.reshape(-1)], whole, (evaluated,), self.mark)
+
+    def _evaluate(self, places: Floats) -> Outcome | GivenUp:
+        work = work_at(self.landscape, places)
+        return try_computing(self.evaluator, lambda: evaluate(self.evaluator, work))
 
     def gradient(self, point: Sequence[float]) -> Gradient:
         """The slope of the loss along each axis at a point."""
@@ -371,7 +375,7 @@ def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, eva
     Raises:
         NotReproduced: it does.
     """
-    expected = recorded(store, landscape.grid)
+    expected = recorded_reference_point(store, landscape.grid)
     if expected is None:
         return
     try:
@@ -385,7 +389,7 @@ def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, eva
             "here; run `landscape check` to see why"
         )
     if difference:
-        raise refusal(store.name, expected, reference, difference)
+        raise not_reproduced(store.name, expected, reference, difference)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.serving.requests import NOT_FOUND, Refusal
-from landscape.compute.requested import asked_of
+from landscape.compute.recorded_job import asked_of
 from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.job.job import Job

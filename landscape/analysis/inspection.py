@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from landscape.compute.executor import AtPoints, Executors, here, setting_of
+from landscape.compute.executor import AtPoints, Executors, local_executors, setting_of
+from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded import Callback, recorded_job
-from landscape.compute.tasks import LayersAt
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError, flat, quoted
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
@@ -26,7 +26,7 @@ from landscape.surface.record_entries import finite_or_none
 from landscape.surface.surface import NOT_FINITE
 
 EVALUATIONS = 12  # two points, each watched, with gradients
-HERE = here()
+HERE = local_executors()
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, here, setting_of
-from landscape.compute.paired import Pairs, answers_at, evaluated, of_pair
+from landscape.analysis.paired import Pairs, answers_at, evaluated, of_pair
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, local_executors, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded import Callback, recorded_job
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
@@ -276,7 +276,7 @@ def in_double(setting: EvaluationSetting) -> EvaluationSetting:
 # The comparison: what is asked for, what it costs, what is found.
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
-HERE = here()
+HERE = local_executors()
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from landscape.bench.yardsticks import (
     typical,
     work_of,
 )
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, one_line

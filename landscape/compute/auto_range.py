@@ -12,12 +12,12 @@ import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from landscape.compute.executor import AtPoints, Executor, Executors, here, setting_of
-from landscape.compute.path import LandscapeContext
+from landscape.compute.executor import AtPoints, Executor, Executors, setting_of
+from landscape.compute.landscape_context import LandscapeContext
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError
 from landscape.core.grid import AXIS_NAMES, Floats, Grid, as_written
@@ -32,40 +32,22 @@ from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.record_entries import AxisEnd, FoundAxis, FoundRange, TargetRule
 
+log = logging.getLogger("landscape")
+
+
 # ----------------------------------------------------------------------------------------------------
 # The range of a landscape's axes where the job leaves it to the loss: taken from the record, or asked for.
 
-# What lies farther away than so many lengths of the weights is the landscape of noise, and not of this network.
+# Beyond so many lengths of the weights the landscape is that of noise, and not of this network.
 FARTHEST = 4.0
 
 
-class RangeFinder(Protocol):
-    """What finds how far axes run: this process, or the workers of a cluster."""
-
-    def __call__(
-        self,
-        prepared: PreparedJob,
-        landscape: PreparedLandscape,
-        starts: Sequence[float],
-        farthest: Sequence[float],
-        /,
-    ) -> FoundRange | None:
-        """The range, by evaluations along the axes; None where a job is only looked at.
-
-        Args:
-            prepared: the job, with this landscape alone.
-            landscape: its origin, axes and plan; its grid is another than it will have.
-            starts: of each axis, where the search begins.
-            farthest: of each axis, where it ends.
-
-        Raises:
-            JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
-        """
+# Finds how far axes run, given a job with one landscape alone, whose grid is another than it will have, and where the
+# search begins and ends along each axis. It raises as `find_range` does; None where a job is only looked at.
+RangeFinder: TypeAlias = Callable[[PreparedJob, Sequence[float], Sequence[float]], FoundRange | None]
 
 
-def not_found(
-    prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
-) -> None:
+def leave_range_open(prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]) -> None:
     """Nothing, where a job is looked at and nothing is to be computed: the range is where the search would begin."""
 
 
@@ -97,7 +79,7 @@ def with_range(
         stored: the landscape on disk, whose range has been put in already.
 
     Raises:
-        JobError: as `RangeFinder` does.
+        JobError: as `find_range` does.
     """
     if not context.spec.finds_range:
         return context, found_of(stored)
@@ -112,7 +94,7 @@ def with_range(
         context.spec.name, context.origin, directions, grid, None, plan, {}, Record(), ("loss",),
         lambda number: context.origin,
     )  # fmt: skip
-    found = finder(replace(prepared, landscapes=(landscape,)), landscape, starts, farthest)
+    found = finder(replace(prepared, landscapes=(landscape,)), starts, farthest)
     radii = starts if found is None else [axis.radius for axis in found.axes]
     return replace(context, spec=_with_ends(context.spec, radii)), found
 
@@ -126,15 +108,11 @@ def _reach(ends: Range) -> float:
 
 
 def _length(context: LandscapeContext, axis: DirectionTensors) -> float:
-    """How far along an axis its weights have moved by their own length; 1 where they, or the axis, have none."""
+    """The coordinate at which an axis has moved its weights by their own length; 1 where either is zero."""
     whole = norm({name: context.origin[name] for name in axis.tensors})
     step = norm(axis.tensors)
     return whole / step if whole and step else 1.0
 
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 # A third of the way to a network that only guesses: a picture then shows the basin, and not the plain around it.
 SHARE_OF_GUESSING = 1 / 3
@@ -202,18 +180,19 @@ def search(start: float, farthest: float, target: float) -> Search:
     return FoundAxis(radius=distance_of(at), change=changes[at], end=end)
 
 
-def found_range(
-    executor: Executor,
-    prepared: PreparedJob,
-    landscape: PreparedLandscape,
-    starts: Sequence[float],
-    farthest: Sequence[float],
+def find_range(
+    executor: Executor, prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]
 ) -> FoundRange:
-    """The range of the landscape's axes, each searched beside the others.
+    """The range of the axes of the job's one landscape, each searched beside the others.
+
+    Args:
+        starts: of each axis, where the search begins.
+        farthest: of each axis, where it ends.
 
     Raises:
         JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
     """
+    (landscape,) = prepared.landscapes
     setting, names = setting_of(landscape), landscape.grid.names
 
     def losses(points: Floats) -> list[float]:
@@ -287,16 +266,10 @@ def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_l
 def finder_of(executors: Executors) -> RangeFinder:
     """The finder that asks an executor."""
 
-    def find(
-        prepared: PreparedJob, landscape: PreparedLandscape, starts: Sequence[float], farthest: Sequence[float], /
-    ) -> FoundRange:
+    def find(prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]) -> FoundRange:
+        (landscape,) = prepared.landscapes
         stage(f"finding the range of landscape {landscape.name}")
         with executors(prepared, landscape, EVALUATIONS * len(starts)) as executor:
-            return found_range(executor, prepared, landscape, starts, farthest)
+            return find_range(executor, prepared, starts, farthest)
 
     return find
-
-
-def serial_finder(stop: Callable[[], bool] = lambda: False) -> RangeFinder:
-    """The finder that computes in this process: the reference."""
-    return finder_of(here(stop))

@@ -1,34 +1,137 @@
-"""Eigenpairs for the axes of a landscape, step by step kept until they are in the store."""
+"""Eigenpairs for the axes of a landscape: what they cost, and their steps, each kept until all are in the store."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
-from landscape.compute.eigen_stores import BASES, Solver, remove_bases
-from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors, LocalExecutor, here
+from landscape.compute.executor import AtWeights, EvaluationSetting, Executor, Executors
 from landscape.compute.hessian import HessianOperator, length
 from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, least_steps, sampled_curvature
-from landscape.compute.prepare import prepare
+from landscape.compute.landscape_context import SolveHere
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.devices import CURVATURE_BYTES, curvature_limit
 from landscape.core.digests import digest
-from landscape.core.errors import Interrupted, JobError, LandscapeError, nearest, quoted
+from landscape.core.errors import Interrupted, JobError, LandscapeError, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
-from landscape.core.grid import Floats
+from landscape.core.grid import Floats, Grid
 from landscape.core.lock import run_lock
+from landscape.core.plan import Plan
 from landscape.core.progress import stage
-from landscape.evaluation.derivatives import RECALIBRATED, Products
+from landscape.core.validation import LEAST_STEPS
+from landscape.evaluation.derivatives import RECALIBRATED
 from landscape.evaluation.reduction import terms_of
-from landscape.job.directions.base import Eigenpair, Spectrum
+from landscape.job.directions.base import DirectionTensors, Eigenpair, Spectrum
 from landscape.job.directions.file import LEAST_RISE, PRODUCT_EVALUATIONS, STEPS, half_width
-from landscape.job.job import Job
+from landscape.model.parameters import State, describe_parameters, norm
 from landscape.store.runs import write_error
+from landscape.surface.record import Record
+
+log = logging.getLogger("landscape")
+
+
+FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
+
+BASES = "curvature"  # the folder of a run in which Lanczos steps are kept while eigenvectors are computed
+
+
+# Computes eigenpairs of the Hessian, given a job with one landscape alone, whose axes are others than it will have, and
+# the ranks, the steps and the seed, see `landscape.job.directions.base.Context`.
+Solver: TypeAlias = Callable[[PreparedJob, tuple[int, ...], int, int], Spectrum]
+
+
+def stand_in_spectrum(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+    """Stand-ins for eigenpairs, where a job is looked at and nothing is to be computed: random unit vectors."""
+    (stand_in,) = prepared.landscapes[0].directions
+    pairs = {}
+    for rank in ranks:
+        generator = torch.Generator().manual_seed(10 + rank)
+        drawn = {
+            name: torch.randn(tensor.shape, generator=generator) for name, tensor in sorted(stand_in.tensors.items())
+        }
+        length = norm(drawn)
+        vector = {name: tensor / length for name, tensor in drawn.items()}
+        pairs[rank] = Eigenpair(math.nan, math.nan, None, vector)
+    return Spectrum(pairs, math.nan, 0, "autograd", foreseen=True)
+
+
+def solving_for(
+    solver: Solver, prepared: PreparedJob, name: str, origin: State, plan: Plan, identity: Mapping[str, Any]
+) -> SolveHere:
+    """`Context.spectrum` of a landscape: refuses what cannot be, then asks the solver.
+
+    Args:
+        prepared: the job, without its landscapes.
+        identity: of the landscape.
+    """
+
+    def spectrum(ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+        if plan.statistics.recalibrated:
+            raise JobError(RECALIBRATED)
+        infos = [info for info in describe_parameters(prepared.problem.model) if info.trainable and info.name in origin]
+        refuse_large_bases(sum(math.prod(info.shape) for info in infos), steps)
+        # An axis that moves all that eigenvectors move, so that a point can be timed.
+        axis = DirectionTensors({info.name: torch.ones(info.shape) for info in infos})
+        line = Grid(("alpha",), (np.array([-1.0, 0.0, 1.0]),))
+        landscape = PreparedLandscape(
+            name, origin, (axis,), line, None, plan, identity, Record(), ("loss",), lambda number: origin
+        )
+        return solver(replace(prepared, landscapes=(landscape,)), ranks, steps, seed)
+
+    return spectrum
+
+
+def bytes_of_bases(size: int, steps: int = STEPS) -> int:
+    """Bytes of the basis of so many steps over P numbers, in memory and on disk alike: 8·P·(m + 1)."""
+    return 8 * size * (min(steps, size) + 1)
+
+
+def most_steps(size: int, steps: int) -> int:
+    """How many steps over P numbers are taken at most while the sign of the smallest eigenvalue is open."""
+    return max(steps, min(FURTHER * steps, _within_limit(size)))
+
+
+def _within_limit(size: int) -> int:
+    return curvature_limit() // (8 * size) - 1
+
+
+def refuse_large_bases(size: int, steps: int) -> None:
+    """Refuse bases that take more than the limit.
+
+    Raises:
+        JobError: says how many steps would fit, and what to set.
+    """
+    needed, limit = bytes_of_bases(size, steps), curvature_limit()
+    if needed <= limit:
+        return
+    fits = _within_limit(size)
+    fewer = f"take steps: {fits}, or " if fits >= LEAST_STEPS else ""
+    raise JobError(
+        f"steps: the vectors of the Lanczos method must take at most {limit} bytes, not {needed} ({min(steps, size)} "
+        f"steps of {size} parameters); {fewer}set {CURVATURE_BYTES}={needed}"
+    )
+
+
+def remove_bases(run: str, landscape: str) -> None:
+    """Remove the Lanczos steps that were kept for a landscape; where another process adds to them, it removes them."""
+    folder = open_folder(run)
+    try:
+        folder.delete_below(f"{BASES}/{landscape}")
+        if not folder.folders(BASES):
+            folder.delete_below(BASES)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
+
 
 # ----------------------------------------------------------------------------------------------------
 # Lanczos steps kept in the run's folder, so that a computation that was killed goes on with its last step.
@@ -40,8 +143,6 @@ from landscape.store.runs import write_error
 # by which a problem that was changed meanwhile is known.
 
 SAME_LOSS = 1e-4  # what machines may differ by in float32, and no change of a problem that matters
-
-log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -176,11 +277,12 @@ def kept_lanczos(
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------
-
 STEPS_A_LINE = 10  # between two messages on how far it is
+
+
 # A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
 FLAT = 100.0
+
 NOT_FINITE = (
     "directions: {} at the origin must be finite for eigenvectors, and holds NaN or infinity; take another origin"
 )
@@ -193,13 +295,11 @@ def solver_of(executors: Executors) -> Solver:
         executors: gives one for a job, its landscape, and about so many evaluations of all samples.
     """
 
-    def solve(
-        prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
-    ) -> Spectrum:
+    def solve(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
         stage("computing eigenvectors of the Hessian")
         try:
-            with executors(prepared, landscape, steps * PRODUCT_EVALUATIONS) as executor:
-                return spectrum_of(executor, prepared, landscape, ranks, steps, seed)
+            with executors(prepared, prepared.landscapes[0], steps * PRODUCT_EVALUATIONS) as executor:
+                return spectrum_of(executor, prepared, ranks, steps, seed)
         except LandscapeError:
             raise
         except OSError as error:  # such as of a disk that is full
@@ -208,25 +308,14 @@ def solver_of(executors: Executors) -> Solver:
     return solve
 
 
-def serial_solver(stop: Callable[[], bool] = lambda: False) -> Solver:
-    """The solver that computes in this process: the reference."""
-    return solver_of(here(stop))
-
-
-def spectrum_of(
-    executor: Executor,
-    prepared: PreparedJob,
-    landscape: PreparedLandscape,
-    ranks: tuple[int, ...],
-    steps: int,
-    seed: int,
-) -> Spectrum:
-    """Eigenpairs at the landscape's origin; what an earlier call has kept is gone on from, to the same bits.
+def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+    """Eigenpairs at the origin of the job's one landscape; goes on from the steps that an earlier call has kept.
 
     Raises:
         JobError: the loss is flat, or not finite, at the origin.
         LandscapeError: another process computes them.
     """
+    (landscape,) = prepared.landscapes
     setting = EvaluationSetting(landscape.origin, (), landscape.plan)
     operator = HessianOperator(executor, setting, prepared.problem, prepared.samples)
     if operator.size < least_steps(ranks):
@@ -308,33 +397,3 @@ def _key(landscape: PreparedLandscape, seed: int) -> str:
     """The digest of what decides the bits of the steps; how many steps, and to which ends, does not."""
     identity = {name: landscape.identity[name] for name in ("origin", "samples", "seed", "precision", "batch_norm")}
     return digest({"identity": identity, "plan": landscape.plan.record(), "start": seed})
-
-
-# ----------------------------------------------------------------------------------------------------
-# The Hessian of a job's landscape, for a script or a notebook.
-
-
-def hessian_of(job: Job, landscape: str | None = None, method: Products = "autograd") -> HessianOperator:
-    """The Hessian of the mean loss at the origin of one of a job's landscapes, as an operator that computes here.
-
-    `H(v)` is the product with a vector of all trainable parameters, `H.size` how many these are, and
-    `H.layout.tensors(v)` the vector as a tensor per parameter.
-
-    Args:
-        landscape: its name; default: the first one.
-        method: `autograd`, `differences` of gradients, or `gauss-newton`, see `HessianOperator`.
-
-    Raises:
-        JobError: the job has no such landscape, or its batch normalisation has no derivatives.
-    """
-    prepared = prepare(job)
-    names = [each.name for each in prepared.landscapes]
-    if landscape is not None and landscape not in names:
-        raise JobError(f"landscape: unknown {quoted(landscape)}; {nearest(landscape, names)}")
-    chosen = prepared.landscapes[0 if landscape is None else names.index(landscape)]
-    if chosen.plan.statistics.recalibrated:
-        raise JobError(RECALIBRATED)
-    setting = EvaluationSetting(chosen.origin, (), chosen.plan)
-    return HessianOperator(
-        LocalExecutor(prepared, chosen), setting, prepared.problem, prepared.samples, method=method
-    )  # fmt: skip

@@ -1,8 +1,9 @@
-"""What a question is, what a process has at hand to answer it, and the executor that has questions answered."""
+"""Work items, what a process has at hand to compute one, and the executors that have them computed."""
 
 from __future__ import annotations
 
 import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import Interrupted, JobError, NotRetried
 from landscape.core.grid import Floats
@@ -24,22 +25,23 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
-from landscape.problem.user_code import cause_of_failure, in_folder
+from landscape.problem.user_code import in_folder
+from landscape.store.state import cause_of
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
+Computed = TypeVar("Computed")
 
-
-FIELD = re.compile(r"[a-z_]+: ")  # that a refusal begins with
+FIELD = re.compile(r"[a-z_]+: ")  # with which a refusal names the field that it is about
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSetting:
-    """The weights that questions are about, and the arithmetic of the answers; a process is set to it once.
+    """The weights that work items are about, and the arithmetic of the answers; a process is set to it once.
 
     Attributes:
         origin: θ₀.
-        directions: the axes through it; none where only the origin, or whole sets of weights, are asked about.
+        directions: the axes through it; none where work items need only the origin, or bring whole sets of weights.
         plan: with which values are computed. Derivatives take its precision, batches and statistics, and run eagerly.
     """
 
@@ -49,7 +51,7 @@ class EvaluationSetting:
 
 
 class Shared(Protocol[Value]):
-    """A large value that travels to every process once, however many questions hold it."""
+    """A large value that travels to every process once, however many work items hold it."""
 
     def get(self) -> Value:
         """The value, in the process that answers."""
@@ -57,7 +59,7 @@ class Shared(Protocol[Value]):
 
 @dataclass(frozen=True)
 class SharedValue(Generic[Value]):
-    """A shared value of an executor whose questions are answered where they are asked."""
+    """A shared value of an executor that computes in its own process."""
 
     value: Value
 
@@ -68,7 +70,7 @@ class SharedValue(Generic[Value]):
 
 @dataclass
 class EvaluationContext:
-    """What a process that answers has at hand: the evaluator of a setting, and derivatives at its origin."""
+    """What a process needs to compute work items: the evaluator of a setting, and derivatives at its origin."""
 
     evaluator: Evaluator
     origin: State
@@ -87,9 +89,9 @@ class EvaluationContext:
 
 
 class WorkItem(ABC, Generic[Answer]):
-    """One unit of what is asked. It travels to the process that answers, and so does its answer: both are picklable.
+    """One unit of what is asked about a problem. It travels to a worker and its answer back: both are picklable.
 
-    The answer depends on the question and the setting alone, to the bit: on no other question, and on no process.
+    The answer depends on the work item and the setting alone, to the bit: on no other item, and on no process.
     """
 
     @property
@@ -98,97 +100,131 @@ class WorkItem(ABC, Generic[Answer]):
         """What messages call it."""
 
     @abstractmethod
-    def answer(self, station: EvaluationContext) -> Answer:
+    def answer(self, context: EvaluationContext) -> Answer:
         """Compute it."""
 
 
 class Executor(ABC):
-    """Has questions answered. Who answers, and in which order, changes no bit of the answers."""
+    """Has work items computed. Which process computes them, and in which order, changes no bit of the answers."""
 
     @abstractmethod
     def share(self, value: Any) -> Shared[Any]:
-        """Make a value available to all who answer; questions hold what is returned."""
+        """Make a value available to every process; work items hold what is returned."""
 
     @abstractmethod
-    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
-        """The answers, in the order of the questions.
+    def ask(self, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
+        """The answers, in the order of the work items.
 
         Raises:
-            JobError: user code raised each time that a question was tried; says which question and what it raised.
+            JobError: user code raised each time that an item was tried; says which item and what it raised.
             Interrupted: a stop was asked for.
         """
 
     @abstractmethod
-    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
-        """The answers of several processes to one question, each set anew; of as many different ones as there are."""
+    def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
+        """The answers of several processes to one item, each set anew; of as many different ones as there are."""
 
 
 @dataclass
 class LocalExecutor(Executor):
-    """Answers in this process, one question after another: the reference.
+    """Computes in this process, one item after another: the reference.
 
     Args:
-        prepared: the job, whose problem and samples the questions are about.
-        landscape: any one of it; says the device.
+        prepared: the job, whose problem and samples the work items are about.
+        landscape: any one of the job; says the device.
         stop: is asked before each point; when true, `Interrupted` is raised.
     """
 
     prepared: PreparedJob
     landscape: PreparedLandscape
     stop: Callable[[], bool] = lambda: False
-    _station: EvaluationContext | None = field(default=None, init=False)
+    _context: EvaluationContext | None = field(default=None, init=False)
     _setting: EvaluationSetting | None = field(default=None, init=False)
 
     def share(self, value: Any) -> Shared[Any]:
         """The value, held as it is."""
         return SharedValue(value)
 
-    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
-        """The answers, in the order of the questions."""
-        return [self._answer(setting, question) for question in questions]
+    def ask(self, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
+        """The answers, in the order of the work items."""
+        return [self._answer(setting, item) for item in items]
 
-    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of this process, set anew each time."""
         answers = []
         for _ in range(times):
-            self._station = self._setting = None
-            answers.append(self._answer(setting, question))
+            self._context = self._setting = None
+            answers.append(self._answer(setting, item))
         return answers
 
-    def _answer(self, setting: EvaluationSetting, question: WorkItem[Answer]) -> Answer:
-        rule, exceptions = RetryRule(), 0
+    def _answer(self, setting: EvaluationSetting, item: WorkItem[Answer]) -> Answer:
         with in_folder(self.prepared.folder):
-            station = self._set_to(setting)
-            while True:
+            context = self._set_to(setting)
+
+            def answer() -> Answer:
                 self._on_point()
-                try:
-                    return station.evaluator.within_memory(lambda: question.answer(station))
-                except (Interrupted, NotRetried):
-                    raise
-                except Exception as error:
-                    exceptions += 1
-                    if rule.after_exception(exceptions) == "quarantine":
-                        raise unanswered(question.label, cause_of_failure(error)) from error
+                return item.answer(context)
+
+            answered = try_computing(context.evaluator, answer)
+        if isinstance(answered, GivenUp):
+            raise unanswered_error(item.label, answered.cause) from answered.error
+        return answered
 
     def _set_to(self, setting: EvaluationSetting) -> EvaluationContext:
-        if self._station is None or self._setting is not setting:
-            self._station = None  # first, as the device may hold the model and the samples only once
+        if self._context is None or self._setting is not setting:
+            self._context = None  # first, as the device may hold the model and the samples only once
             set_to = replace(self.landscape, origin=setting.origin, directions=setting.directions, plan=setting.plan)
             evaluator = make_evaluator(self.prepared, set_to, self._on_point)
-            self._station, self._setting = EvaluationContext(evaluator, setting.origin), setting
-        return self._station
+            self._context, self._setting = EvaluationContext(evaluator, setting.origin), setting
+        return self._context
 
     def _on_point(self) -> None:
         if self.stop():
             raise Interrupted("interrupted; nothing of this is kept: the same command begins it anew")
 
 
-# Gives one for a job, its landscape, and about so many evaluations of all samples.
+@dataclass(frozen=True)
+class GivenUp:
+    """Why something was not computed: how often it was tried, and the last exception that user code raised."""
+
+    attempts: int
+    error: Exception
+
+    @property
+    def cause(self) -> str:
+        """The exception in a line."""
+        return cause_of(self.error)
+
+    @property
+    def traceback(self) -> str:
+        """Where it was raised."""
+        return "".join(traceback.format_exception(self.error))
+
+
+def try_computing(evaluator: Evaluator, compute: Callable[[], Computed]) -> Computed | GivenUp:
+    """What `compute` returns; where user code raises, it is called again as often as `RetryRule` says.
+
+    Raises:
+        Interrupted, NotRetried: the job ends here.
+    """
+    rule, exceptions = RetryRule(), 0
+    while True:
+        try:
+            return evaluator.within_memory(compute)
+        except (Interrupted, NotRetried):
+            raise
+        except Exception as error:
+            exceptions += 1
+            if rule.after_exception(exceptions) == "quarantine":
+                return GivenUp(exceptions, error)
+
+
+# Gives an executor for a job, one landscape of it, and the evaluations of all samples that it is to do, about.
 Executors = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Executor]]
 
 
-def here(stop: Callable[[], bool] = lambda: False) -> Executors:
-    """Executors that answer in this process: the reference."""
+def local_executors(stop: Callable[[], bool] = lambda: False) -> Executors:
+    """Executors that compute in this process: the reference."""
     return lambda prepared, landscape, evaluations: nullcontext(LocalExecutor(prepared, landscape, stop))
 
 
@@ -197,20 +233,22 @@ def setting_of(landscape: PreparedLandscape) -> EvaluationSetting:
     return EvaluationSetting(landscape.origin, landscape.directions, landscape.plan)
 
 
-def unanswered(label: str, cause: str) -> JobError:
-    """The error of a question that cannot be answered, as user code raises, or as this software refuses it.
+def unanswered_error(label: str, cause: str) -> JobError:
+    """The error of a work item that cannot be computed, as user code raises, or as this software refuses it.
 
     A refusal that begins with a field says by itself what it is about; of anything else, `label` says where it was met.
 
-    >>> str(unanswered("points", "JobError: batch_norm: must be eval")), str(unanswered("points", "ValueError: no"))
-    ('batch_norm: must be eval', 'points: ValueError: no')
+    >>> str(unanswered_error("points", "JobError: batch_norm: must be eval"))
+    'batch_norm: must be eval'
+    >>> str(unanswered_error("points", "ValueError: no"))
+    'points: ValueError: no'
     """
     words = cause.removeprefix(f"{JobError.__name__}: ")
     return JobError(words if words != cause and FIELD.match(words) else f"{label}: {words}")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Questions for derivatives of the loss at the setting's origin, each about a block of the samples or several.
+# Derivatives of the loss at the setting's origin, each work item over one block of the samples or several.
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,12 +260,11 @@ class BlockGradient(WorkItem[Floats]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"gradient over the samples of block {self.block}"
 
-    def answer(self, station: EvaluationContext) -> Floats:
+    def answer(self, context: EvaluationContext) -> Floats:
         """Differentiate once."""
-        return _of(station).gradient(self.block, self.factors).numpy()
+        return _derivatives_of(context).gradient(self.block, self.factors).numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,12 +276,11 @@ class UnusedParameters(WorkItem[set[str]]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"parameters without a gradient over the samples of block {self.block}"
 
-    def answer(self, station: EvaluationContext) -> set[str]:
+    def answer(self, context: EvaluationContext) -> set[str]:
         """Differentiate once."""
-        return _of(station).unused(self.block, self.factors)
+        return _derivatives_of(context).unused(self.block, self.factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,12 +291,11 @@ class TotalsOfBlocks(WorkItem[list[dict[str, float]]]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
-        return f"sums over the samples of {_named(self.blocks)}"
+        return f"sums over the samples of {_name_blocks(self.blocks)}"
 
-    def answer(self, station: EvaluationContext) -> list[dict[str, float]]:
+    def answer(self, context: EvaluationContext) -> list[dict[str, float]]:
         """Observe each block once."""
-        derivatives = _of(station)
+        derivatives = _derivatives_of(context)
         return [derivatives.totals(block) for block in self.blocks]
 
 
@@ -296,12 +331,11 @@ class ProductOfBlocks(WorkItem[SumOfProducts]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
-        return f"Hessian product over the samples of {_named(self.blocks)}"
+        return f"Hessian product over the samples of {_name_blocks(self.blocks)}"
 
-    def answer(self, station: EvaluationContext) -> SumOfProducts:
+    def answer(self, context: EvaluationContext) -> SumOfProducts:
         """Differentiate twice, or two gradients for each vector, block by block."""
-        derivatives = _of(station, in_double=self.how == "differences")
+        derivatives = _derivatives_of(context, in_double=self.how == "differences")
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
         total = np.zeros((len(vectors), derivatives.size))
         try:
@@ -333,12 +367,11 @@ class CurvaturesAlong(WorkItem[CurvaturesOfSamples]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return "curvature of each sample's loss along an eigenvector"
 
-    def answer(self, station: EvaluationContext) -> CurvaturesOfSamples:
+    def answer(self, context: EvaluationContext) -> CurvaturesOfSamples:
         """Differentiate three times, block by block."""
-        derivatives, direction = _of(station), self.direction.get()
+        derivatives, direction = _derivatives_of(context), self.direction.get()
         try:
             blocks = [derivatives.curvatures(block, direction) for block in range(derivatives.blocks)]
         except NoSecondDerivative:
@@ -351,19 +384,19 @@ class CurvaturesAlong(WorkItem[CurvaturesOfSamples]):
         return CurvaturesOfSamples({name: (whole(name, 0), whole(name, 1)) for name in names})
 
 
-def _named(blocks: Sequence[int]) -> str:
+def _name_blocks(blocks: Sequence[int]) -> str:
     return f"blocks {blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"block {blocks[0]}"
 
 
-def _of(station: EvaluationContext, *, in_double: bool = False) -> Differentiation:
-    """The derivatives of the station, in batches that fit the memory as those of the evaluator do."""
-    found = station.differentiation_in_double if in_double else station.differentiation
-    found.use_batches(station.evaluator.batch_size)
-    return found
+def _derivatives_of(context: EvaluationContext, *, in_double: bool = False) -> Differentiation:
+    """The derivatives of the context, in batches as small as those of the evaluator."""
+    derivatives = context.differentiation_in_double if in_double else context.differentiation
+    derivatives.use_batches(context.evaluator.batch_size)
+    return derivatives
 
 
 # ----------------------------------------------------------------------------------------------------
-# Questions for the observables at points of the setting's axes, and at whole sets of weights.
+# The observables at points of the setting's axes, and at whole sets of weights.
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,12 +413,11 @@ class AtPoints(WorkItem[Values]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"{len(self.points)} points"
 
-    def answer(self, station: EvaluationContext) -> Values:
+    def answer(self, context: EvaluationContext) -> Values:
         """Evaluate them, as the points of a tile are."""
-        return replace(station.evaluator.evaluate(self.points, rise=True, keep=self.keep), seconds=0.0)
+        return replace(context.evaluator.evaluate(self.points, rise=True, keep=self.keep), seconds=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,9 +428,8 @@ class AtWeights(WorkItem[Values]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return "weights"
 
-    def answer(self, station: EvaluationContext) -> Values:
+    def answer(self, context: EvaluationContext) -> Values:
         """Evaluate them, as a snapshot of a path is."""
-        return replace(station.evaluator.evaluate_states([self.weights.get()]), seconds=0.0)
+        return replace(context.evaluator.evaluate_states([self.weights.get()]), seconds=0.0)

@@ -53,8 +53,8 @@ def combination(weights: Floats, rows: Floats) -> Floats:
     return total
 
 
-def without(rows: Floats, vector: Floats) -> Floats:
-    """The part of a vector that is orthogonal to orthonormal rows; twice, as once leaves what rounding leaves.
+def orthogonal_part(rows: Floats, vector: Floats) -> Floats:
+    """The part of a vector that is orthogonal to orthonormal rows; projected twice, as rounding spoils the first time.
 
     Giraud et al. 2005, "The loss of orthogonality in the Gram-Schmidt orthogonalization process".
     """
@@ -62,8 +62,6 @@ def without(rows: Floats, vector: Floats) -> Floats:
         vector = vector - combination(coefficients(rows, vector), rows)
     return vector
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32
@@ -110,7 +108,7 @@ def layout_of(problem: Problem, origin: State) -> ParameterLayout:
 class HessianOperator:
     """H = ∇²L at θ₀ by its products with vectors.
 
-    The samples lie in the blocks of the plan. Each stretch of blocks is one question, and its parts are added in their
+    The samples lie in the blocks of the plan. Each stretch of blocks is one work item, and its parts are added in their
     order; the stretches follow from the number of blocks alone. So any number of workers gives the same bits.
 
     Args:
@@ -191,9 +189,9 @@ class HessianOperator:
             total += answer.total
         return total.reshape(np.shape(vectors))
 
-    def _parts(self, questions: Sequence[ProductOfBlocks]) -> list[SumOfProducts]:
+    def _parts(self, items: Sequence[ProductOfBlocks]) -> list[SumOfProducts]:
         try:
-            return self.executor.ask(self.setting, questions)
+            return self.executor.ask(self.setting, items)
         except JobError as error:
             if self.method != "differences":
                 raise
@@ -273,7 +271,7 @@ def trace(
     generator = np.random.default_rng([seed, size])
     while len(values) < probes:
         count = min(AT_ONCE, probes - len(values))
-        rows = np.stack([without(basis, _signs(generator, size)) for _ in range(count)])
+        rows = np.stack([orthogonal_part(basis, _signs(generator, size)) for _ in range(count)])
         values += [dot(row, image) for row, image in zip(rows, products(rows), strict=True)]
     rest = interval_of(values)
     whole = ConfidenceInterval(rest.mean + part, rest.low + part, rest.high + part, rest.stderr)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from landscape.compute.axes import axis_ranges
-from landscape.compute.path import LandscapeContext
-from landscape.core.errors import JobError, quoted
+from landscape.compute.axes_and_paths import axis_ranges
+from landscape.compute.landscape_context import LandscapeContext
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import as_written
+from landscape.core.plan import BatchNorm, Plan, Precision
 from landscape.core.validation import AUTO, ranges
 from landscape.job.directions.kinds import KINDS
 from landscape.job.job import Job
@@ -23,6 +24,7 @@ from landscape.model.snapshots import read_trajectory
 from landscape.store.landscape import LandscapeStore
 
 FOLLOW_SAMPLES = {kind.word() for kind in KINDS if kind.follows_samples}
+
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
 
 
@@ -64,7 +66,7 @@ def coordinates_asked(spec: Landscape) -> list[list[Any]]:
     return [[size, *(ends or ["fitted"])] for size, ends in zip(spec.size, axis_ranges(spec), strict=True)]
 
 
-def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+def refusal_of_job(name: str, changed: Sequence[str], remedy: str) -> str:
     """The error of a job that contradicts the landscape on disk.
 
     Args:
@@ -90,7 +92,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
                 f"extend: another extension of landscape {quoted(job.extends)} is under way ({'; '.join(changed)}); "
                 f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
             )
-        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
+        raise JobError(refusal_of_job(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
@@ -276,3 +278,36 @@ def _plain(value: Any) -> str:
         return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if k != "kind") or "none"
     text = str(value)
     return text[:8] if len(text) == 64 and text.isalnum() else text
+
+
+def recorded_plan(stored: LandscapeStore) -> Plan:
+    """How a landscape on disk is computed.
+
+    Raises:
+        LandscapeError: its record is damaged, or a later version's.
+    """
+    record = stored.plan.whole
+    try:
+        plan = Plan.from_record(record)
+    except (TypeError, ValueError):
+        plan = None
+    if plan is None or not _is_sound(plan):
+        raise LandscapeError(
+            f"landscape {quoted(stored.name)}: its recorded plan {quoted(record)} is not one of this version; update "
+            "the software, or give the landscape another name or run"
+        )
+    return plan
+
+
+def _is_sound(plan: Plan) -> bool:
+    """Whether every field is of its type and range: a record on disk may say anything."""
+    counts = (plan.batch_size, plan.threads)
+    return (
+        all(type(number) is int for number in (*counts, plan.seed))
+        and min(counts) >= 1
+        and plan.device in ("cpu", "cuda")
+        and plan.precision in get_args(Precision)
+        and plan.reduction == "blocks"
+        and plan.batch_norm in get_args(BatchNorm)
+        and type(plan.bfloat16_weights) is bool
+    )

@@ -13,19 +13,19 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from landscape.compute.pack_graph import Constants, Function, described_graph, example_of, exported
-from landscape.compute.pack_inlined import inlined_layers
-from landscape.compute.pack_writing import (
+from landscape.compute.pack_file import (
     ArchiveWriter,
     are_sequences,
-    described_parameters,
-    described_sequences,
-    described_tree,
+    describe_sequences,
+    describe_tree,
     example_of_sequences,
+    inlined_layers,
+    parameters_as_values,
 )
+from landscape.compute.pack_graph import Constants, Function, describe_graph, example_of, export_function
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.requested import asked_of
+from landscape.compute.recorded_job import asked_of
 from landscape.core.errors import JobError, quoted
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
@@ -294,8 +294,6 @@ def _word(text: str) -> str:
     return re.sub(r"[^\w-]", "_", text, flags=re.ASCII)[:60] or "_"
 
 
-# ----------------------------------------------------------------------------------------------------
-
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
 METRIC = "metric_"  # begins the names of graphs of metrics
 
@@ -405,9 +403,9 @@ class _Exporting:
         return True
 
     def _add(self, name: str, function: Function, batch: Any, what: str = "observe") -> None:
-        found, takes, returns = exported(function, self.model, batch, what, (0, 1) if self.sequences else (0,))
+        found, takes, returns = export_function(function, self.model, batch, what, (0, 1) if self.sequences else (0,))
         lowered = self.plan.precision == "bfloat16"
-        graph = described_graph(found, self.model, self.constants, lowered=lowered)
+        graph = describe_graph(found, self.model, self.constants, lowered=lowered)
         self.graphs[name] = {"graph": graph, "takes": takes, "returns": returns}
 
     def _example(self, name: str) -> Any:
@@ -426,7 +424,7 @@ class _Exporting:
 
     def write(self, writer: ArchiveWriter) -> None:
         """Write all members."""
-        entries, tensors = described_tree(self.problem.model)
+        entries, tensors = describe_tree(self.problem.model)
         graphs = {}
         for place, (name, graph) in enumerate(self.graphs.items()):
             writer.data(f"graphs/{place}.json", graph["graph"])
@@ -448,7 +446,7 @@ class _Exporting:
         named = {"indices": torch.from_numpy(index), **{str(place): leaf for place, leaf in enumerate(leaves)}}
         about = None
         if self.sequences:
-            about, joined = described_sequences(self.samples)
+            about, joined = describe_sequences(self.samples)
             named |= joined
         writer.tensors(SAMPLES, named)
         return {
@@ -472,7 +470,7 @@ class _Exporting:
                 _names_types(graph) for name, graph in self.graphs.items() if not name.startswith(METRIC)
             ),
             "inlined": self._inlined(),
-            "parameters": described_parameters(problem.model),
+            "parameters": parameters_as_values(problem.model),
         }
 
     def _job(self) -> Mapping[str, Any]:

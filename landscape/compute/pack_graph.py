@@ -40,7 +40,7 @@ LINE = re.compile(r'File "([^"\n]+)", line (\d+)')
 ELSEWHERE = "; or run the job from its source"
 
 
-def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
+def export_refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
     """The error of a function that does not export.
 
     Args:
@@ -67,7 +67,7 @@ def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
             f"model: must be made of operations that torch exports, not {quoted(str(error.func))}"
             f"{f' ({where})' if where else ''}, which looks at values; write it with others of torch{ELSEWHERE}"
         )
-    if decides(error):
+    if is_data_dependent(error):
         return JobError(
             f"model: must do the same operations whatever the data are to be packed, and a value decides"
             f"{f' at {where}' if where else ''}; write it with tensors alone: torch.where for if, no .item(), "
@@ -76,7 +76,7 @@ def refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobError:
     return JobError(f"model: cannot be exported by torch to be packed: it {in_words(error)[:300]}{ELSEWHERE}")
 
 
-def decides(error: Exception) -> bool:
+def is_data_dependent(error: Exception) -> bool:
     """Whether exporting failed as a value or the batch size decides what is done, which tracing would not see."""
     text = f"{type(error).__name__} {error}"
     return bool(SPECIALISED.search(text) or DATA_DEPENDENT.search(text))
@@ -137,8 +137,6 @@ class Noticing(TorchFunctionMode):
         return any(size.node.expr.is_number for size in self.sizes)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
 PYTHON_NAMES: dict[Any, str] = {function: name for name, function in PYTHON.items()}
@@ -190,7 +188,7 @@ class Constants:
         return len(self.tensors) - 1
 
 
-def described_graph(exported: Exported, model: nn.Module, constants: Constants, *, lowered: bool) -> dict[str, Any]:
+def describe_graph(exported: Exported, model: nn.Module, constants: Constants, *, lowered: bool) -> dict[str, Any]:
     """The graph as plain values; layers of torch are called as such.
 
     Args:
@@ -387,7 +385,7 @@ FILTERING = "_filter_traceback_frames"  # of newer versions of torch
 LEAST = 3  # samples of an example: torch takes sizes of 0 and 1 for constants
 
 
-def exported(
+def export_function(
     function: Function, model: nn.Module, batch: Any, what: str = "observe", free: Sequence[int] = (0,)
 ) -> tuple[Exported, Any, Any]:
     """A function as a graph, and the structures of what it takes and returns.
@@ -419,12 +417,12 @@ def exported(
         except JobError:
             raise
         except Exception as error:
-            if decides(error):
-                raise refusal(error, again) from error
+            if is_data_dependent(error):
+                raise export_refusal(error, again) from error
             try:
                 found = _by_tracing(calling, leaves)
             except Exception:
-                raise refusal(error, again) from error
+                raise export_refusal(error, again) from error
     return found, takes, calling.returns_of()
 
 
@@ -476,9 +474,9 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Without what does not export, kernels of whole attention layers, a look at masks, checkpoints; and quietly.
+    """Switch off what does not export (fused attention, the inspection of masks, checkpoints), and torch's output.
 
-    Of each operation torch keeps the lines of the user's, which without this are those of `forward` alone.
+    Have torch keep the user's lines of each operation, which otherwise are those of `forward` alone.
     """
     filtering: Any = getattr(fx.proxy.TracerBase, FILTERING, None)
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable

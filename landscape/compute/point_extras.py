@@ -1,46 +1,56 @@
-"""Convexity maps: what is refused before anything is computed, and how their second derivatives are taken."""
+"""What is computed at every point beside the observables: the Hessian's eigenvalues, and which layer breaks first."""
 
 from __future__ import annotations
 
-import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
 
-from landscape.compute.eigen_stores import bytes_of_bases, most_steps, refuse_large_bases
+from landscape.compute.eigenpairs import bytes_of_bases, most_steps, refuse_large_bases
+from landscape.compute.executor import EvaluationContext, WorkItem
+from landscape.compute.hessian import dot
+from landscape.compute.lanczos import RESOLVED, Krylov, lanczos
 from landscape.compute.prepared import WATCHED_EVALUATIONS, PreparedJob, PreparedLandscape
-from landscape.core.devices import KEPT_BYTES, device_here, kept_limit, pick_device
+from landscape.core.devices import device_here, is_out_of_memory
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
-from landscape.core.grid import Grid, Index, choose_tile_shape, within
-from landscape.core.plan import OPTIONS, Plan, default_plan
-from landscape.core.progress import CHOOSING, stage
-from landscape.core.quantisation import Quantisation
+from landscape.core.grid import Floats
+from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES
-from landscape.evaluation.engines.base import rounded_layers
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.layers import layers_at, loss_factors
-from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.running_model import refuse_unrounded
-from landscape.evaluation.tuning.protocol import KeptChoices, Limits, TuningScope
-from landscape.evaluation.tuning.tuning import tune
-from landscape.evaluation.weights import rounded_weights
+from landscape.evaluation.layers import LayersSeen, layers_at, loss_factors
+from landscape.evaluation.values import Values
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
-from landscape.job.job import Job
-from landscape.job.landscape import Landscape
 from landscape.job.landscape_options import Convexity, Layers
+from landscape.model.layer_statistics import ValueStatistics
 from landscape.model.parameters import State, trainable_matrices
-from landscape.problem.supervised import Observe
 from landscape.problem.terms import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.store.landscape import LandscapeStore
-from landscape.store.runs import landscape_names
-from landscape.surface.record_entries import BREAKING, EIGENVALUES, RATIO, ConvexityRecord, LayersRecord
-from landscape.surface.surface import SampleLosses
+from landscape.surface.record_entries import (
+    BREAKING,
+    EIGENVALUES,
+    RATIO,
+    UNDECIDED,
+    YES,
+    ZERO,
+    ZERO_IN_FLOAT32,
+    ConvexityRecord,
+    LayersRecord,
+    products_in_float32,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# A convexity map: both ends of the Hessian's spectrum at the points of a landscape, as observables of its tiles.
+#
+# Li et al. 2018, "Visualizing the loss landscape of neural nets", section 6: where abs(λmin/λmax) is small the loss is
+# nearly convex there. The Hessian is that of the mean loss over the parameters of two dimensions or more, in eval mode.
 
 
 def convexity_of(
@@ -162,154 +172,141 @@ def convexity_text(cost: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Whether a landscape keeps the losses of single samples, and the refusal where it cannot.
-
-BYTES = SampleLosses.dtype.itemsize  # of one loss
-
-
-def keeps_samples(
-    job: Job, name: str, stored: LandscapeStore | None, extended: LandscapeStore | None, observe: Observe,
-    grid: Grid, num_samples: int,
-) -> bool:  # fmt: skip
-    """Whether the losses of single samples are stored: as the landscape on disk has it, else as the job says.
-
-    Args:
-        stored: the landscape of this name; None where there is none yet.
-        extended: the one that it extends.
-
-    Raises:
-        JobError: they are to be kept, and cannot be.
-    """
-    if stored is not None:
-        if job.keep_samples and not stored.record.keep_samples:
-            raise JobError(
-                f"keep_samples: landscape {quoted(name)} holds no losses of single samples, as it was begun without; "
-                "leave keep_samples out, or give the landscape another name"
-            )
-        return stored.record.keep_samples
-    if not (job.keep_samples if extended is None else extended.record.keep_samples):
-        return False
-    if terms_of(observe) is not None:
-        raise JobError(
-            "keep_samples: the loss is a sum of terms, each over points of its own, and no sample has a loss; leave "
-            "keep_samples out"
-        )
-    _refuse_too_many(name, grid, num_samples)
-    return True
+# Residuals below a thousandth of the larger end are accepted, as Lanczos takes ten times this for rounding: in a bulk
+# of eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
+FLOOR = 1e-4
 
 
-def bytes_of_losses(points: int, num_samples: int) -> int:
-    """Bytes that the losses of so many samples take at so many points."""
-    return BYTES * points * num_samples
+class _NotFiniteError(Exception):
+    """A product with the Hessian holds NaN or infinity."""
 
 
-def _refuse_too_many(name: str, grid: Grid, num_samples: int) -> None:
-    needed, limit = bytes_of_losses(grid.points, num_samples), kept_limit()
-    if needed > limit:
-        fits = limit // (BYTES * grid.points)
-        fewer = f"take num_samples: {fits}, fewer points" if fits > 1 else "take fewer samples or points"
-        raise JobError(
-            f"keep_samples: must take at most {limit} bytes, not the {needed} of landscape {quoted(name)} "
-            f"({grid.points} points x {num_samples} samples x {BYTES} bytes); {fewer}, or set {KEPT_BYTES}={needed}"
-        )
+def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, convexity: ConvexityRecord) -> Values:
+    """The values of points, and with them λmax, λmin, their residuals ‖Hv − λv‖, and whether λmin is negative at each.
 
-
-# ----------------------------------------------------------------------------------------------------
-# How the landscapes of a job that are new will be computed: their engine, their batches, the shape of their tiles.
-
-log = logging.getLogger("landscape")
-
-TILE_BYTES = 8 << 20  # of the losses of single samples
-
-
-def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
-    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
-
-    One job has one engine: what was chosen for one landscape holds for the rest.
-    """
-    stored = landscape_names(prepared.run)
-    # Of the whole job: what is done already must not make it one that is over sooner.
-    points = sum(each.points for each in prepared.landscapes)
-    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
-    job = prepared.job
-    engine = job.asked_engine or (chosen.engine if chosen else None)
-    # In the store the last axis comes first.
-    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
-    return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
-
-
-def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
-    """What is left to choose once a landscape of the job has this plan: neither the engine nor the batch size."""
-    return replace(scope, engine=plan.engine, may_choose_batch_size=False)
-
-
-def tune_landscape(
-    prepared: PreparedJob,
-    landscape: PreparedLandscape,
-    scope: TuningScope,
-    on_point: Callable[[], None],
-    limits: Limits | None = None,
-) -> tuple[PreparedLandscape, float]:
-    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
-    stage(CHOOSING)
-    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
-    if scope.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
-        scope = replace(scope, engine=scope.engine.suiting(landscape.plan.quantise))
-    with in_folder(prepared.folder):
-        tuned = tune(evaluator, landscape.grid, scope, kept=kept, limits=limits)
-    planned = landscape.tuned(tuned)
-    if tuned.warning:
-        log.warning("%s", tuned.warning)
-    return planned, tuned.seconds_per_point
-
-
-def make_evaluator(
-    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
-) -> Evaluator:
-    """The evaluator of a landscape on this machine's device, its origin and directions loaded.
+    They are NaN where the loss or a product is not finite. Standard errors over the samples are not computed: NaN.
 
     Args:
-        on_point: is called before each point; what it raises ends the evaluation.
-
-    Raises:
-        JobError: the landscape is computed on another kind of device than this machine has.
+        points: coordinates [points, axes].
+        values: the observables there.
     """
-    problem, device = prepared.problem, pick_device(prepared.job.device)
-    if device.type != landscape.plan.device:
-        raise JobError(
-            f"device: landscape {quoted(landscape.name)} is computed on {landscape.plan.device}, here is "
-            f"{device.type}, and the bits would differ; go on where it was begun, or give it another name or run"
-        )
-    with in_folder(prepared.folder):
-        return Evaluator(
-            problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
-            [each.tensors for each in landscape.directions], on_point,
+    start, nothing, names = time.perf_counter(), np.full(len(points), np.nan), convexity.observables
+    table = np.full((len(points), len(names)), np.nan)
+    for row, point, loss in zip(table, points.tolist(), values.mean["loss"], strict=True):
+        if np.isfinite(loss):
+            row[:] = _ends_at(evaluator, point, convexity)[: len(names)]
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    seconds = values.seconds + time.perf_counter() - start
+    errors = {name: nothing.copy() for name in names}
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+
+
+def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
+    """λmax, its residual, λmin, its residual, what no eigenvalue is below, and whether there is a negative one."""
+    names = [info.name for info in trainable_matrices(evaluator.model)]
+    with torch.no_grad():
+        weights = evaluator.weights.state_at(point)
+    how: Products = "autograd" if convexity.second_derivatives == "autograd" else "differences"
+    product = _Product(partial(Differentiation.beside, evaluator, weights, among=names), evaluator, how)
+    try:
+        krylov = lanczos(
+            product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR,
+            is_open=lambda krylov: _is_open(krylov, convexity, product.in_float32), most=convexity.most or 0,
         )  # fmt: skip
+    except _NotFiniteError:
+        return (np.nan,) * len(EIGENVALUES)
+    values, residuals, _ = krylov.ritz_values()
+    ends = float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
+    return (*ends, krylov.lower_bound(), float(_sign(krylov, product)))
 
 
-def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int, kept_samples: int = 0) -> Index:
-    """The job's own tile shape, given per axis, or the one that suits the cost of a point.
+def _sign(krylov: Krylov, product: _Product) -> int:
+    """Whether there is a negative eigenvalue, an answer in float32 only where xᵀHx in float64 agrees with it.
 
-    Args:
-        kept_samples: of how many samples the losses are stored.
+    The rounding of a product has a part that does not shrink with the eigenvalues: where the loss is nearly zero, its
+    derivatives are differences of numbers that are not. So no share of λmax bounds it, and it is measured at x, the
+    Ritz vector of θmin, at each point. "Yes" holds where xᵀHx, which no λmin is above, is itself below zero; "no" where
+    the rounding has not moved it by more than what counts as zero in float32.
     """
-    if job.tile is None:
-        return within_tile_bytes(choose_tile_shape(grid.shape, seconds_per_point, workers), kept_samples)
-    per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
-    return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
+    answer = krylov.negative(product.in_float32)
+    if answer == UNDECIDED or not product.in_float32:
+        return answer
+    values, _, _ = krylov.ritz_values()
+    scale, exact = np.abs(values).max(), product.curvature_in_float64(krylov.pair(-1).vector)
+    agrees = exact < -ZERO * scale if answer == YES else abs(exact - values[0]) <= ZERO_IN_FLOAT32 * scale
+    return answer if agrees else UNDECIDED
 
 
-def within_tile_bytes(shape: Index, kept_samples: int) -> Index:
-    """The shape of tiles, made smaller where the losses of so many samples would take more than `TILE_BYTES` in a tile.
+def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
+    """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
+    values, residuals, _ = krylov.ritz_values()
+    unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
+    return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)
 
-    A worker hands the losses of a tile over in one piece.
-    """
-    return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)
+
+class _Product:
+    """H·v at one point, block by block of the samples; by differences of gradients once autograd has refused."""
+
+    def __init__(
+        self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products,
+        precision: Precision | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            make: the derivatives at the point, in the precision that it is given.
+            precision: default: that of the evaluator's plan.
+        """
+        self._make, self._evaluator = make, evaluator
+        self._precision = precision or evaluator.plan.precision
+        self._use(how)
+
+    def _use(self, how: Products) -> None:
+        self._how = how
+        self._derivatives = self._make(precision="float64" if how == "differences" else self._precision)
+        totals = [self._derivatives.totals(block) for block in range(self._derivatives.blocks)]
+        self._factors: Mapping[str, float] = loss_factors(totals, self._evaluator.observe)
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether products are computed in float32."""
+        return products_in_float32(self._how, self._precision)
+
+    def curvature_in_float64(self, vector: Floats) -> float:
+        """xᵀHx with a product in float64; NaN where the model or the device does not compute in it."""
+        self._derivatives.forget_graphs()  # what is made here needs the room
+        try:
+            return dot(vector, _Product(self._make, self._evaluator, self._how, "float64")(vector))
+        except _NotFiniteError:
+            return math.nan
+        except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            return math.nan
+
+    def __call__(self, vector: Floats) -> Floats:
+        self._evaluator.on_point()
+        try:
+            total = self._sum(vector)
+        except NoSecondDerivative:
+            if self._how == "differences":
+                raise
+            # Decided at each point anew: what is computed there must not depend on which points came before.
+            self._use("differences")
+            total = self._sum(vector)
+        if not np.isfinite(total).all():
+            raise _NotFiniteError
+        return total
+
+    def _sum(self, vector: Floats) -> Floats:
+        total, sent = np.zeros(len(vector)), torch.from_numpy(np.array(vector))
+        for block in range(self._derivatives.blocks):
+            (part,) = self._derivatives.products(block, self._factors, [sent], self._how)
+            total += part.numpy()
+        return total
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which layer breaks at each point: what is refused before anything is computed, and which layers there are.
+# A map of where the network breaks: which layer breaks first at the points of a landscape, as observables of its tiles.
 
 
 def layers_of(
@@ -385,44 +382,63 @@ def layers_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | 
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is refused of a landscape that is quantised, before anything is computed, and told of one that is not.
+def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
+    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
 
+    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
+    no standard error over the samples: NaN.
 
-def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation | None:
-    """How the landscape is quantised; None where it is not.
-
-    Raises:
-        JobError: the model has nothing to round, or the job's engine would not round it.
+    Args:
+        points: coordinates [points, axes].
+        values: the observables there.
     """
-    if not spec.quantise:
-        return None
-    asked = spec.quantise.value
-    if asked.weights and not rounded_weights(model):
-        raise JobError(
-            f"quantise: landscape {quoted(spec.name)} must have weights to round, floating-point parameters of two "
-            "dimensions or more outside of normalisation layers, and the model has none; leave quantise out"
-        )
-    if asked.activations and not rounded_layers(model):
-        raise JobError(
-            "quantise.activations: the model must have linear layers or convolutions, whose inputs are rounded; it has "
-            "none; leave activations out"
-        )
-    if job.asked_engine is not None:
-        try:
-            refuse_unrounded(job.asked_engine, asked)
-        except ValueError as error:
-            raise JobError(f"engine: {error}") from None
-    return asked
+    start, names = time.perf_counter(), record.observables
+    table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
+    table = table.reshape(len(points), len(names))
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    errors = {name: np.full(len(points), np.nan) for name in names}
+    seconds = values.seconds + time.perf_counter() - start
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
 
 
-def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:
-    """A warning where an option of the job's engine is for quantised landscapes alone, and others are in the job."""
-    engine = job.asked_engine
-    plain = [each.name for each in landscapes if engine is not None and engine.against(each.plan.quantise)]
-    if engine is None or not plain:
-        return []
-    names = engine.against(None)
-    where = "; ".join(f"{name} does nothing {OPTIONS[name].suits.against}" for name in names)
-    verb = "is" if len(plain) == 1 else "are"
-    return [f"engine: {', '.join(plain)} {verb} computed by {engine.suiting(None)} in place of {engine}: {where}"]
+def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
+    known = {layer.name: layer.statistics for layer in seen.layers}
+    nothing = ValueStatistics()
+    of_layers = [known.get(name, nothing) for name in record.layers]
+    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
+    findings = seen.findings(record.rules)
+    if not findings:
+        return [0.0, 0.0, *numbers]
+    first, names, rules = findings[0], record.names, list(record.rules)
+    place = names.index(first.layer) if first.layer in names else len(names)
+    return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
+
+
+def _number(known: ValueStatistics, statistic: str) -> float:
+    """A statistic by its name; of what is not finite and of zeros the share."""
+    shares = {"zeros": known.zeros, "not_finite": known.not_finite}
+    if statistic in shares:
+        return known.share(shares[statistic])
+    values = {"min": known.low, "max": known.high, "mean": known.mean, "spread": known.spread}
+    return values.get(statistic, known.magnitude)
+
+
+@dataclass(frozen=True, eq=False)
+class LayersAt(WorkItem[LayersSeen]):
+    """What every layer gives at a point, its weights, and gradients where they are asked for.
+
+    Attributes:
+        point: coordinates on the setting's axes.
+    """
+
+    point: tuple[float, ...]
+    gradients: bool = False
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
+
+    def answer(self, context: EvaluationContext) -> LayersSeen:
+        """Go through the network there."""
+        return layers_at(context.evaluator, self.point, gradients=self.gradients)

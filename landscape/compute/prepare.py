@@ -7,7 +7,7 @@ collected as the landscape's *identity*; a landscape on disk with another identi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,61 +15,66 @@ from typing import Any
 
 import torch
 
-from landscape.compute.auto_range import RangeFinder, not_found, with_found_range, with_range
-from landscape.compute.axes import check_tile, cosines_of, make_axes, make_grid
-from landscape.compute.dry_run import (
+from landscape.compute.auto_range import RangeFinder, leave_range_open, with_found_range, with_range
+from landscape.compute.axes_and_paths import check_tile, cosines_of, make_axes, make_grid, path_of, states_on
+from landscape.compute.eigenpairs import Solver, solving_for, stand_in_spectrum
+from landscape.compute.identity import coordinates_asked, identity_of, recorded_plan, refuse_another
+from landscape.compute.job_warnings import (
     data_warnings,
     end_warnings,
-    look_at,
-    losses_of_few,
+    engine_warnings,
     origin_warnings,
     rounding_warnings,
+    statistics_warnings,
     thread_warnings,
+    with_batch_norm,
 )
-from landscape.compute.eigen_stores import Solver, foreseen, solving_for
-from landscape.compute.extension import Extension, extension_of, refinement_of
-from landscape.compute.identity import coordinates_asked, identity_of, refuse_another
-from landscape.compute.path import LandscapeContext, path_of, states_on
-from landscape.compute.paths import Weights, check_paths, network_of
-from landscape.compute.point_extras import (
-    convexity_of,
-    eigenvalues_of,
-    engine_warnings,
-    keeps_samples,
-    layers_of,
-    quantisation_of,
-)
+from landscape.compute.landscape_context import LandscapeContext, Weights, check_paths, network_of
+from landscape.compute.plans import borrowed_plan, keeps_samples, plan_of, quantisation_of
+from landscape.compute.point_extras import convexity_of, eigenvalues_of, layers_of
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
-from landscape.compute.recorded import borrowed_plan, plan_of, recorded_plan
-from landscape.compute.requested import asked_of, statistics_warnings, with_batch_norm
+from landscape.compute.recorded_job import JobRequest, asked_of
+from landscape.compute.reused_values import Extension, extension_of, refinement_of
 from landscape.core.devices import device_here
 from landscape.core.digests import digest
+from landscape.core.errors import JobError
 from landscape.core.grid import Grid
-from landscape.core.plan import Plan
+from landscape.core.plan import Plan, default_plan
 from landscape.core.validation import refuse_too_far
-from landscape.evaluation.dry_run import FirstLook
+from landscape.evaluation.dry_run import FirstLook, first_look
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.evaluation.weights import rounded_weights
-from landscape.job.directions.base import DirectionTensors, Workers, in_this_process
+from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.packed_snapshots import trajectory_of
-from landscape.model.parameters import describe_parameters, immobile, refuse_not_finite
+from landscape.model.parameters import (
+    State,
+    describe_parameters,
+    holds_bfloat16,
+    immobile,
+    refuse_not_finite,
+)
 from landscape.model.run_files import read_problem
 from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
-from landscape.problem.supervised import Observe, guessing_of
+from landscape.problem.supervised import Observe, guessing_of, ordered_names
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import RandomData, TermRecord
+
+log = logging.getLogger("landscape")
+
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.
@@ -116,7 +121,7 @@ class PreparationContext:
 DEFAULTS = 2  # the version of what fields mean that a job leaves out
 
 
-def begun_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
+def begin_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
     """The record with the entries that say which job began the landscape, and what decides its values."""
     job, extended = common.job.model_dump(mode="json"), common.extended
     if extended is not None:
@@ -131,23 +136,20 @@ def begun_record(common: PreparationContext, spec: Landscape, position: int, ide
     )
 
 
-def described(
-    record: Record, common: PreparationContext, context: LandscapeContext, directions: tuple[DirectionTensors, ...],
-    plan: Plan, observables: tuple[str, ...],
-) -> Record:  # fmt: skip
-    """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
+def describe_record(landscape: PreparedLandscape, common: PreparationContext, context: LandscapeContext) -> Record:
+    """The landscape's record with the entries that describe it: samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
-    return record.changed(
+    return landscape.record.changed(
         num_samples=common.num_samples,
         precision=job.precision,
         batch_norm=job.batch_norm,
         seed=job.seed,
-        observables=list(observables),
+        observables=list(landscape.observables),
         moment_rows=list(common.moment_rows),
-        cosine=cosines_of(directions, context).tolist(),
+        cosine=cosines_of(landscape.directions, context).tolist(),
         origin=context.name(origin),
         origin_step=origin if isinstance(origin, int) else None,
-        plan=plan.record(),
+        plan=landscape.plan.record(),
         provenance=provenance(common.problem.model, context.infos, job.folder),
         failures=[],
         random_data=common.randomness,
@@ -156,11 +158,11 @@ def described(
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
         **({"guessing": guess} if (guess := guessing_of(common.problem.observe, common.samples)) is not None else {}),
         **({"weighted": True} if common.look.weighted else {}),
-        **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
+        **({"terms": terms} if (terms := terms_of_record(common.problem.observe, common.samples)) else {}),
     )
 
 
-def terms_recorded(observe: Observe, samples: Samples) -> dict[str, TermRecord]:
+def terms_of_record(observe: Observe, samples: Samples) -> dict[str, TermRecord]:
     """The terms of a loss that is a sum, by name; empty where `observe` returns the loss.
 
     Args:
@@ -171,15 +173,14 @@ def terms_recorded(observe: Observe, samples: Samples) -> dict[str, TermRecord]:
     return {name: TermRecord(weight=float(factor), samples=sizes.get(name)) for name, factor in factors.items()}
 
 
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
-
-
 def prepare(
-    job: Job, workers: Workers = in_this_process, solver: Solver = foreseen, finder: RangeFinder = not_found,
-    *, reading: bool = False,
-) -> PreparedJob:  # fmt: skip
+    job: Job,
+    workers: Workers = in_this_process,
+    solver: Solver = stand_in_spectrum,
+    finder: RangeFinder = leave_range_open,
+    *,
+    reading: bool = False,
+) -> PreparedJob:
     """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
@@ -218,7 +219,7 @@ def prepare(
         randomness = _recorded_randomness(run, begun, digest_of_samples)
         if randomness is None:
             randomness = look_for_randomness(problem.data, asked.num_samples, job.seed)
-        look, looked = look_at(problem, samples, job, here)
+        look, looked = first_look_at(problem, samples, job, here)
         folder = Path.cwd()
     weights = Weights(problem, trajectory_of(run, job.problem, job.folder), job.folder)
     device = here.type if job.device == "auto" else job.device
@@ -228,22 +229,31 @@ def prepare(
         finder,
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
-    warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
+    warnings = (*of_batch_norm, *_warnings_of(common, asked, landscapes, here))
+    return PreparedJob(
+        job, run, problem, samples, landscapes, looked, warnings, folder, borrowed, chosen.indices, network,
+        common.observables,
+    )  # fmt: skip
+
+
+def _warnings_of(
+    common: PreparationContext, asked: JobRequest, landscapes: Sequence[PreparedLandscape], here: torch.device
+) -> list[str]:
+    """What may be meant otherwise in the job, a line each."""
+    job, problem, samples, look = common.job, common.problem, common.samples, common.look
+    warnings = [*randomness_warnings(common.randomness), *data_warnings(samples), *look.warnings]
     warnings += statistics_warnings(job, problem.model, asked.landscapes, landscapes)
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     warnings += end_warnings(asked.landscapes, landscapes)
-    own = read_problem(run) == job.problem  # as a recipe's
-    with in_folder(folder):
+    own = read_problem(job.run_path) == job.problem  # as a recipe's
+    with in_folder(common.bare.folder):
         losses = partial(losses_of_few, problem, samples, here)
         guessing = partial(guessing_of, problem.observe, samples)
         warnings += origin_warnings(
-            asked.landscapes, weights, losses, guessing, implied=asked.implied, own_callback=own
+            asked.landscapes, common.weights, losses, guessing, implied=asked.implied, own_callback=own
         )
-    return PreparedJob(
-        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network,
-        common.observables,
-    )  # fmt: skip
+    return warnings
 
 
 def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> RandomData | None:
@@ -294,30 +304,50 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
         refuse_too_far("range", coordinates, plan.precision)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
-    begun = begun_record(common, spec, position, identity)
-    record = described(begun, common, context, directions, plan, observables)
-    if plan.quantise is not None and plan.quantise.weights:
-        record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
+    begun = begin_record(common, spec, position, identity)
+    landscape = PreparedLandscape(
+        spec.name, context.origin, directions, grid, path, plan, identity, begun, observables,
+        states_on(path, context), extension,
+    )  # fmt: skip
+    entries: dict[str, Any] = {}
     if convexity is not None:
-        record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
+        entries |= {"convexity": convexity, "derived": {**common.problem.derived, **RATIO}}
     if layers is not None:
-        record = record.changed(layers=layers)
+        entries["layers"] = layers
     if found is not None:
-        record = record.changed(found_range=found)
-    if level is not None:
-        record = record.changed(level=level)
-    elif keeps_samples(job, spec.name, stored, common.extended, common.problem.observe, grid, common.num_samples):
+        entries["found_range"] = found
+    return replace(landscape, record=_record_of(landscape, common, context, stored, entries))
+
+
+def _record_of(
+    landscape: PreparedLandscape, common: PreparationContext, context: LandscapeContext, stored: LandscapeStore | None,
+    entries: Mapping[str, Any],
+) -> Record:  # fmt: skip
+    """The record of a landscape, which says so far which job began it, with all else that the store keeps of it.
+
+    Args:
+        stored: the landscape on disk.
+        entries: of what is computed at its points beside the observables, and of a range that was found.
+    """
+    record = describe_record(landscape, common, context)
+    if landscape.plan.quantise is not None and landscape.plan.quantise.weights:
+        record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
+    record = record.changed(**entries)
+    if common.job.level is not None:
+        record = record.changed(level=common.job.level)
+    elif keeps_samples(
+        common.job, landscape.name, stored, common.extended, common.problem.observe, landscape.grid,
+        common.num_samples,
+    ):  # fmt: skip
         record = record.changed(keep_samples=True)
+    extension = landscape.extension
     if extension is not None and extension.blocks is None:
         # The values of the first process stay what every other one must reproduce.
         known = extension.store.record
         record = record.changed(
             check=known.check, origin_loss=known.origin_loss, origin_loss_stderr=known.origin_loss_stderr
         )
-    return PreparedLandscape(
-        spec.name, context.origin, directions, grid, path, plan, identity, record, observables,
-        states_on(path, context), extension,
-    )  # fmt: skip
+    return record
 
 
 def _grid(common: PreparationContext, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
@@ -339,3 +369,51 @@ def _extension(
     extension = extension_of(common.extended, identity, grid, common.samples, plan, common.job.adds, name)
     extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     return extension
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `observe` of a problem returns, seen on this machine before anything is written.
+
+FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
+
+
+def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+    """What `observe` returns, and whether it was run to see that: code for GPUs alone fails on a driver without one.
+
+    Raises:
+        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+    """
+    named = ordered_names(problem.observables) if problem.observables else None
+    try:
+        look = first_look(problem.model, problem.observe, samples, job.precision, here)
+    except JobError as error:
+        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
+        if elsewhere and named:
+            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+            return FirstLook(named, bfloat16_weights=rounds), False
+        if elsewhere:
+            raise JobError(
+                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
+                "Problem(..., observables=('loss', ...))"
+            ) from error
+        raise
+    if named and look.names != named:
+        raise JobError(
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
+            "mend one of them"
+        )
+    check_derived(problem.derived, look.names)
+    return look, True
+
+
+def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:
+    """The mean loss of the first few samples at several sets of weights, in float32.
+
+    Raises:
+        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
+    """
+    few = samples.few(FEW)
+    plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)
+    evaluator = Evaluator(problem.model, few, problem.observe, plan, here, states[0], ())
+    return [float(evaluator.evaluate_states([state]).mean["loss"][0]) for state in states]

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.compute.extension import Extension
+from landscape.compute.reused_values import Extension
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
 from landscape.evaluation.tuning.protocol import Tuned
@@ -34,6 +34,7 @@ from landscape.surface.record_parts import LevelRecord, Provenance
 from landscape.surface.refinement import from_stretches, new_points_per_tile
 
 log = logging.getLogger("landscape")
+
 
 WATCHED_EVALUATIONS = 4  # forward passes in whose time the layers of a network are watched at a point, about
 

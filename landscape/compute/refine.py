@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from landscape.compute import serial
-from landscape.compute.recorded import job_of, recorded_fields, recorded_folder
+from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
 from landscape.core.digests import digest
 from landscape.core.grid import Floats, Index, tile_counts
@@ -48,6 +48,9 @@ from landscape.surface.refinement import (
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, RISE_STDERR, Surface
 from landscape.surface.topology import topology_of
 from landscape.views.prepare.figure import suggests_log
+
+log = logging.getLogger("landscape")
+
 
 # ----------------------------------------------------------------------------------------------------
 # A landscape made finer in a box, or everywhere, with every point that is there: levels of half the steps each.
@@ -116,11 +119,6 @@ def level_job(
     recorded = recorded_fields(path, store, problem)
     recorded |= {"engine": "auto", "batch_size": None, "tile": [BLOCK], "keep_samples": None}
     return job_of(recorded).refining(level, folder or recorded_folder(store))
-
-
-# ----------------------------------------------------------------------------------------------------
-
-log = logging.getLogger("landscape")
 
 
 def run(

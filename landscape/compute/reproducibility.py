@@ -5,7 +5,7 @@ the first process are kept with the landscape, and every later process must comp
 has other code, another kind of processor, other versions, or a network that is not the same in every process.
 
 Of a landscape that is new, the first process also has the user's own model give its losses at both places, by plain
-forward passes: the landscape is of a copy whose weights are moved, and a model may be such that this is another one.
+forward passes: the landscape is of a copy whose weights are moved, and for some models a copy computes otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from landscape.compute.extension import Extension
+from landscape.compute.reused_values import Extension
 from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
@@ -31,6 +31,7 @@ from landscape.surface.record import Record
 from landscape.surface.record_parts import CheckRecord, OwnModelRecord
 
 log = logging.getLogger("landscape")
+
 
 ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
 COARSE_ROUNDING = 3e-2  # the same in bfloat16
@@ -152,7 +153,7 @@ def _numbers(values: Values) -> dict[str, float]:
     }
 
 
-def recorded(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
+def recorded_reference_point(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
     """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
     Where they are damaged, a computed point stands in. No point of a tile that needed smaller batches does, since
@@ -195,7 +196,7 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
     )
 
 
-def other_network(store: LandscapeStore, reference: ReferencePoint) -> str:
+def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:
     """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
 
     It is empty where no landscape contradicts.
@@ -227,7 +228,9 @@ class NotReproduced(JobError):
     """This process computes other values than the landscape holds, so it must write nothing to it."""
 
 
-def refusal(name: str, expected: ReferencePoint | None, reference: ReferencePoint, difference: str) -> NotReproduced:
+def not_reproduced(
+    name: str, expected: ReferencePoint | None, reference: ReferencePoint, difference: str
+) -> NotReproduced:
     """The error of a process that computes other values than the landscape holds.
 
     Args:
@@ -268,7 +271,7 @@ def check_reproduction(
         NotReproduced: this process computes something else.
         OtherModel: the user's own model gives other losses.
     """
-    expected = recorded(store, grid)
+    expected = recorded_reference_point(store, grid)
     point = expected.point if expected else check_point(grid)
     reference = compute_reference_point(
         evaluator, point, None if extension is None else extension.before_at(grid, point)
@@ -278,9 +281,9 @@ def check_reproduction(
         if to_be_compared:
             keep_not_compared(store, NO_LOSSES)
         return
-    difference = reference.differs_from(expected) if expected else other_network(store, reference)
+    difference = reference.differs_from(expected) if expected else difference_from_siblings(store, reference)
     if difference:
-        raise refusal(store.name, expected, reference, difference)
+        raise not_reproduced(store.name, expected, reference, difference)
     if to_be_compared:
         keep_comparison(store, losses_of_own_model(evaluator, reference), accept_origin=accept_origin)
     keep_why_not_compared(store, extension)

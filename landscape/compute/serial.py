@@ -7,42 +7,63 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from landscape.compute.auto_range import serial_finder
-from landscape.compute.dry_run import warn_of_constant
-from landscape.compute.eigenpairs import serial_solver
-from landscape.compute.point_extras import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
+from landscape.compute.auto_range import finder_of
+from landscape.compute.eigenpairs import solver_of
+from landscape.compute.executor import Executors, GivenUp, local_executors, try_computing
+from landscape.compute.job_warnings import warn_of_constant
+from landscape.compute.plans import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.compute.progress_tracker import Tally, start_tally
 from landscape.compute.reproducibility import NotReproduced, check_reproduction
-from landscape.compute.reuse import Task, make_work
 from landscape.compute.tasks import (
-    GivenUp,
     OpenLandscape,
-    Tally,
+    Task,
     commit,
     create_landscape,
+    evaluate,
+    make_work,
     open_landscape,
     quarantine,
-    start_tally,
     task_points,
-    try_task,
 )
-from landscape.core.errors import Interrupted, StoreError, quoted
+from landscape.core.errors import Interrupted, LandscapeError, StoreError, quoted
 from landscape.core.lock import run_lock
 from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.protocol import Limits
+from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.problem.user_code import in_folder
 from landscape.store.results import Run
 from landscape.store.runs import write_error
 
+ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 # A landscape of the job that is on disk, open for writing; None for one that is new.
 OpenOne: TypeAlias = Callable[[PreparedJob, PreparedLandscape], OpenLandscape | None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `run` is told beside the job.
+
+    Attributes:
+        observer: is told the `Progress` after every task.
+        stop: is asked between points; when true, the task in hand is dropped and `Interrupted` raised.
+        limits: how long the search for the fastest engine may take.
+        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
+    """
+
+    observer: Observer = lambda progress: None
+    stop: Callable[[], bool] = lambda: False
+    limits: Limits | None = None
+    accept_origin: bool = False
 
 
 def run(
@@ -53,54 +74,64 @@ def run(
     *,
     accept_origin: bool = False,
 ) -> Run:
-    """Compute a job as `adapting.run` does, but without the levels of refinement that it asks for."""
+    """Compute a job as `refine.run` does, but without the levels of refinement that it asks for."""
+    options = RunOptions(observer or RunOptions.observer, stop, limits, accept_origin)
+    return run_locked(job, lambda prepared: run_prepared(prepared, options), local_executors(stop))
+
+
+def run_locked(
+    job: Job,
+    compute: Callable[[PreparedJob], None],
+    executors: Executors,
+    workers: AbstractContextManager[Workers] = ALONE,
+) -> Run:
+    """Prepare the job, and compute it while its run is locked against other drivers.
+
+    Args:
+        executors: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
+            kept beside the store, and ranges that are left to the loss.
+        workers: where directions that are costly to make may run. They are given back before anything is computed:
+            what then runs in this process must not share it with a Ray session.
+    """
     stage(PREPARING)
-    prepared = prepare(job, solver=serial_solver(stop), finder=serial_finder(stop))
+    with workers as mapping:
+        prepared = prepare(job, mapping, solver_of(executors), finder_of(executors))
     try:
         with run_lock(prepared.run):
             bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
-            run_prepared(
-                prepared, observer or (lambda progress: None), stop, limits, accept_origin=accept_origin
-            )  # fmt: skip
+            compute(prepared)
+    except LandscapeError:
+        raise
     except OSError as error:
         raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
-def run_prepared(
-    prepared: PreparedJob,
-    observer: Observer,
-    stop: Callable[[], bool],
-    limits: Limits | None = None,
-    open_one: OpenOne = open_landscape,
-    *,
-    accept_origin: bool = False,
-) -> None:
+def run_prepared(prepared: PreparedJob, options: RunOptions, open_one: OpenOne = open_landscape) -> None:
     """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
 
     All landscapes are on disk before the first point is computed, so that whoever looks at the run sees all of them.
 
     Args:
         open_one: another way to open its landscapes, where they have been opened already.
-        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
     """
 
     def on_point() -> None:  # the evaluator calls it before each point
-        if stop():
+        if options.stop():
             raise Interrupted(
                 f"run {quoted(prepared.run)} is interrupted; what is done is kept: the same command goes on"
             )
 
     prepared.log_warnings()
-    for landscape, opened in _opened_or_created(prepared, on_point, limits, open_one):
-        compute_landscape(prepared, landscape, opened, observer, on_point, accept_origin=accept_origin)
+    for landscape, opened in _open_or_create(prepared, on_point, options.limits, open_one):
+        compute_landscape(prepared, landscape, opened, options, on_point)
 
 
-def _opened_or_created(
+def _open_or_create(
     prepared: PreparedJob, on_point: Callable[[], None], limits: Limits | None, open_one: OpenOne
 ) -> list[tuple[PreparedLandscape, OpenLandscape]]:
     """The landscapes of a job as they are planned, each open for writing; those that are new are tuned and created."""
-    found = []
+    landscapes = []
     scope, job_plan = tuning_scope(prepared)
     for landscape in prepared.landscapes:
         planned, opened = landscape, open_one(prepared, landscape)
@@ -112,18 +143,16 @@ def _opened_or_created(
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)
-        found.append((planned, opened))
-    return found
+        landscapes.append((planned, opened))
+    return landscapes
 
 
 def compute_landscape(
     prepared: PreparedJob,
     landscape: PreparedLandscape,
     opened: OpenLandscape,
-    observer: Observer,
+    options: RunOptions,
     on_point: Callable[[], None],
-    *,
-    accept_origin: bool = False,
 ) -> None:
     """Compute what is left to do of one landscape, task after task, and record how far it is.
 
@@ -138,13 +167,13 @@ def compute_landscape(
         with recorded_end(tally):
             with in_folder(prepared.folder):
                 check_reproduction(
-                    opened.store, landscape.grid, evaluator, landscape.extension, accept_origin=accept_origin
+                    opened.store, landscape.grid, evaluator, landscape.extension, accept_origin=options.accept_origin
                 )
             for task in opened.tasks:
                 compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
-                observer(tally.progress())
+                options.observer(tally.progress())
         warn_of_constant(opened.store, landscape)
-    observer(tally.progress())
+    options.observer(tally.progress())
 
 
 def compute_task(
@@ -153,15 +182,15 @@ def compute_task(
     """Evaluate one task, user code running in its folder; commit its outcome, or give it up where user code fails."""
     work = make_work(landscape, opened.store, task)
     with in_folder(folder):
-        outcome = try_task(evaluator, work)
+        outcome = try_computing(evaluator, lambda: evaluate(evaluator, work))
     if isinstance(outcome, GivenUp):
         quarantine(opened.store, task)
         failure = Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback)
-        tally.fail(failure, task_points(opened.store, task))
+        tally.count_given_up(failure, task_points(opened.store, task))
     else:
         commit(opened.store, task, outcome, landscape.extension)
         reduced = evaluator.batch_size < evaluator.plan.batch_size
-        tally.done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
+        tally.count_done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
 
 
 @contextlib.contextmanager

@@ -4,215 +4,99 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.eigen_stores import create_store, reopen_store
-from landscape.compute.executor import EvaluationContext, WorkItem
-from landscape.compute.extension import Extension
-from landscape.compute.lanczos import with_eigenvalues
-from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.reuse import Task, Work, completed, take_over
-from landscape.core.errors import Interrupted, JobError, NotRetried, quoted
-from landscape.core.grid import Floats, Index, coarse_to_fine_order, tile_counts
-from landscape.core.progress import Failure, Progress, RetryRule
+from landscape.compute.eigenpairs import remove_bases
+from landscape.compute.identity import changes
+from landscape.compute.point_extras import with_eigenvalues, with_layers
+from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.compute.reproducibility import NotReproduced
+from landscape.compute.reused_values import Extension, join_levels
+from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.grid import Floats, Index, Tile, coarse_to_fine_order, tile_counts
+from landscape.core.validation import AUTO
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.layers import LayersSeen, layers_at
+from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Values
-from landscape.model.layer_statistics import ValueStatistics
-from landscape.problem.user_code import cause_of_failure
+from landscape.job.directions.file import EigenDirection
+from landscape.model.parameters import State, describe_parameters, layout
+from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.record_entries import LayersRecord
-from landscape.surface.record_parts import ProgressRecord, WorkerRecord
+from landscape.surface.record_entries import ConvexityRecord, LayersRecord
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, OVER_SAMPLES, PATH_MOMENTS
 
-# ----------------------------------------------------------------------------------------------------
-# Which layer breaks first at the points of a tile, as observables of it: a map of where the network breaks.
-
-
-def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
-    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
-
-    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
-    no standard error over the samples: NaN.
-
-    Args:
-        points: coordinates [points, axes].
-        values: the observables there.
-    """
-    start, names = time.perf_counter(), record.observables
-    table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
-    table = table.reshape(len(points), len(names))
-    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
-    errors = {name: np.full(len(points), np.nan) for name in names}
-    seconds = values.seconds + time.perf_counter() - start
-    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
-
-
-def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
-    known = {layer.name: layer.statistics for layer in seen.layers}
-    nothing = ValueStatistics()
-    of_layers = [known.get(name, nothing) for name in record.layers]
-    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
-    findings = seen.findings(record.rules)
-    if not findings:
-        return [0.0, 0.0, *numbers]
-    first, names, rules = findings[0], record.names, list(record.rules)
-    place = names.index(first.layer) if first.layer in names else len(names)
-    return [place + 1.0, rules.index(first.rule) + 1.0, *numbers]
-
-
-def _number(known: ValueStatistics, statistic: str) -> float:
-    """A statistic by its name; of what is not finite and of zeros the share."""
-    shares = {"zeros": known.zeros, "not_finite": known.not_finite}
-    if statistic in shares:
-        return known.share(shares[statistic])
-    values = {"min": known.low, "max": known.high, "mean": known.mean, "spread": known.spread}
-    return values.get(statistic, known.magnitude)
-
-
-# ----------------------------------------------------------------------------------------------------
-# How far a landscape is: counted while it is computed, and written to its record.
-
-SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
-SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long
-
-
-class ReportingWorker(Protocol):
-    """A worker that reports what it has done for the landscape."""
-
-    def record(self) -> WorkerRecord:
-        """What is recorded of the worker: its place, its device and its work so far."""
-
-
-class Tally:
-    """Counts the tasks of one landscape and keeps `progress` and `failures` in its record up to date.
-
-    Points include the evaluations of the path. What earlier sessions did counts as done, and does not count in the
-    rate. A driver may set `workers`, by name, and `retries`; both are read whenever the record is written.
-    """
-
-    def __init__(
-        self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            store: the landscape, which is written to.
-            points: the evaluations of the whole landscape.
-            missing_points: those of them that are left to this session.
-            tasks: the tasks of the whole landscape.
-            missing_tasks: those of them that are left to this session.
-            clock: seconds from any zero; the rate is counted from the call of this constructor on.
-        """
-        self._store, self._clock, self._start = store, clock, clock()
-        self._next_update = float("-inf")
-        self._points, self._before = points, points - missing_points
-        self._tasks, self._tasks_before = tasks, tasks - missing_tasks
-        self._points_done = self._tasks_done = self._given_up = self._points_given_up = self.retries = 0
-        earlier = store.record.progress
-        self._seconds_before = earlier.seconds or 0.0
-        self._reduced = dict(earlier.reduced_batches)
-        # A failure of an earlier session stands until its task is done.
-        self._failures = {failure.task: failure for failure in store.record.failures}
-        self.workers: Mapping[str, ReportingWorker] = {}
-
-    def done(self, task: str, points: int, batch_size: int | None = None) -> None:
-        """Count a task that is committed.
-
-        Args:
-            task: its label.
-            points: its evaluations.
-            batch_size: with which it was evaluated, where the planned one did not fit the memory.
-        """
-        self._points_done += points
-        self._tasks_done += 1
-        self._failures.pop(task, None)
-        if batch_size is not None:
-            self._reduced[task] = batch_size
-        self._update()
-
-    def fail(self, failure: Failure, points: int) -> None:
-        """Count a task of so many evaluations that was given up, and write the record at once."""
-        self._given_up += 1
-        self._points_given_up += points
-        self._failures.pop(failure.task, None)  # so that the latest failure stands last
-        self._failures[failure.task] = failure
-        self._write("running")
-
-    @property
-    def idle(self) -> bool:
-        """Whether this session has neither committed nor given up a task."""
-        return not self._tasks_done and not self._given_up
-
-    @property
-    def failures(self) -> list[Failure]:
-        """The tasks that were given up and have not been done since, the latest last."""
-        return list(self._failures.values())
-
-    def _update(self) -> None:
-        begun = self._clock()
-        if begun >= self._next_update:
-            self._write("running")
-            took = self._clock() - begun
-            self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
-
-    def progress(self) -> Progress:
-        """How far the landscape is now, as the value that observers get."""
-        elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
-        return Progress(
-            self._store.name,
-            self._tasks_before + self._tasks_done,
-            self._tasks,
-            self._before + self._points_done,
-            self._points,
-            self._seconds_before + elapsed,
-            self._points_done / elapsed if elapsed > 0 else 0.0,
-            len(self._failures),
-            max(1, len(self.workers)),
-            self.retries,
-            self._points_given_up,
-        )
-
-    def close(self) -> None:
-        """Record that the landscape is complete, where a driver that was killed after its last tile could not."""
-        if self._store.record.progress.state != "complete":
-            self.finish()
-
-    def finish(self, state: str | None = None) -> None:
-        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
-        self._write(state or ("partial" if self._failures else "complete"))
-        self._store.consolidate()
-
-    def _write(self, state: str) -> None:
-        now = self.progress()
-        progress = ProgressRecord(
-            state=state,
-            tiles_done=now.tasks_done,
-            tiles=now.tasks,
-            points_done=now.points_done,
-            points=now.points,
-            seconds=round(now.seconds, 3),
-            rate=round(now.rate, 3),
-            workers=now.workers,
-            by_worker=tuple(worker.record() for worker in self.workers.values()),
-            retries=now.retries,
-            reduced_batches=dict(self._reduced),
-            updated=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        self._store.update_attributes(progress=progress, failures=self.failures)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 log = logging.getLogger("landscape")
+
+
+# ----------------------------------------------------------------------------------------------------
+# One unit of work of a landscape: what it is called, and the arrays that a process evaluates for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
+
+    landscape: str
+    tile: Index | None = None
+    path: tuple[int, int] | None = None
+
+    @property
+    def label(self) -> str:
+        """What records and messages call the task: `tile (0, 1)` or `path 0-7`, ends included."""
+        return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
+
+    `convexity` asks for the ends of the Hessian's spectrum at the points, too, and `layers` for which layer breaks.
+    `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
+    losses of the single samples at the points. `own_model` asks first for what the user's own model gives.
+    """
+
+    points: Floats
+    states: tuple[State, ...] = ()
+    before: Before | None = None
+    states_before: Before | None = None
+    keep: bool = False
+    convexity: ConvexityRecord | None = None
+    layers: LayersRecord | None = None
+    own_model: bool = False
+
+
+def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
+    """What a process evaluates for points [points, axes] of the plane, those of the grid as any others."""
+    return Work(points, convexity=landscape.record.convexity, layers=landscape.record.layers)
+
+
+def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
+    """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
+    extension = landscape.extension
+    adds_samples = extension is not None and extension.blocks is not None
+    if task.tile is not None:
+        tile, keep = store.tile(task.tile), store.record.keep_samples
+        points = landscape.grid.tile_points(tile)
+        if extension is None:
+            return replace(work_at(landscape, points), keep=keep)
+        if adds_samples:
+            return Work(points, before=extension.before(tile), keep=keep)
+        return replace(work_at(landscape, points[~extension.known(tile)]), keep=keep)
+    assert task.path is not None
+    assert landscape.path is not None
+    window = slice(*task.path)
+    states = tuple(landscape.snapshot_state(place) for place in range(*task.path))
+    coordinates = landscape.path.coordinates[window]
+    if extension is None or not adds_samples:
+        return Work(coordinates, states)
+    at_snapshots, projected = extension.before_path(window)
+    return Work(coordinates, states, projected, at_snapshots)
 
 
 class TaskList(Sequence[Task]):
@@ -283,48 +167,6 @@ class Outcome:
 
     def _both(self) -> tuple[Values, ...]:
         return (self.points,) if self.states is None else (self.points, self.states)
-
-
-@dataclass(frozen=True)
-class GivenUp:
-    """Why a task has no outcome.
-
-    Attributes:
-        attempts: how often it was tried.
-        cause, traceback: of the last exception that user code raised.
-    """
-
-    attempts: int
-    cause: str
-    traceback: str
-
-
-def try_task(evaluator: Evaluator, work: Work) -> Outcome | GivenUp:
-    """The task's outcome; where user code raises, it is tried again as often as `RetryRule` says.
-
-    Raises:
-        Interrupted, NotRetried: the job ends here.
-    """
-    rule, exceptions = RetryRule(), 0
-    while True:
-        try:
-            return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except (Interrupted, NotRetried):
-            raise
-        except Exception as error:
-            exceptions += 1
-            if rule.after_exception(exceptions) == "quarantine":
-                return GivenUp(exceptions, cause_of_failure(error), traceback.format_exc())
-
-
-def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
-    """The progress of a landscape from now on; what is on disk already counts as done.
-
-    Args:
-        tasks: what is left to do.
-    """
-    path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
-    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
 
 
 @dataclass(frozen=True)
@@ -400,7 +242,7 @@ def commit_all(
         _refuse_other_names(store, task, outcome)
     tiles = [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
     if extension is not None:
-        tiles = [(tile, completed(extension, store.name, tile, arrays)) for tile, arrays in tiles]
+        tiles = [(tile, complete_tile(extension, store.name, tile, arrays)) for tile, arrays in tiles]
     store.write_tiles(tiles)
     for task, outcome in outcomes:
         if task.path is not None:
@@ -457,25 +299,147 @@ def quarantine(store: LandscapeStore, task: Task) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The question for what every layer gives at a point of the setting's axes.
+# The landscapes on disk that prepared ones are written to: gone on with, or made anew.
 
 
-@dataclass(frozen=True, eq=False)
-class LayersAt(WorkItem[LayersSeen]):
-    """What every layer gives at a point, its weights, and gradients where they are asked for.
+def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
+    """The landscape on disk, open for writing, its coordinates and directions mended where damaged.
 
-    Attributes:
-        point: coordinates on the setting's axes.
+    Returns:
+        None where there is none yet.
+
+    Raises:
+        LandscapeError: what is on disk is not this landscape any more, or cannot be gone on with.
     """
+    level = landscape.level
+    store = LandscapeStore.find(prepared.run, landscape.name, write=True, level=level.number if level else 0)
+    if store is None:
+        return None
+    if store.refusal:
+        raise LandscapeError(store.refusal)
+    changed = changes(store.identity.whole, landscape.identity)
+    if changed or store.plan.whole != landscape.plan.record():
+        raise JobError(
+            f"run: landscape {quoted(landscape.name)} was made by another driver meanwhile; give the command again"
+        )
+    recomputed = [axis.record.digest for axis in landscape.directions]
+    if recomputed != store.direction_digests():
+        raise JobError(
+            f"directions: those of landscape {quoted(landscape.name)} had to be made anew, and this machine rounds "
+            "them differently; go on where it was begun, or give it another name or run"
+        )
+    if level is not None and store.record.level is not None:
+        blocks = join_levels(store.record.level, level)
+        if blocks != store.record.level:
+            store.update_attributes(level=blocks)
+    if store.check_constants():
+        store.repair_constants(
+            landscape.grid, [axis.tensors for axis in landscape.directions], landscape.path, prepared.sample_index
+        )
+    return store
 
-    point: tuple[float, ...]
-    gradients: bool = False
 
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
+def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> LandscapeStore:
+    """A new landscape on disk, with all of its record and none of its values.
 
-    def answer(self, station: EvaluationContext) -> LayersSeen:
-        """Go through the network there."""
-        return layers_at(station.evaluator, self.point, gradients=self.gradients)
+    Args:
+        tile_shape: of a tile, in points per array dimension.
+    """
+    looked_at = any(axis.attributes.get("foreseen") for axis in landscape.directions)
+    looked_at |= any(AUTO in axis for axis in landscape.identity["coordinates"])
+    assert not looked_at, "prepared to be looked at only"
+    states = [axis.tensors for axis in landscape.directions]
+    moved = [name for name in landscape.origin if any(name in state for state in states)]
+    parameters = [info.name for info in describe_parameters(prepared.problem.model)]
+    names = [*parameters, *(name for name in moved if name not in parameters)]
+    new = NewArrays(
+        landscape.grid, tile_shape, landscape.observables, [axis.attributes for axis in landscape.directions], states,
+        layout(landscape.origin, names), landscape.path, landscape.record.moment_rows,
+        prepared.sample_index if landscape.record.moment_rows else None,
+        kept_samples(prepared, landscape),
+    )  # fmt: skip
+    store = LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)
+    if any(axis.record.kind == EigenDirection.model_fields["kind"].default for axis in landscape.directions):
+        remove_bases(prepared.run, landscape.name)
+    return store
+
+
+AT_ONCE = 64  # tiles that share their syncs
+
+VALUES_AT_ONCE = 1 << 26  # losses of single samples that they may have, as they are in memory together
+
+
+def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]) -> bool:
+    """Write what needs no evaluation: tiles all of whose points are known, and a path that stays as it is.
+
+    Returns:
+        Whether there was any.
+    """
+    tiles: list[Tile] = []
+    written, at_once = False, _at_once(store)
+    for task in tasks:
+        if task.path is not None and extension.gives_path:
+            window = slice(*task.path)
+            store.write_path(window, extension.path_values(window))
+            written = True
+        elif task.tile is not None and extension.known(store.tile(task.tile)).all():
+            tiles.append(store.tile(task.tile))
+            written = True
+        if len(tiles) == at_once:
+            _write(extension, store, tiles)
+            tiles = []
+    _write(extension, store, tiles)
+    return written
+
+
+def _at_once(store: LandscapeStore) -> int:
+    """How many tiles share their syncs."""
+    each = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
+    return max(1, min(AT_ONCE, VALUES_AT_ONCE // each))
+
+
+def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -> None:
+    store.write_tiles([(tile, extension.values(tile)) for tile in tiles])
+
+
+def complete_tile(
+    extension: Extension, name: str, tile: Tile, evaluated: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a tile, of which only the points that are not known were evaluated.
+
+    Raises:
+        NotReproduced: what was evaluated again is not what is known.
+    """
+    if extension.more_observables:
+        if extension.blocks is None:
+            _refuse_other(extension, name, tile, evaluated)
+        return evaluated
+    before = extension.samples_before(tile)
+    if before:
+        return evaluated | {name: np.concatenate([kept, evaluated[name]], -1) for name, kept in before.items()}
+    known = extension.known(tile)
+    if not known.any():
+        return evaluated
+    whole = extension.values(tile)
+    arrays = {}
+    for array, values in evaluated.items():
+        if array in OVER_SAMPLES:
+            arrays[array] = values
+            continue
+        filled = np.array(whole[array])
+        filled[~known] = values
+        arrays[array] = filled
+    return arrays
+
+
+def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mapping[str, Floats]) -> None:
+    """Refuse values of known observables that were evaluated again and are other ones."""
+    for observable in extension.store.observables:
+        before, now = extension.values_of(observable, tile), evaluated[observable]
+        differ = ~((before == now) | (np.isnan(before) & np.isnan(now)))
+        if differ.any() and extension.exact:
+            raise NotReproduced(
+                f"landscape {quoted(name)} cannot be extended: {observable} {now[differ][0]:.9g} where it holds "
+                f"{before[differ][0]:.9g}; the code or a version has changed: go back to those, or compute it anew "
+                "under another name"
+            )

@@ -10,7 +10,7 @@ from browser_page import Look, serving
 from playwright.sync_api import Browser
 from served import serving as serving_points
 
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run
 from landscape.job.reading import read_job

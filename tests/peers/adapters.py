@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
-from landscape.compute.point_extras import make_evaluator, tune_landscape, tuning_scope
+from landscape.compute.plans import make_evaluator, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 
 

@@ -18,14 +18,13 @@ import numpy as np
 import ray
 
 import cluster
-from cluster.driver.landscapes import LandscapeState
+from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.pool import fetch, node_id
 from cluster.driver.transfer import pack_samples
 from cluster.driver.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.compute.prepare import prepare
-from landscape.compute.reuse import Work, make_work
-from landscape.compute.tasks import commit, create_landscape
+from landscape.compute.tasks import Work, commit, create_landscape, make_work
 from landscape.evaluation.tuning.protocol import Measure, TuningScope
 from landscape.job.job import Job
 

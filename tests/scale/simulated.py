@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.driver.driver import Driver
-from cluster.driver.landscapes import LandscapeState
-from cluster.driver.protocol import MEASURE, START, Arrival, WorkerHandle
+from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import MEASURE, START, Arrival, WorkerHandle
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
-from landscape.compute.reuse import Work
-from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
+from landscape.compute.serial import RunOptions
+from landscape.compute.tasks import OpenLandscape, Outcome, Work, missing_tasks
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
 from landscape.evaluation.tuning.protocol import TuningRequest
@@ -126,7 +126,7 @@ class SimulatedPool:
             worker.dies = self._clock() + self._chance.expovariate(self._deaths_per_second)
         self._ask(name, START, None)
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         handle = self.handles[name]
         handle.ready, handle.host, handle.device = True, "simulated", "cpu"
         self.ready[name] = handle
@@ -303,17 +303,31 @@ def simulate(
     start_seconds: float = 5.0, metrics: Any = None,
 ) -> tuple[SimulatedPool, VirtualClock]:  # fmt: skip
     """Compute what `store` lacks with the real driver; returns the pool and the clock, which tell how it went."""
+    driver, pool, clock = driver_of(
+        store, workers, tile_seconds, policy=policy, measure=measure, metrics=metrics,
+        deaths_per_hour=deaths_per_hour, start_seconds=start_seconds, seed=seed,
+    )  # fmt: skip
+    clock.resume()
+    driver.run()
+    clock()
+    return pool, clock
+
+
+def driver_of(
+    store: Any, workers: int, tile_seconds: Callable[[random.Random], float], kind: type[Any] = SimulatedPool, *,
+    stop: Callable[[Any], bool] = lambda pool: False, accept_origin: bool = False, policy: Policy | None = None,
+    measure: Callable[[], float] = time.process_time, metrics: Any = None, **of_pool: Any,
+) -> tuple[Driver, Any, VirtualClock]:  # fmt: skip
+    """The real driver of what `store` lacks, its pool of simulated workers, and the clock of both.
+
+    Args:
+        kind: of the pool, which gets `of_pool` beside.
+        stop: is told the pool, and says whether to end early.
+    """
     clock = VirtualClock(measure)
     landscape = plane(store.shape)
     state = LandscapeState(landscape, OpenLandscape(store, missing_tasks(store, landscape.name)))
-    pool = SimulatedPool(
-        workers, clock, tile_seconds, deaths_per_hour=deaths_per_hour, start_seconds=start_seconds, seed=seed,
-        tasks=len(state.tasks),
-    )  # fmt: skip
-    clock.resume()
-    Driver(
-        prepared(landscape, "nowhere"), [state], pool, lambda progress: None, lambda: False, policy or Policy(),
-        metrics or NoMetrics(), clock,
-    ).run()  # fmt: skip
-    clock()
-    return pool, clock
+    pool = kind(workers, clock, tile_seconds, tasks=len(state.tasks), **of_pool)
+    options = RunOptions(stop=lambda: stop(pool), accept_origin=accept_origin)
+    job = prepared(landscape, "nowhere")
+    return Driver(job, [state], pool, options, policy or Policy(), metrics or NoMetrics(), clock), pool, clock

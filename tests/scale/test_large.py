@@ -19,7 +19,7 @@ import large
 import numpy as np
 import pytest
 
-from cluster.driver import run as company
+from cluster.driver import ray_executor
 from cluster.driver import run as driver
 from cluster.runtime.status import run_status
 from landscape import read_job
@@ -88,7 +88,7 @@ def test_a_finished_landscape_is_reopened_without_a_cluster_and_each_chunk_read_
     read: list[str] = []
     fetch = chunk_io.chunk_bytes
     monkeypatch.setattr(chunk_io, "chunk_bytes", lambda place, most: read.append(str(place)) or fetch(place, most))
-    monkeypatch.setattr(company, "ray_session", lambda *_: pytest.fail("a cluster is started for nothing to do"))
+    monkeypatch.setattr(ray_executor, "ray_session", lambda *_: pytest.fail("a cluster is started for nothing to do"))
     run = driver.run(read_job(file))
     arrays = ("loss", "loss_stderr", "loss_rise_stderr", "status")
     chunks = [each for each in read if Path(each).parents[2].name in arrays]  # not the axes and directions

@@ -13,25 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import (
-    NoMetrics,
-    NoStore,
-    SimulatedPool,
-    VirtualClock,
-    constant_outcome,
-    plane,
-    prepared,
-    simulate,
-)
+from simulated import NoStore, SimulatedPool, driver_of, simulate
 
-from cluster.driver.driver import Driver
-from cluster.driver.landscapes import LandscapeState
-from cluster.driver.protocol import MEASURE, Arrival
-from cluster.driver.results import MOST_HELD
+from cluster.driver.result_handler import MOST_HELD
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import MEASURE, Arrival
 from landscape.compute.reproducibility import OtherModel, ReferencePoint
-from landscape.compute.tasks import OpenLandscape, Outcome, missing_tasks
+from landscape.compute.tasks import Outcome
 from landscape.core.errors import Interrupted, JobError
 from landscape.evaluation.reference_loss import OwnLosses, Pair
 from landscape.evaluation.values import Values
@@ -60,9 +49,9 @@ class WithReferencePoints(SimulatedPool):
     first = ""
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        return [self._with_witness(each) for each in super().arrivals(seconds)]
+        return [self._with_reference(each) for each in super().arrivals(seconds)]
 
-    def _with_witness(self, arrival: Arrival) -> Arrival:
+    def _with_reference(self, arrival: Arrival) -> Arrival:
         if arrival.receipt is None or arrival.receipt.outcome is None:
             return arrival
         self.first = self.first or arrival.worker
@@ -73,14 +62,10 @@ class WithReferencePoints(SimulatedPool):
 
 def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
     """Its values stay, as values are never mixed; who reads the line can begin again without it."""
-    store, clock = NoStore((40, 20), (3, 4)), VirtualClock()
-    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    pool = WithReferencePoints(5, clock, ten_seconds, tasks=len(work.tasks))
+    store = NoStore((40, 20), (3, 4))
+    driver, *_ = driver_of(store, 5, ten_seconds, WithReferencePoints)
     with caplog.at_level(logging.WARNING, logger="landscape"):
-        Driver(
-            prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: False, Policy(),
-            NoMetrics(), clock,
-        ).run()  # fmt: skip
+        driver.run()
     assert (store.commits == 1).all()
     left_out = [each for each in caplog.messages if "is left out" in each]
     assert len(left_out) == 4
@@ -122,16 +107,14 @@ class AskedForTheModel(SimulatedPool):
 
 def computed_with(
     answer: OwnLosses, die: int = 0, kind: type[AskedForTheModel] | None = None, shape: tuple[int, int] = (40, 20),
-    stop_after: int | None = None, **fields: Any,
+    stop_after: int | None = None, *, accept_origin: bool = False,
 ) -> tuple[NoStore, AskedForTheModel]:  # fmt: skip
-    store, clock = NoStore(shape, (2, 2)), VirtualClock()
-    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    pool = (kind or AskedForTheModel)(5, clock, ten_seconds, tasks=len(work.tasks), answer=answer, die=die)
-    driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None,
-        lambda: stop_after is not None and pool.receipts >= stop_after, Policy(), NoMetrics(), clock, **fields,
+    store = NoStore(shape, (2, 2))
+    driver, pool, _ = driver_of(
+        store, 5, ten_seconds, kind or AskedForTheModel, answer=answer, die=die, accept_origin=accept_origin,
+        stop=lambda pool: stop_after is not None and pool.receipts >= stop_after,
     )  # fmt: skip
-    if fields.get("accept_origin") or answer.origin.agrees():
+    if accept_origin or answer.origin.agrees():
         driver.run()
     else:
         with pytest.raises(OtherModel, match="loss 1, and 2 by your model's own forward pass"):
@@ -282,11 +265,9 @@ def test_a_worker_that_lies_is_outvoted(caplog):
             bad = Outcome(Values({"loss": outcome.points.mean["loss"] * np.nan}, outcome.points.stderr, 1.0))
             return type(arrival)(arrival.worker, arrival.asked, type(arrival.receipt)(bad))
 
-    store, clock = Checking((30, 30), (2, 2)), VirtualClock()
-    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    pool = Liar(5, clock, ten_seconds, tasks=len(work.tasks), outcome=constant_outcome)
-    job = prepared(work.landscape, "nowhere")
-    Driver(job, [work], pool, lambda progress: None, lambda: False, Policy(), NoMetrics(), clock).run()
+    store = Checking((30, 30), (2, 2))
+    driver, *_ = driver_of(store, 5, ten_seconds, Liar)
+    driver.run()
     assert (store.commits == 1).all()
     assert "worker-3" in caplog.text
     assert "two others agree" in caplog.text
@@ -301,12 +282,7 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
             return [*found, Arrival(next(iter(self.ready)), MEASURE, Receipt(cause="it broke", fatal=True)), *found]
 
     store = NoStore((20, 20), (1, 1))
-    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    pool = Breaking(10, clock := VirtualClock(), ten_seconds, tasks=len(work.tasks))
-    driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: False, Policy(), NoMetrics(),
-        clock,
-    )  # fmt: skip
+    driver, pool, _ = driver_of(store, 10, ten_seconds, Breaking)
     with pytest.raises(JobError, match="it broke"):
         driver.run()
     assert store.commits.sum() == pool.receipts >= 40
@@ -315,13 +291,8 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
 
 
 def test_a_stop_keeps_what_ends_within_two_seconds_and_drops_the_rest():
-    store, clock = NoStore((30, 30), (1, 1)), VirtualClock()
-    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
-    pool = SimulatedPool(50, clock, ten_seconds, tasks=len(work.tasks))
-    driver = Driver(
-        prepared(work.landscape, "nowhere"), [work], pool, lambda progress: None, lambda: pool.receipts >= 100,
-        Policy(), NoMetrics(), clock,
-    )  # fmt: skip
+    store = NoStore((30, 30), (1, 1))
+    driver, pool, _ = driver_of(store, 50, ten_seconds, stop=lambda pool: pool.receipts >= 100)
     with pytest.raises(Interrupted, match="the same command goes on"):
         driver.run()
     assert 100 <= store.commits.sum() == pool.receipts < 160

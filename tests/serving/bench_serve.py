@@ -68,7 +68,7 @@ def main() -> int:
 
 def make(folder: Path, model: str, asked: argparse.Namespace):  # type: ignore[no-untyped-def]
     """Compute the run, and return the serial evaluator of its landscape."""
-    from landscape.compute.point_extras import make_evaluator
+    from landscape.compute.plans import make_evaluator
     from landscape.compute.prepare import prepare
     from landscape.compute.serial import run
     from landscape.core.devices import keep_freed_memory

@@ -24,7 +24,7 @@ from served import Running, serving
 
 from cluster.serving.grpc import LandscapeStub
 from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.serial import run
 from landscape.core.http import services_of

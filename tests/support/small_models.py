@@ -127,6 +127,12 @@ def wandering(model: nn.Module, count: int, scale: float = 0.1, seed: int = 11) 
 # Readings of a run straight from its files, without the package's store.
 
 
+def chunks_of(run: Path, name: str = "a") -> dict[str, bytes]:
+    """The bytes of every chunk of a landscape on disk, by its path below the landscape."""
+    place = run / "landscapes.zarr" / name
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("c/**/*") if path.is_file()}
+
+
 def raw_chunk(run: Path, name: str, array: str, index: Sequence[int]) -> Path:
     return Path(run) / "landscapes.zarr" / name / array / "c" / "/".join(map(str, index))
 

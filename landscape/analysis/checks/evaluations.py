@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.compute.eigen_stores import bytes_of_bases
+from landscape.analysis.paired import Pairs, evaluated
+from landscape.compute.eigenpairs import bytes_of_bases
 from landscape.compute.executor import (
     AtPoints,
     EvaluationContext,
@@ -24,7 +25,6 @@ from landscape.compute.executor import (
 )
 from landscape.compute.hessian import HessianOperator
 from landscape.compute.lanczos import lanczos
-from landscape.compute.paired import Pairs, evaluated
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import host_limit
 from landscape.core.errors import JobError

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from landscape.analysis.checks.judgement import number as brief
-from landscape.compute.recorded import recorded_folder
+from landscape.compute.recorded_job import recorded_folder
 from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
 from landscape.core.validation import OF_RUN

@@ -13,9 +13,9 @@ from landscape.analysis.checks.check import CheckContext
 from landscape.analysis.checks.evaluations import ExtraEvaluations
 from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.judgement import Judgement, NotJudged
-from landscape.compute.executor import Executors, here
+from landscape.compute.executor import Executors, local_executors
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded import Callback, recorded_job
+from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.store.results import keep_with_landscape, open_run
 from landscape.surface.record_entries import Check, Checks
@@ -44,7 +44,7 @@ EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian p
 CHECK_AGAIN = "mend that and check again; --problem and --folder name the callback where it is another one now"
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
-HERE = here()
+HERE = local_executors()
 
 
 def check_landscape(

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from landscape import __version__
 from landscape.analysis.connect.curve import BendProgress, BendTraining, EpochHooks, Reached, train_by
 from landscape.analysis.connect.matching import match_weights
-from landscape.compute.executor import AtPoints, AtWeights, EvaluationSetting, Executors, here, setting_of
-from landscape.compute.paths import Weights
+from landscape.compute.executor import AtPoints, AtWeights, EvaluationSetting, Executors, local_executors, setting_of
+from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
@@ -324,7 +324,7 @@ def connect(
     if match:
         matched = job.folder / f"{name}-matched.safetensors"
         ends[1], products = _matched(prepared, ends[0], ends[1], table, matched)
-    executors = executors or here(stop)
+    executors = executors or local_executors(stop)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
     _make_bend(prepared, ends, kind, training or BendTraining(), file, executors, on_epoch)
     networks = [first, second if matched is None else str(matched.absolute()), str(file.absolute())]

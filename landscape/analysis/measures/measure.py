@@ -52,10 +52,10 @@ from landscape.analysis.measures.worst import (
 )
 from landscape.compute.eigenpairs import KeptSteps
 from landscape.compute.executor import EvaluationSetting, Executor, Executors
-from landscape.compute.paths import Weights
+from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded import Callback, recorded_fields, recorded_folder
+from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate

@@ -23,8 +23,7 @@ from landscape.analysis.measures.lines import (
     stderr_over,
     weights_of,
 )
-from landscape.compute.eigen_stores import most_steps, refuse_large_bases
-from landscape.compute.eigenpairs import KeptSteps, kept_lanczos
+from landscape.compute.eigenpairs import KeptSteps, kept_lanczos, most_steps, refuse_large_bases
 from landscape.compute.executor import EvaluationContext, EvaluationSetting, Executor, Shared, TotalsOfBlocks, WorkItem
 from landscape.compute.hessian import (
     PROBES,

@@ -15,10 +15,11 @@ from counting import WITNESS
 
 import cluster
 import landscape
+from cluster.driver import worker_manager
 from cluster.driver.pool import RayWorkerPool
-from cluster.driver.protocol import WorkerHandle
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import WorkerHandle
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.directions.file import FileDirection
@@ -96,7 +97,7 @@ def test_every_engine_gives_the_bytes_of_the_serial_run(tmp_path, engine):
 def test_a_finished_job_keeps_batch_size_and_tile_shape_of_its_plan_and_needs_no_cluster(make_job, monkeypatch):
     job = make_job(tile=[3, 3])
     serial = landscape.run(job)["plane"]
-    for module in ("cluster.driver.run", "cluster.runtime.mapping"):
+    for module in ("cluster.driver.ray_executor", "cluster.runtime.mapping"):
         monkeypatch.setattr(f"{module}.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
     with pytest.raises(JobError, match="batch_size 20 to 7"):
@@ -140,7 +141,7 @@ def test_a_worker_that_is_killed_or_hangs_is_replaced_and_its_tiles_computed(mak
         """,
         tile=[1],
     )
-    found = cluster.run(job, workers=1, policy=Policy(hang_seconds=8, straggler_done=10**6))["plane"]
+    found = cluster.run(job, workers=1, policy=Policy(hang_seconds=4, straggler_done=10**6))["plane"]
     assert (job.folder / "killed").exists()
     assert (job.folder / "hung").exists()
     assert_same(serially(job), found)
@@ -150,6 +151,7 @@ def test_a_worker_that_is_killed_or_hangs_is_replaced_and_its_tiles_computed(mak
     assert not found.attributes["failures"]
 
 
+@pytest.mark.faults  # workers extend in test_keep_samples_on_ray
 def test_workers_extend_a_landscape_to_the_bytes_of_asking_at_once_though_one_is_killed(make_job):
     job = make_job(
         """
@@ -178,6 +180,7 @@ def chunks(job: Job) -> dict[Path, tuple[int, int]]:
     return {each: (each.stat().st_ino, each.stat().st_mtime_ns) for each in files}
 
 
+@pytest.mark.faults  # the policy is tested in test_schedule
 def test_a_tile_that_kills_three_workers_is_given_up_and_retried_by_the_next_run(make_job):
     job = make_job(
         """
@@ -246,8 +249,11 @@ def test_points_that_are_not_finite_are_kept_as_such_and_do_not_stop_the_job(mak
     assert found.attributes["progress"]["state"] == "complete"
 
 
-def test_a_problem_that_fails_on_the_workers_stops_the_job_before_anything_is_written_or_one_is_replaced(make_job):
+def test_a_problem_that_fails_on_the_workers_stops_the_job_before_anything_is_written_or_one_is_replaced(
+    make_job, monkeypatch
+):
     """One worker may be at fault: only where none can load the problem does the job end."""
+    monkeypatch.setattr(worker_manager, "LOADS", 2)
     job = make_job()
     file = job.folder / "my_problem.py"
     guard = (
@@ -282,6 +288,7 @@ def test_interrupted_and_resumed_by_other_workers_gives_the_same_bytes(make_job)
     assert points_evaluated(job) - before <= 2 + 63 + 4 + (2 + 1) * WITNESS
 
 
+@pytest.mark.faults  # that a worker ends the job is tested in test_transfer
 def test_observables_that_change_between_points_are_refused(make_job):
     job = make_job()
     text = (job.folder / "my_problem.py").read_text()
@@ -297,12 +304,12 @@ def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job, mo
 
     The pool is replaced, which stays in this process; a worker's class would be changed for other jobs of this Ray.
     """
-    started = RayWorkerPool.started
+    started = RayWorkerPool.note_start
 
     def started_on_a_gpu(pool: RayWorkerPool, name: str, receipt: Receipt) -> WorkerHandle:
         return started(pool, name, replace(receipt, details={**receipt.details, "device": "cuda"}))
 
-    monkeypatch.setattr(RayWorkerPool, "started", started_on_a_gpu)
+    monkeypatch.setattr(RayWorkerPool, "note_start", started_on_a_gpu)
     job = make_job(tile=[1])
     seen: list[int] = []
     with pytest.raises(Interrupted):

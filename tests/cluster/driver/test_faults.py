@@ -116,6 +116,7 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     assert "leaves with its node" in str(progress["stderr"])
 
 
+@pytest.mark.faults  # in `make test` with simulated workers: tests/scale
 def test_a_straggler_is_overtaken_by_a_backup(make_job, local_ray, caplog):
     job = make_job(
         """
@@ -131,6 +132,7 @@ def test_a_straggler_is_overtaken_by_a_backup(make_job, local_ray, caplog):
     assert "is lost" not in caplog.text
 
 
+@pytest.mark.faults  # in `make test` with simulated workers: tests/scale
 def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, local_ray, caplog):
     job = make_job(
         """

@@ -25,7 +25,7 @@ from cluster.driver.driver import Driver
 from cluster.driver.pool import RayWorkerPool
 from cluster.driver.schedule import Policy
 from cluster.runtime.status import run_status
-from landscape.compute.tasks import Tally
+from landscape.compute.progress_tracker import Tally
 from landscape.core.errors import LandscapeError
 from landscape.core.progress import Progress
 from landscape.job.job import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_models import make_job, quadratic_problem
+from small_models import chunks_of, make_job, quadratic_problem
 
 import cluster
 from cluster.driver.pool import RayWorkerPool
@@ -17,11 +17,6 @@ LANDSCAPE = {"name": "a", "size": 9, "range": "auto", "refine": {"tolerance": "1
 
 def job_of(folder: Path) -> Job:
     return make_job(folder, quadratic_problem, [LANDSCAPE], num_samples=8, batch_size=8, engine="eager", tile=[9])
-
-
-def chunks_of(folder: Path) -> dict[str, bytes]:
-    place = folder / "landscapes.zarr" / "a"
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("c/**/*") if path.is_file()}
 
 
 @pytest.mark.usefixtures("local_ray")

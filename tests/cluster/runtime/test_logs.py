@@ -11,13 +11,13 @@ import warnings
 
 import pytest
 
-from cluster.driver import workers
-from cluster.driver.protocol import WorkerHandle
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_manager import log_done, log_failure, log_given_up, log_lost, log_ready, relay_log
+from cluster.driver.worker_protocol import WorkerHandle
 from cluster.runtime import logs
 from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, configure, event_fields, write_remark
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
-from landscape.compute.reuse import Task
+from landscape.compute.tasks import Task
 from landscape.core.errors import JobError
 from landscape.core.progress import Failure
 
@@ -49,11 +49,11 @@ def test_every_event_of_a_task_names_task_worker_node_attempt_and_cause(capsys):
     configure("json", debug=False)
     bind(run="/runs/mine")
     raised = Receipt(cause="ValueError: no", traceback="Traceback ...")
-    workers.ready(WORKER)
-    workers.done(WORKER, TASK, 2, 64, 1.25)
-    workers.failed(WORKER, TASK, 1, raised)
-    workers.given_up("minimum", Failure(TASK.label, 3, "worker-2", raised.cause, raised.traceback, "node7", "f" * 56))
-    workers.lost(WORKER, "its node is lost")
+    log_ready(WORKER)
+    log_done(WORKER, TASK, 2, 64, 1.25)
+    log_failure(WORKER, TASK, 1, raised)
+    log_given_up("minimum", Failure(TASK.label, 3, "worker-2", raised.cause, raised.traceback, "node7", "f" * 56))
+    log_lost(WORKER, "its node is lost")
     found = lines(capsys.readouterr().err)
     assert [each["event"] for each in found] == [
         "worker-ready", "task-done", "task-failed", "task-given-up", "worker-lost",
@@ -93,11 +93,11 @@ def test_what_is_printed_after_the_run_is_known_is_an_event_of_that_run(capsys):
 def test_text_stays_short_and_without_fields(capsys):
     configure("text", debug=False)
     bind(run="/runs/mine")
-    workers.ready(WORKER)
-    workers.done(WORKER, TASK, 1, 64, 1.25)
-    workers.given_up("minimum", Failure(TASK.label, 3, "worker-2", "ValueError: no"))
-    workers.said(WORKER, Receipt(said=(logs.Said(logging.WARNING, "root", "careful"),)))
-    workers.lost(WORKER, "gone")
+    log_ready(WORKER)
+    log_done(WORKER, TASK, 1, 64, 1.25)
+    log_given_up("minimum", Failure(TASK.label, 3, "worker-2", "ValueError: no"))
+    relay_log(WORKER, Receipt(said=(logs.Said(logging.WARNING, "root", "careful"),)))
+    log_lost(WORKER, "gone")
     write_remark("next: look")
     assert capsys.readouterr().err.splitlines() == [
         "worker-2 (node7, pid 41, node ffffffff) is lost (gone); its tasks go back to the queue",

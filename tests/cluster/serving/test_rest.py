@@ -18,7 +18,7 @@ from cluster.serving import service
 from cluster.serving.gathering import FEWEST_POINTS
 from cluster.serving.requests import ServedAxis, even_steps
 from cluster.serving.rest import READ_ON
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import NotFoundError
 from landscape.job.reading import read_job

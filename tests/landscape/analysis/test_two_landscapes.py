@@ -26,7 +26,7 @@ from landscape.analysis.quantised import (
 from landscape.analysis.quantised_report import document, line_of_steps, lines_of, pictures_of, tables_of
 from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded import recorded_job
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.quantisation import Quantisation
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord

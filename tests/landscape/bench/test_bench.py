@@ -29,7 +29,7 @@ from landscape.bench.yardsticks import (
     typical,
     work_of,
 )
-from landscape.compute.point_extras import make_evaluator
+from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan

@@ -168,7 +168,7 @@ def test_points_between_those_of_a_refined_map_have_the_sign_of_their_values_or_
     def cubic() -> Problem:
         return problem_of(lambda w, bias: w[0] ** 3 / 6 + w[1] ** 2, (0.1, 0.0))
 
-    run(job_of(tmp_path, cubic(), {"name": "map", "convexity": True, "size": [18, 17], "range": [[-9, 9], [-9, 9]]}))
+    run(job_of(tmp_path, cubic(), {"name": "map", "convexity": True, "size": [11, 9], "range": [[-9, 9], [-9, 9]]}))
     refine(tmp_path, "map", factor=2, box=[(-9, -4), (-9, 9)], problem=cubic)
     merged = open_run(tmp_path)["map"].merged()
     assert (merged.interpolated > 0).any()

@@ -110,7 +110,7 @@ def softmax_regression(loss: float) -> Problem:
     return Problem.supervised(model, (x, labels))
 
 
-@pytest.mark.parametrize("loss", [1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("loss", [1e-4, 1e-6])
 def test_the_rounding_of_a_small_loss_proves_no_negative_eigenvalue(tmp_path, loss):
     landscape = {"name": "map", "convexity": True, "size": 3, "range": [-0.1, 0.1]}
     surface = run(make_job(tmp_path, lambda: softmax_regression(loss), [landscape], num_samples=200))["map"]
@@ -221,12 +221,12 @@ def diagonal(values: np.ndarray) -> Problem:
 
 
 # In a bulk around zero, which few steps do not resolve: one eigenvalue is below.
-HARD = np.concatenate([np.linspace(1e-3, 1, 400), [-1e-4, 2.0]])
+HARD = np.concatenate([np.linspace(1e-3, 1, 150), [-1e-4, 2.0]])
 
 
-def map_of(folder: Path, values: np.ndarray, convexity=True) -> Surface:
+def map_of(folder: Path, values: np.ndarray, convexity=True, size=(4, 3)) -> Surface:
     options = {"num_samples": 4, "precision": "float64", "engine": "eager"}
-    landscape = {"name": "map", "convexity": convexity, "size": [4, 3]}
+    landscape = {"name": "map", "convexity": convexity, "size": list(size)}
     return run(make_job(folder, lambda: diagonal(values), [landscape], **options))["map"]
 
 
@@ -248,10 +248,10 @@ def test_a_sign_that_is_not_found_is_undecided_and_drawn_so(tmp_path):
 
 
 def test_more_steps_decide_what_few_leave_open(tmp_path):
-    surface = map_of(tmp_path, HARD, {"steps": 400})
+    surface = map_of(tmp_path, HARD, {"steps": 160}, (3, 3))  # all points have one Hessian
     assert (surface["eig_negative"] == YES).all()
     np.testing.assert_allclose(surface["eig_min"], -1e-4, rtol=0.1)
-    lifted = map_of(tmp_path / "lifted", np.where(HARD < 0, 0.0, HARD), {"steps": 400})
+    lifted = map_of(tmp_path / "lifted", np.where(HARD < 0, 0.0, HARD), {"steps": 160}, (3, 3))
     assert (lifted["eig_negative"] == NO).all()
     np.testing.assert_allclose(lifted["eig_min_bound"], 0, atol=2 * ZERO)
 

@@ -13,8 +13,7 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 from torch import Tensor
 
 from landscape import Job, Problem, extend, import_surface, open_run, run
-from landscape.compute.extend import More
-from landscape.compute.extension import wider_sizes
+from landscape.compute.extend import More, wider_sizes
 from landscape.core.errors import JobError, NotFoundError
 from landscape.core.grid import Grid
 from landscape.store.landscape import LandscapeStore

@@ -11,7 +11,7 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 
 from landscape import Problem, open_run, run
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded import recorded_job
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import rename_landscape

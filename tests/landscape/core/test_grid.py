@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from landscape import Landscape
-from landscape.compute.axes import axis_ranges, fit_range, make_coordinates
+from landscape.compute.axes_and_paths import axis_ranges, fit_range, make_coordinates
 from landscape.core.grid import (
     MAX_TILE_EDGE,
     Grid,

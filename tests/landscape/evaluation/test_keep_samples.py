@@ -170,7 +170,7 @@ def test_whole_batches_are_extended_too_and_subsets_of_them_have_no_places(tmp_p
 def test_more_samples_get_tiles_that_hold_no_more_of_their_losses(tmp_path, monkeypatch):
     at_once = computed(tmp_path / "once", 53)
     computed(tmp_path / "run", 20)
-    monkeypatch.setattr("landscape.compute.point_extras.TILE_BYTES", 4 * 53 * 3)
+    monkeypatch.setattr("landscape.compute.plans.TILE_BYTES", 4 * 53 * 3)
     surface = extend(tmp_path / "run", "a", num_samples=53, problem=problem_of())["a"]
     assert np.prod(LandscapeStore.open(str(tmp_path / "run"), "a").tile_shape) <= 3
     assert surface.loss.tobytes() == at_once.loss.tobytes()

@@ -22,7 +22,7 @@ from landscape.analysis.measures.worst import (
     rises_at,
     sharpness,
 )
-from landscape.compute import eigen_stores
+from landscape.compute import eigenpairs
 from landscape.core.errors import JobError
 from landscape.model.parameters import describe_parameters
 
@@ -131,7 +131,7 @@ def test_the_smallest_eigenvalue_of_a_flat_bulk_is_computed_on_or_undecided(tmp_
     assert resolved.value == pytest.approx(0.0, abs=1e-6)
     assert "no eigenvalue is below -1e-06 of the largest" in resolved.note
     assert row("negative", -1e-4).value < 0
-    monkeypatch.setattr(eigen_stores, "FURTHER", 1)
+    monkeypatch.setattr(eigenpairs, "FURTHER", 1)
     undecided = row("few", 0.0)
     assert undecided.value is None
     assert "sign undecided: between -0.0" in undecided.note

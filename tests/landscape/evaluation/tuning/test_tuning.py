@@ -14,7 +14,7 @@ from small_models import make_job, plan_on_disk
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.compute.point_extras import tuning_scope
+from landscape.compute.plans import tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine

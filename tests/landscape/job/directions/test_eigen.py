@@ -14,7 +14,8 @@ from torch import nn
 
 from cluster.commands.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
-from landscape.compute.eigenpairs import KeptSteps, serial_solver
+from landscape.compute.eigenpairs import KeptSteps, solver_of
+from landscape.compute.executor import local_executors
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder
@@ -121,11 +122,11 @@ def test_the_default_range_is_where_the_parabola_has_risen_by_the_loss(tmp_path)
 
 def test_one_lanczos_run_serves_all_axes_and_a_finished_landscape_needs_none(tmp_path):
     job, calls = job_of(tmp_path, quadratic), []
-    solve = serial_solver()
+    solve = solver_of(local_executors())
 
-    def counting(prepared, landscape, ranks, steps, seed):
+    def counting(prepared, ranks, steps, seed):
         calls.append(ranks)
-        return solve(prepared, landscape, ranks, steps, seed)
+        return solve(prepared, ranks, steps, seed)
 
     prepare(job, solver=counting)
     assert calls == [(-1, 1)]
@@ -207,7 +208,7 @@ def test_of_two_processes_with_one_job_the_second_is_refused_before_it_computes_
     asked = job_of(tmp_path, network)
     place = f"{asked.run_path}/curvature/sharpest"
     with run_lock(place), pytest.raises(LandscapeError, match="is being written by process"):
-        prepare(asked, solver=serial_solver())
+        prepare(asked, solver=solver_of(local_executors()))
     assert list((tmp_path / "curvature").rglob("step-*")) == []
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
-from landscape.compute.path import LandscapeContext
-from landscape.compute.paths import Weights
+from landscape.compute.landscape_context import LandscapeContext, Weights
 from landscape.compute.prepare import prepare
 from landscape.core.grid import AXIS_NAMES
 from landscape.job.directions.base import DirectionSpec

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
-from landscape.compute import path as path_on_axes
+from landscape.compute import axes_and_paths as path_on_axes
 from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.job.directions.plane import plane_through

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from landscape.compute.reuse import Task
+from landscape.compute.tasks import Task
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
 from landscape.core.progress import Failure

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from cluster.driver.protocol import WorkerHandle
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
-from landscape.compute.dry_run import warn_of_constant
+from cluster.driver.worker_protocol import WorkerHandle
+from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.progress_tracker import ReportingWorker, Tally, start_tally
 from landscape.compute.reproducibility import (
     NO_LOSSES,
     NotReproduced,
     ReferencePoint,
     check_point,
+    difference_from_siblings,
     is_to_be_compared,
     keep_comparison,
     keep_not_compared,
     keep_reference_point,
     keep_why_not_compared,
-    other_network,
-    recorded,
-    refusal,
+    not_reproduced,
+    recorded_reference_point,
 )
-from landscape.compute.reuse import Task
-from landscape.compute.tasks import OpenLandscape, ReportingWorker, Tally, start_tally
+from landscape.compute.tasks import OpenLandscape, Task
 from landscape.core.errors import JobError, quoted
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
@@ -87,7 +87,7 @@ class SentLandscape:
 # ----------------------------------------------------------------------------------------------------
 # One landscape of the job while the driver computes it: new until it is planned, then on disk with its tasks.
 
-MOST_ASKED = 2  # workers, one after another, for what the user's own model gives: the first may have died of it
+MOST_ASKED = 2  # workers, one after another, to evaluate the user's own model: the first may have died of it
 
 
 class NewLandscape:
@@ -133,7 +133,7 @@ class LandscapeState:
         """
         self.store, self.tasks = opened.store, opened.tasks
         # What every worker must reproduce: the recorded values, or else those of the first worker.
-        self._expected = recorded(opened.store, landscape.grid)
+        self._expected = recorded_reference_point(opened.store, landscape.grid)
         self.sent = sent or SentLandscape(landscape, self._expected.point if self._expected else None)
         self.agreeing: set[str] = set()
         self.workers: Mapping[str, ReportingWorker] = {}
@@ -199,7 +199,7 @@ class LandscapeState:
         Where no values are recorded yet, the worker's are to be, and every other worker must reproduce them.
         """
         expected = self._expected
-        difference = reference.differs_from(expected) if expected else other_network(self.store, reference)
+        difference = reference.differs_from(expected) if expected else difference_from_siblings(self.store, reference)
         if not difference and not self.store.record.has_check and self._to_keep is None:
             self._to_keep = reference
             self._expected = expected or reference
@@ -219,9 +219,9 @@ class LandscapeState:
 
     def refusal(self, reference: ReferencePoint, difference: str) -> NotReproduced:
         """The error of a job whose workers all compute other values."""
-        return refusal(self.landscape.name, self._expected, reference, difference)
+        return not_reproduced(self.landscape.name, self._expected, reference, difference)
 
-    def died_before_agreement(self, most: int) -> bool:
+    def charges_death_to_check(self, most: int) -> bool:
         """Whether a worker's death is charged to the point that it was to reproduce, as no worker has done so yet.
 
         After `most` such deaths no worker is asked to reproduce it any more: then the tile that holds the point shows
@@ -263,7 +263,7 @@ class LandscapeState:
         """Whether what the user's own model gives may still become known; until then nothing is stored."""
         return self.is_asking(workers) or self.is_to_be_asked_again(workers)
 
-    def own_model_answered(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
+    def note_own_model_answer(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
         """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
 
         Args:
@@ -298,16 +298,13 @@ class LandscapeState:
             keep_not_compared(self.store, reason)
         self._is_open = False
 
-    def own_model_unanswered(self, worker: str) -> None:
+    def note_own_model_unanswered(self, worker: str) -> None:
         """Note that a worker will not answer, as it raised or is left out; the next one that gets a task is asked."""
         if self._awaited is not None and self._awaited[0] == worker:
             self._awaited = None
 
 
 DrivenLandscape: TypeAlias = NewLandscape | LandscapeState
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class Landscapes:
@@ -368,7 +365,7 @@ class Landscapes:
                     "or give it another name or run"
                 )
 
-    def created(self, new: NewLandscape, opened: OpenLandscape) -> None:
+    def mark_created(self, new: NewLandscape, opened: OpenLandscape) -> None:
         """Go on with a landscape that was new, and is on disk now."""
         state = LandscapeState(new.landscape, opened, new.sent)
         state.workers = self._workers

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_models import make_job
+from small_models import chunks_of, make_job
 from torch import Tensor, nn
 
 from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial
-from landscape.compute.auto_range import distance_of, found_range, number_of, search, serial_finder, target_of
-from landscape.compute.executor import LocalExecutor
+from landscape.compute.auto_range import distance_of, find_range, finder_of, number_of, search, target_of
+from landscape.compute.executor import LocalExecutor, local_executors
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.job import Job
@@ -85,11 +84,6 @@ def make(axes, tmp_path) -> Callable[..., Job]:
 
 def ends(surface: Surface) -> list[tuple[float, float]]:
     return [(float(axis.coordinates[0]), float(axis.coordinates[-1])) for axis in surface.axes]
-
-
-def chunks_of(place: Path) -> dict[str, bytes]:
-    root = place / "landscapes.zarr" / "a"
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("c/**/*") if path.is_file()}
 
 
 # -- the search ----------------------------------------------------------------------------------------------------
@@ -214,11 +208,12 @@ class Backwards(LocalExecutor):
 
 
 def test_the_order_of_the_answers_changes_nothing(make):
-    def find(prepared, landscape, starts, farthest):
-        return found_range(Backwards(prepared, landscape), prepared, landscape, starts, farthest)
+    def find(prepared, starts, farthest):
+        return find_range(Backwards(prepared, prepared.landscapes[0]), prepared, starts, farthest)
 
     job = make(count=3)
-    one, other = (prepare(job, finder=finder).landscapes[0].record.found_range for finder in (find, serial_finder()))
+    finders = (find, finder_of(local_executors()))
+    one, other = (prepare(job, finder=finder).landscapes[0].record.found_range for finder in finders)
     assert one == other
 
 

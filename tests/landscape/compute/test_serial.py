@@ -20,10 +20,8 @@ from small_models import (
     MEASURED,
     OWN_MODEL,
     WITNESS,
-    ConvNet,
     Counter,
     conv_problem,
-    image_samples,
     make_job,
     quadratic_problem,
     raw_chunk,
@@ -605,12 +603,6 @@ def test_a_tile_of_another_number_of_axes_is_refused(tmp_path, tile):
     with pytest.raises(JobError, match=r"tile: must be one number or one per axis \(2\)"):
         run(make_job(tmp_path / "run", lambda: problem, [{"name": "a", "size": 3}], tile=tile))
     assert not (tmp_path / "run" / "landscapes.zarr").exists()
-
-
-def test_model_samples_and_conv_net_are_what_the_tests_think():
-    """The problem has something to tell: the loss changes along the axes, and the classes are not all alike."""
-    assert len(set(image_samples()[1].tolist())) == 3
-    assert isinstance(ConvNet().bn, nn.BatchNorm2d)
 
 
 def test_more_threads_than_help_are_told(tmp_path):

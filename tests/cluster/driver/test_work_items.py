@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.driver.executor import RayExecutor
 from cluster.driver.pool import RayWorkerPool
+from cluster.driver.ray_executor import RayExecutor
 from cluster.driver.schedule import Policy
 from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
@@ -28,9 +28,9 @@ from landscape.compute.executor import (
     TotalsOfBlocks,
     setting_of,
 )
+from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.tasks import LayersAt
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Floats
 
@@ -56,7 +56,7 @@ class RayAnswers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.executor.close()
+        self.pool.close()
         self._session.__exit__(None, None, None)
 
 

@@ -1,13 +1,13 @@
-"""The axes of a landscape and the grid over them, from its specification and the weights it names."""
+"""The axes of a landscape, the grid over them, and where the snapshots of its paths lie on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from landscape.compute.path import LandscapeContext, no_path_to_fit
+from landscape.compute.landscape_context import LandscapeContext
 from landscape.core.errors import JobError
 from landscape.core.grid import (
     LARGEST_GROWTH,
@@ -19,15 +19,25 @@ from landscape.core.grid import (
     size_through,
 )
 from landscape.core.validation import MAX_SIZE
-from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range
-from landscape.job.directions.tensors import cosines
+from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
+from landscape.job.directions.pca import PcaDirection
+from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.tensors import (
+    PrincipalComponents,
+    cosines,
+    gram_matrix,
+    gram_of_centred,
+    project,
+    refuse_diverged,
+)
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import State, direction_digest, norm
-from landscape.store.format import PathPlan
+from landscape.store.format import MIXED, NETWORK, PathPlan
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.barriers import has_point
 from landscape.surface.record import plain
+from landscape.surface.record_entries import PathRecord
 from landscape.surface.record_parts import AxisRecord
 
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
@@ -190,3 +200,148 @@ def origin_remedy(grid: Grid, *, line: bool = False) -> str | None:
             return "a `range` with 0 in its middle and an odd `size` have one there"
         sizes[k] = size
     return f"`size: {sizes[0] if len(set(sizes)) == 1 else sizes}` has one there"
+
+
+def no_path_to_fit(spec: Landscape) -> JobError:
+    """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
+    fitted = sorted({axis.title or axis.kind for axis in spec.directions if axis.snapshots is not None})
+    return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
+
+
+def networks_of(spec: Landscape) -> tuple[int | str, ...]:
+    """The networks whose plane a landscape is; none of every other landscape."""
+    first, *others = spec.directions
+    if not isinstance(first, PlaneDirection) or len(others) != 1 or not isinstance(others[0], PlaneDirection):
+        return ()
+    return first.models if others[0].models == first.models and others[0].axis != first.axis else ()
+
+
+def path_of(
+    context: LandscapeContext, directions: Sequence[DirectionTensors], stored: LandscapeStore | None
+) -> PathPlan | None:
+    """The path of a landscape on disk, or, of a new one, what its axes run through."""
+    if stored is not None and not stored.has_path and networks_of(context.spec):
+        return None  # begun by a version that did not evaluate the networks
+    return (stored.path_plan() if stored else None) or make_path(context, directions)
+
+
+def states_on(path: PathPlan | None, context: LandscapeContext) -> Callable[[int], State]:
+    """What gives the weights on a path by their place on it: those of a snapshot, or of a network of a plane."""
+    networks = networks_of(context.spec)
+
+    def state(place: int) -> State:
+        assert path is not None
+        number = path.step[place]
+        run = path.runs[path.run[place]] if path.runs else None
+        if (path.unit if run is None else run.unit) == NETWORK:
+            return context.state(networks[number])
+        if run is None:
+            return context.state(number)
+        drawn = context.paths[path.run[place]]
+        return context.state(drawn.snapshots[drawn.numbers.index(number)])
+
+    return state
+
+
+def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:
+    """The snapshots that all axes are made from, projected on their plane, or the networks that a plane runs through.
+
+    Where the job names `paths`, the snapshots of these, and behind them the networks. None where an axis is made
+    otherwise and no paths are named.
+
+    Raises:
+        JobError: an axis without a range would be fitted to a path that not all axes have.
+    """
+    networks = _networks(context)
+    if context.paths:
+        return _of_runs(context, directions, networks)
+    if networks is not None:
+        return networks
+    selections = [axis.snapshots for axis in context.axes]
+    if None in selections:
+        if context.spec.range is None and context.spec.snapshots is not None:
+            raise no_path_to_fit(context.spec)
+        return None
+    chosen = [context.snapshots(selection) for selection in selections if selection is not None]
+    numbers = sorted({number for snapshots in chosen for number in snapshots})
+    coordinates, distance = _projected([context.state(number) for number in numbers], context, directions)
+    return PathPlan(context.weights.trajectory.unit, tuple(numbers), coordinates, distance)
+
+
+def _networks(context: LandscapeContext) -> PathPlan | None:
+    """The networks that a plane runs through, at their places; None for every other landscape."""
+    networks = networks_of(context.spec)
+    if not networks:
+        return None
+    corners = np.stack([np.asarray(axis.places(context)) for axis in context.axes], axis=1)
+    return PathPlan(NETWORK, tuple(range(len(networks))), corners, np.zeros(len(networks)))
+
+
+def _projected(
+    states: Sequence[State], context: LandscapeContext, directions: Sequence[DirectionTensors]
+) -> tuple[Floats, Floats]:
+    """The coordinates of weights on the axes, [states, axes], and their distances off these."""
+    names, tensors = [info.name for info in context.infos], [axis.tensors for axis in directions]
+    places = [project(state, context.origin, tensors, names) for state in states]
+    return np.array([place for place, _ in places]), np.array([far for _, far in places])
+
+
+def _of_runs(context: LandscapeContext, directions: Sequence[DirectionTensors], networks: PathPlan | None) -> PathPlan:
+    """The snapshots of all runs one path after another, and behind them the networks of a plane.
+
+    Raises:
+        JobError: one of them is not finite; it would have no place, and the ranges no ends.
+    """
+    parts, records, of_walks = list[PathPlan](), list[PathRecord](), _shown_of_walks(context)
+    for k, path in enumerate(context.paths):
+        states = [context.state(snapshot) for snapshot in path.snapshots]
+        coordinates, distance = _projected(states, context, directions)
+        refuse_diverged(distance.tolist(), [context.name(snapshot) for snapshot in path.snapshots], "paths: their")
+        parts.append(PathPlan(path.unit, path.numbers, coordinates, distance))
+        share = shown_share(states, coordinates, context, directions)
+        records.append(_record(path, share, of_walks[k] if of_walks and share is not None else None))
+    units = {part.unit for part in parts}
+    if networks is not None:
+        parts.append(networks)
+        records.append(PathRecord(label=NETWORK, unit=NETWORK))
+    return PathPlan(
+        units.pop() if len(units) == 1 else MIXED,
+        tuple(step for part in parts for step in part.step),
+        np.concatenate([part.coordinates for part in parts]),
+        np.concatenate([part.distance for part in parts]),
+        tuple(k for k, part in enumerate(parts) for _ in part.step),
+        tuple(records),
+    )
+
+
+def _record(path: RunPath, share: float | None, of_walk: float | None) -> PathRecord:
+    return PathRecord(
+        label=path.label, run=path.named, unit=path.unit, own=path.own, shown=share, shown_of_walk=of_walk
+    )
+
+
+def shown_share(
+    states: Sequence[State], coordinates: Floats, context: LandscapeContext, directions: Sequence[DirectionTensors]
+) -> float | None:
+    """The share of the variance of some snapshots, about their own mean, that the plane shows; None where it is none.
+
+    With Δᵢ = θᵢ − θ̄ and its projection Pᵢ on the axes: Σ‖Pᵢ‖² / Σ‖Δᵢ‖².
+
+    Args:
+        coordinates: of their projections [states, axes].
+    """
+    names = [info.name for info in context.infos]
+    whole = float(np.trace(gram_of_centred(states, names)))
+    away = coordinates - coordinates.mean(0)
+    axes = [{name: axis.tensors[name] for name in names if name in axis.tensors} for axis in directions]
+    inside = float(np.einsum("sa,ab,sb->", away, gram_matrix(axes), away))
+    return min(1.0, inside / whole) if whole > 0 else None
+
+
+def _shown_of_walks(context: LandscapeContext) -> list[float | None] | None:
+    """The same of random walks in place of the paths, where all axes are principal components of these; else None."""
+    axes = [axis for axis in context.axes if isinstance(axis, PcaDirection) and axis.trajectory == "paths"]
+    if len(axes) < len(context.axes):
+        return None
+    found: PrincipalComponents = axes[0].components_of(context)
+    return found.walks.shown([axis.component for axis in axes])

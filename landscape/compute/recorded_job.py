@@ -1,98 +1,29 @@
-"""Batch norm in a job: its mode where the job names none, and a warning where `eval` shows networks that nobody has."""
+"""Jobs and landscapes as runs on disk have them: of a recorded landscape, like one, or by the collector's options."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
-from torch import nn
 
-from landscape.compute.prepared import PreparedLandscape, batch_norm_layers
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
-from landscape.core.plan import RECALIBRATE, STATISTICS
 from landscape.core.validation import AUTO, explain
-from landscape.job.directions.plane import TowardsDirection
 from landscape.job.job import CollectLandscape, Job
 from landscape.job.landscape import Landscape, with_likes
 from landscape.job.recorded import spec_as_computed
 from landscape.model.run_files import read_info
-from landscape.store.format import NETWORK
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
-
-ANEW = f"{RECALIBRATE}, in twice the time"
-WHY = "between networks the running statistics of training are those of none"
-
-
-def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape]) -> tuple[Job, list[str]]:
-    """The job with `recalibrate` where all its landscapes are planes through networks, as in Garipov et al. 2018.
-
-    One job has one mode. Where it also has landscapes of other kinds it stays as it is, and a warning says so.
-
-    Returns:
-        The job, and lines that tell what was chosen; none where the job names a mode or the model has no batch norm.
-    """
-    planes = [landscape.name for landscape in landscapes if landscape.plane is not None]
-    if not planes or "batch_norm" in job.model_fields_set or not batch_norm_layers(model):
-        return job, []
-    if len(planes) == len(landscapes):
-        return job.replace(batch_norm="recalibrate"), [
-            f"batch_norm: recalibrate, as the job names none and {WHY}; write batch_norm: eval for those, mixed"
-        ]
-    return job, [
-        f"batch_norm: eval holds for {', '.join(planes)} too, where {WHY}; write batch_norm: recalibrate, or give the "
-        "planes a job of their own"
-    ]
-
-
-def statistics_warnings(
-    job: Job, model: nn.Module, specs: Sequence[Landscape], landscapes: Sequence[PreparedLandscape]
-) -> list[str]:
-    """A warning for paths, and for lines and planes through networks, where batch norm has statistics of other weights.
-
-    Only the origin has the running statistics that it was trained with: below a snapshot, and between two networks,
-    the loss may be several times as high by them alone.
-    """
-    if not STATISTICS[job.batch_norm].fixed or not batch_norm_layers(model):
-        return []
-    planes = [spec.name for spec in specs if spec.plane is not None]
-    paths = [
-        each.name for each in landscapes
-        if each.path is not None and _has_snapshots(each) and each.name not in planes
-    ]  # fmt: skip
-    lines = [spec.name for spec in specs if any(isinstance(each, TowardsDirection) for each in spec.directions)]
-    found = []
-    if paths:
-        found.append(
-            f"batch_norm: eval keeps the origin's statistics at every point of {', '.join(paths)}, also below "
-            f"snapshots, which have their own: the picture may show training going uphill; {ANEW}"
-        )
-    if lines:
-        found.append(
-            f"batch_norm: eval mixes the statistics of both ends along the line of {', '.join(lines)}, and {WHY}: the "
-            f"barrier may be theirs; {ANEW}"
-        )
-    if planes:
-        found.append(
-            f"batch_norm: eval mixes the statistics of the networks at every point of {', '.join(planes)}, and {WHY}: "
-            f"what rises between them may be theirs; {ANEW}"
-        )
-    return found
-
-
-def _has_snapshots(landscape: PreparedLandscape) -> bool:
-    assert landscape.path is not None
-    units = [run.unit for run in landscape.path.runs] or [landscape.path.unit]
-    return any(unit != NETWORK for unit in units)
-
 
 # ----------------------------------------------------------------------------------------------------
 # Landscapes of a job that are like one that stands in its run on disk.
 
 
 def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:
-    """The landscapes of the job, each that is like one of its run with the geometry of that.
+    """The landscapes of the job; those that are `like` one on disk in its run take the geometry of that.
 
     Raises:
         JobError: one is like a landscape that neither the job nor its run has, or that no job computed.
@@ -192,3 +123,73 @@ def _collected(run: str) -> CollectLandscape | None:
             f"run {quoted(run, 300)}: its run.json is damaged: {explain(error, CollectLandscape).splitlines()[0]}; "
             "restore it, or list landscapes in the job"
         ) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The job of a landscape on disk, made from its record: for what goes on with it, extends it, or asks about it.
+
+Callback = str | Callable[[], Any]
+
+
+def recorded_job(run: str, store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None) -> Job:
+    """The job whose one landscape is the one of the store: preparing it gives the recorded origin, axes and plan.
+
+    Args:
+        run: where the run lies now.
+        problem: the callback; default: the one that the landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+
+    Raises:
+        JobError: no job computed the landscape, or its callback cannot be found by a name.
+        LandscapeError: its record is damaged.
+    """
+    return job_of(recorded_fields(run, store, problem)).in_folder(folder or recorded_folder(store))
+
+
+def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = None) -> dict[str, Any]:
+    """The fields of that job, for a caller that changes some of them.
+
+    Raises:
+        JobError, LandscapeError: as `recorded_job` does.
+    """
+    if store.refusal:
+        raise JobError(store.refusal)
+    if not store.job.landscapes:
+        raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it anew under another name")
+    spec = {**spec_as_computed(store.record), "name": store.name}
+    return {
+        **store.job.whole,
+        "num_samples": store.identity.num_samples,  # the data may have had fewer than were asked for
+        "run": run,
+        "problem": problem or _problem_of(store),
+        "landscapes": [spec],
+    }
+
+
+def job_of(fields: Mapping[str, Any]) -> Job:
+    """The job of recorded fields; those that this version does not know are left out.
+
+    Raises:
+        JobError: they are no job.
+    """
+    return Job(**{key: value for key, value in fields.items() if value is not None and key in Job.model_fields})
+
+
+def recorded_folder(store: LandscapeStore) -> Path:
+    """Where the callback was looked up first; the working directory where that is not recorded."""
+    return Path(store.record.provenance.folder or ".")
+
+
+def _problem_of(store: LandscapeStore) -> str:
+    """The callback that the landscape was computed with.
+
+    Raises:
+        JobError: it was a function without a name of its own, which cannot be found again.
+    """
+    recorded = str(store.job.whole.get("problem"))
+    if "<" in recorded:
+        raise JobError(
+            f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
+            f"({quoted(recorded)}); name one, module:function"
+        )
+    return recorded

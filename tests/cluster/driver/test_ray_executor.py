@@ -1,4 +1,4 @@
-"""Questions to workers that raise and die, without Ray: what is asked next is answered all the same."""
+"""Executors of workers: those of a command, and workers that raise and die, which a script stands in for."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cluster.driver.executor import RayExecutor
-from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
+from cluster.driver import ray_executor
+from cluster.driver.ray_executor import RayExecutor, executor_of
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import Receipt
-from landscape.compute.executor import EvaluationSetting, WorkItem
-from landscape.core.errors import JobError
+from cluster.driver.worker_protocol import START, Arrival, WorkerHandle, WorkerQuery
+from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, LocalExecutor, WorkItem, setting_of
+from landscape.compute.prepare import prepare
+from landscape.core.errors import Interrupted, JobError
 from landscape.core.plan import Plan
 
 SETTING = EvaluationSetting({}, (), Plan(1, 1, "cpu"))
+
+
 SILENCE = 500  # questions for arrivals without one, until a test is taken to hang
 
 
@@ -34,7 +39,7 @@ class Named(WorkItem[str]):
     def label(self) -> str:
         return self.name
 
-    def answer(self, station: Any) -> str:
+    def answer(self, context: Any) -> str:
         return self.name
 
 
@@ -61,7 +66,7 @@ class ScriptedPool:
         self.handles[name] = WorkerHandle(name, None)
         self._pending.append((name, START, ""))
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         self.ready[name] = self.handles[name]
         self.ready[name].device = "cpu"
         return self.ready[name]
@@ -144,3 +149,64 @@ def test_of_many_settings_the_last_ones_are_kept():
         asking.ask(setting, [Named("a")])
     assert len(pool.shared) == 10
     assert sum(value() is not None for value in pool.shared) < 6
+
+
+POINTS = np.array([[0.0, 0.0], [0.5, -0.5]])
+
+
+@pytest.fixture
+def prepared(make_job):
+    return prepare(make_job())
+
+
+def losses(executor: Executor, landscape) -> bytes:
+    (values,) = executor.ask(setting_of(landscape), [AtPoints(POINTS)])
+    return values.mean["loss"].tobytes()
+
+
+def test_workers_that_are_asked_for_answer_what_this_process_answers(prepared, local_ray):
+    (landscape,) = prepared.landscapes
+    with executor_of(prepared, landscape, 2, serial=True) as here:
+        assert isinstance(here, LocalExecutor)
+        expected = losses(here, landscape)
+    with executor_of(prepared, landscape, 2, workers=1) as there:
+        assert isinstance(there, RayExecutor)
+        assert losses(there, landscape) == expected
+
+
+class Started(Exception):
+    """Ray would be started."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "here"), [({}, True), ({}, False), ({"workers": 2}, False), ({"address": "a:1"}, False)]
+)
+def test_what_is_over_before_ray_has_started_is_answered_here(prepared, monkeypatch, asked, here):
+    (landscape,) = prepared.landscapes
+    judged = []
+
+    def is_quicker_here(*given, searches):
+        judged.append(given)
+        return here and not searches
+
+    def session(*_):
+        raise Started
+
+    monkeypatch.setattr(ray_executor, "is_quicker_here", is_quicker_here)
+    monkeypatch.setattr(ray_executor, "ray_session", session)
+    if here:
+        with executor_of(prepared, landscape, 7, **asked) as answering:
+            assert isinstance(answering, LocalExecutor)
+    else:
+        with pytest.raises(Started), executor_of(prepared, landscape, 7, **asked):
+            pass
+    assert judged == [(prepared, landscape, 7, asked.get("workers"), asked.get("address"))]
+
+
+def test_a_stop_ends_what_is_asked_here(prepared):
+    (landscape,) = prepared.landscapes
+    with (
+        executor_of(prepared, landscape, 2, serial=True, stop=lambda: True) as executor,
+        pytest.raises(Interrupted),
+    ):
+        losses(executor, landscape)

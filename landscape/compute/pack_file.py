@@ -1,4 +1,4 @@
-"""The zip of a portable problem is written: stored members, each begun at a multiple of 64 bytes, with its digest."""
+"""The zip of a portable problem, and what is in it as plain values: samples, the model's tree, inlined layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,11 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.files import PARTIAL
+from landscape.evaluation.engines.base import rounded_layers
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
 from landscape.model.packed_graph import PATH, options_of
 from landscape.model.packed_model import DTYPES
@@ -26,10 +28,15 @@ from landscape.problem.language import Padding
 from landscape.problem.samples import Samples
 
 ALIGNED = 64  # bytes, as torch's own memory is
+
 ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before
+
 LOCAL_HEADER = 30
+
 DATE = (1980, 1, 1, 0, 0, 0)  # the same job gives the same file
+
 PIECE = 1 << 24  # bytes of a tensor that are in memory at a time, as it may be a mapped file
+
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -148,7 +155,7 @@ def _fields_of(item: Any) -> tuple[str, ...] | None:
     return tuple(map(str, named)) if usable else None
 
 
-def described_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What the manifest says of them, and their tensors: the fields by number, each item behind the one before."""
     assert isinstance(samples, Collated)
     assert isinstance(samples.collate, Padding)
@@ -170,7 +177,7 @@ def example_of_sequences(samples: Samples, count: int = 5) -> Any:
 # A model's modules, parameters and buffers as plain values, in their order, tied ones by one name.
 
 
-def described_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+def describe_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """What `landscape.model.packed_graph.build_tree` makes the model's tree from: entries, and tensors by name.
 
     Raises:
@@ -223,6 +230,38 @@ def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[s
     return entry if options is None else {**entry, "layer": type(module).__name__, "options": options}
 
 
-def described_parameters(model: nn.Module) -> list[Mapping[str, Any]]:
+def parameters_as_values(model: nn.Module) -> list[Mapping[str, Any]]:
     """What directions must know of each parameter, which the types of the packed modules no longer tell."""
     return [asdict(info) for info in describe_parameters(model)]
+
+
+def inlined_layers(
+    model: nn.Module, run: Callable[[], object], graphs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """The inlined layers by their paths: `norms` have running statistics, `rounded` are linear ones and convolutions.
+
+    Args:
+        run: calls the model on a batch.
+        graphs: what was made of it, see `landscape.model.packed_graph`.
+    """
+    norms = {path: each for path, each in model.named_modules() if isinstance(each, _NormBase)}
+    kinds: dict[str, Mapping[str, nn.Module]] = {"norms": norms, "rounded": rounded_layers(model)}
+    called = _called({path: layer for layers in kinds.values() for path, layer in layers.items()}, run)
+    nodes = (node for graph in graphs.values() for node in graph["graph"]["nodes"])
+    kept = {id(model.get_submodule(name)) for kind, name, *_ in nodes if kind == "layer"}
+    return {
+        kind: [path for path, layer in layers.items() if path in called and id(layer) not in kept]
+        for kind, layers in kinds.items()
+    }
+
+
+def _called(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> set[str]:
+    """The layers that are called as modules while the model runs."""
+    called: set[str] = set()
+    hooks = [each.register_forward_pre_hook(lambda *_, path=path: called.add(path)) for path, each in layers.items()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called

@@ -1,24 +1,27 @@
-"""Questions answered by the workers of a pool: sent, tried again where a worker is lost, gathered in their order."""
+"""Work items computed by the workers of a pool: sent, tried again where a worker is lost, gathered in their order."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cluster.driver import workers
-from cluster.driver.protocol import START, Arrival, WorkerHandle, WorkerQuery
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import LandscapeInputs
-from cluster.driver.workers import WorkerManager
+from cluster.driver.worker_manager import WorkerManager
+from cluster.driver.worker_protocol import Arrival, WorkerHandle, WorkerQuery
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
-from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered
+from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered_error
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.compute.serial import RunOptions
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.core.progress import stage
@@ -30,19 +33,19 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.25
-GATHER_SECONDS = 10.0  # how long a question for several workers waits for more of them to start
+GATHER_SECONDS = 10.0  # how long an item for several workers waits for more of them to start
 KEPT_SETTINGS = 4  # each takes the weights and the axes once; measures go through dozens of lines, one after another
 NO_GRID = Grid((), ())
 
 
 class RayExecutor(Executor):
-    """Has questions answered by the workers of a pool.
+    """Has work items computed by the workers of a pool.
 
-    A question whose worker is lost goes to another one, and one that raises is tried as often as a task is. A worker
-    that takes far longer than others gets company, and one that hangs is replaced.
+    An item whose worker is lost goes to another one, and one that raises is tried as often as a task is. An item that
+    takes far longer than others is given to a second worker as well, and a worker that hangs is replaced.
 
     Args:
-        pool: is ended by `close`.
+        pool: who opened it ends it.
         stop: is asked several times a second; when true, `Interrupted` is raised.
     """
 
@@ -54,31 +57,26 @@ class RayExecutor(Executor):
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._crew, self._stop, self._clock = pool, stop, clock
+        self._pool, self._stop, self._clock = pool, stop, clock
         self._schedule: TaskSchedule[WorkerQuery] = TaskSchedule(policy=policy)
         self._manager = WorkerManager[WorkerQuery](self, pool, self._schedule, metrics, clock)
         self._numbers = itertools.count()
-        self._settings: dict[
-            int, tuple[EvaluationSetting, Any]
-        ] = {}  # by identity; the setting is kept, so that it stays unique
-        self._asked: dict[WorkerQuery, tuple[Any, WorkItem[Any]]] = {}  # what each is about, and the question
+        # By identity; the setting is kept, so that it stays unique.
+        self._settings: dict[int, tuple[EvaluationSetting, Any]] = {}
+        self._asked: dict[WorkerQuery, tuple[Any, WorkItem[Any]]] = {}  # what each is about, and the work item
         self._answers: dict[WorkerQuery, Any] = {}
         self._raised: dict[WorkerQuery, str] = {}  # by what is asked of one worker apart from the schedule
         self._device = ""
-
-    def close(self) -> None:
-        """End all workers."""
-        self._crew.close()
 
     # -- what an executor does -------------------------------------------------------------------------------
 
     def share(self, value: Any) -> Shared[Any]:
         """Make a value available to all workers; each node fetches it once."""
-        return self._crew.share_value(value)
+        return self._pool.share_value(value)
 
-    def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
-        """The answers, in the order of the questions."""
-        queries = self._put(self._inputs(setting), setting, questions)
+    def ask(self, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
+        """The answers, in the order of the work items."""
+        queries = self._put(self._inputs(setting), setting, items)
         self._schedule.enqueue(queries)
         try:
             while not self._schedule.finished:
@@ -89,30 +87,30 @@ class RayExecutor(Executor):
             self._schedule.holders.clear()  # workers go on with what they have; nothing of it is asked for again
             self._forget(queries)
 
-    def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
+    def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of several workers, each set anew; of as many different ones as start within a while."""
         end = self._clock() + GATHER_SECONDS
-        while (len(self._crew.ready) < min(times, self._crew.size) and self._clock() < end) or not self._crew.ready:
+        while (len(self._pool.ready) < min(times, self._pool.size) and self._clock() < end) or not self._pool.ready:
             self._round()
         answers: list[Answer] = []
         exceptions = 0
         while len(answers) < times:
-            (query,) = self._put(self._pack(setting), setting, [question])
-            names = sorted(self._crew.ready)
+            (query,) = self._put(self._pack(setting), setting, [item])
+            names = sorted(self._pool.ready)
             cause = self._ask_one(names[len(answers) % len(names)], query)
             answers += [self._answers[query]] if query in self._answers else []
             self._forget([query])
             exceptions += bool(cause)
             if cause and self._schedule.policy.retry_rule.after_exception(exceptions) == "quarantine":
-                raise unanswered(question.label, cause)
+                raise unanswered_error(item.label, cause)
         return answers
 
     def _ask_one(self, name: str, query: WorkerQuery) -> str:
         """Have one worker answer, apart from the schedule, unless it is lost; what user code raised, else nothing."""
         self._send(name, query)
-        while query not in self._answers and query not in self._raised and name in self._crew.handles:
+        while query not in self._answers and query not in self._raised and name in self._pool.handles:
             self._round()
-        while not self._crew.ready:
+        while not self._pool.ready:
             self._round()
         return self._raised.pop(query, "")
 
@@ -124,36 +122,30 @@ class RayExecutor(Executor):
         self._manager.patrol()
         for name, query in self._schedule.assign(self._clock()):
             self._send(name, query)
-        for arrival in self._crew.arrivals(POLL_SECONDS):
-            if arrival.worker in self._crew.handles:  # it may have been lost in this very round
-                self._handle(arrival)
+        for arrival in self._pool.arrivals(POLL_SECONDS):
+            self._handle(arrival)
 
     def _send(self, name: str, query: WorkerQuery) -> None:
-        inputs, question = self._asked[query]
-        self._crew.query(name, query, inputs, question)
+        inputs, item = self._asked[query]
+        self._pool.query(name, query, inputs, item)
 
     def _handle(self, arrival: Arrival) -> None:
-        name, receipt, query = arrival.worker, arrival.receipt, arrival.asked
+        name, receipt, query = arrival.worker, self._manager.receive(arrival), arrival.asked
         if receipt is None:
-            self._manager.lose(name, arrival.lost)
-            return
-        workers.said(self._crew.handles[name], receipt)
-        if query == START:
-            self._manager.started(name, receipt)
             return
         assert isinstance(query, WorkerQuery)
         awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
         if receipt.fatal and awaited:
             raise JobError(receipt.cause)
-        self._manager.answered()
+        self._manager.note_answer()
         if "answer" in receipt.details or not awaited:
-            self._schedule.completed(name, query, self._clock())
+            self._schedule.judge_result(name, query, self._clock())
             if awaited:
                 self._answers.setdefault(query, receipt.details["answer"])
         elif query not in self._schedule.holders:
             self._raised[query] = receipt.cause
-        elif self._schedule.failed(name, query, self._clock()) == "quarantine":
-            raise unanswered(self._asked[query][1].label, receipt.cause)
+        elif self._schedule.note_failure(name, query, self._clock()) == "quarantine":
+            raise unanswered_error(self._asked[query][1].label, receipt.cause)
 
     # -- what the manager of the workers asks -----------------------------------------------------------------
 
@@ -161,7 +153,7 @@ class RayExecutor(Executor):
         """Take note of a worker's device.
 
         Raises:
-            JobError: it is of another kind than that of the questions.
+            JobError: it is of another kind than that of the work items.
         """
         if self._device and worker.device != self._device:
             raise JobError(
@@ -170,22 +162,22 @@ class RayExecutor(Executor):
                 f"{self._device}"
             )
 
-    def excuses(self, task: WorkerQuery) -> bool:
-        """No: a question may be what kills its worker."""
+    def is_excused(self, task: WorkerQuery) -> bool:
+        """No: a work item may be what kills its worker."""
         return False
 
     def give_up(self, task: WorkerQuery, worker: WorkerHandle, cause: str) -> None:
-        """Raise for a question that workers died of."""
-        raise unanswered(self._asked[task][1].label, cause)
+        """Raise for a work item that workers died of."""
+        raise unanswered_error(self._asked[task][1].label, cause)
 
     # -- what is asked ----------------------------------------------------------------------------------------
 
-    def _put(self, inputs: Any, setting: EvaluationSetting, questions: Sequence[WorkItem[Any]]) -> list[WorkerQuery]:
+    def _put(self, inputs: Any, setting: EvaluationSetting, items: Sequence[WorkItem[Any]]) -> list[WorkerQuery]:
         self._device = setting.plan.device
-        for worker in self._crew.ready.values():
+        for worker in self._pool.ready.values():
             self.admit(worker)
-        queries = [WorkerQuery(next(self._numbers)) for _ in questions]
-        self._asked |= {query: (inputs, question) for query, question in zip(queries, questions, strict=True)}
+        queries = [WorkerQuery(next(self._numbers)) for _ in items]
+        self._asked |= {query: (inputs, item) for query, item in zip(queries, items, strict=True)}
         return queries
 
     def _forget(self, queries: Sequence[WorkerQuery]) -> None:
@@ -202,13 +194,73 @@ class RayExecutor(Executor):
         return known[1]
 
     def _pack(self, setting: EvaluationSetting) -> Any:
-        return self._crew.share(
+        return self._pool.share(
             LandscapeInputs("", pack_state(setting.origin), pack_directions(setting.directions), NO_GRID, setting.plan)
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# An executor for a command: this process where it is done sooner, else the workers of a Ray that ends with it.
+# A Ray session with its workers, and an executor for a command: those workers, or this process where it is quicker.
+
+
+@dataclass(frozen=True)
+class ClusterOptions(RunOptions):
+    """What `run` is told beside the job; its docstring describes each."""
+
+    workers: int | None = None
+    address: str | None = None
+    policy: Policy | None = None
+    allow_open: bool = False
+
+
+@dataclass
+class LazyPool:
+    """A Ray session with its workers, from the first need of them to the end of the block.
+
+    Starting both takes seconds, which a level of refinement often does not. Once Ray runs, all that follows is computed
+    on it: what is computed in this process must not share it with a session.
+    """
+
+    options: ClusterOptions
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _hired: tuple[RayWorkerPool, Callable[[], bool]] | None = field(default=None, init=False)
+
+    def __enter__(self) -> LazyPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def workers_for(self, prepared: PreparedJob) -> tuple[RayWorkerPool, Callable[[], bool]]:
+        """The pool, and whether a signal has come since it was hired.
+
+        Args:
+            prepared: the job; every later one has its problem and its samples.
+        """
+        if self._hired is None:
+            # Importing Ray takes seconds, which what is computed here should not cost.
+            from cluster.driver.pool import RayWorkerPool
+
+            options = self.options
+            session = ray_session(prepared.job, options.address, options.workers, options.allow_open)
+            placement = self._stack.enter_context(session)
+            # The handlers of signals come after `ray.init`, which installs some of its own.
+            signalled = self._stack.enter_context(graceful_stop())
+            pool = RayWorkerPool(prepared, placement, options.workers)
+            self._stack.callback(pool.close)
+            self._hired = pool, signalled
+        else:
+            self._hired[0].dismiss_busy()
+        return self._hired
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What Ray's metrics are told of the job."""
+        from cluster.runtime.metrics import Metrics
+
+        return Metrics()
 
 
 @contextmanager
@@ -223,11 +275,11 @@ def executor_of(
     allow_open: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Executor]:
-    """Within the block, an executor for questions about a landscape; its workers end with the block.
+    """Within the block, an executor for work items about a landscape; its workers end with the block.
 
     Args:
-        evaluations: about how many the questions cost, an evaluation of all samples each; decides who answers.
-        serial: answer in this process, whatever it costs.
+        evaluations: of all samples, that the work items cost, about; decides who computes.
+        serial: compute in this process, whatever it costs.
         workers: how many actors; default: as the job says, else one per GPU, else one per core.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
@@ -241,16 +293,7 @@ def executor_of(
         with graceful_stop() as signalled:
             yield LocalExecutor(prepared, landscape, lambda: stop() or signalled())
         return
-    # Importing Ray takes seconds, which what is computed here should not cost.
-    from cluster.driver.pool import RayWorkerPool
-    from cluster.runtime.metrics import Metrics
-
-    # The handlers of signals come after `ray.init`, which installs some of its own.
-    with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
+    with LazyPool(ClusterOptions(workers=workers, address=address, allow_open=allow_open)) as lazy_pool:
+        pool, signalled = lazy_pool.workers_for(prepared)
         stage("starting workers")
-        pool = RayWorkerPool(prepared, placement, workers)
-        executor = RayExecutor(pool, lambda: stop() or signalled(), Policy(), Metrics())
-        try:
-            yield executor
-        finally:
-            executor.close()
+        yield RayExecutor(pool, lambda: stop() or signalled(), Policy(), lazy_pool.metrics)

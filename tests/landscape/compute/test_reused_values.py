@@ -9,8 +9,8 @@ import pytest
 from small_models import Quadratic, make_job, quadratic_problem, wandering, write_trajectory
 
 from landscape import LandscapeError, run
-from landscape.compute.extension import Extension
-from landscape.compute.recorded import recorded_plan
+from landscape.compute.identity import recorded_plan
+from landscape.compute.reused_values import Extension
 from landscape.store import chunk_io as chunk_reading
 from landscape.store.landscape import LandscapeStore
 

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cluster.driver.landscapes import LandscapeState
-from cluster.driver.protocol import LOOK_SECONDS, NODE_LOST, WorkerHandle, WorkerPool
+from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import Receipt
+from cluster.driver.worker_protocol import LOOK_SECONDS, NODE_LOST, START, Arrival, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
-from landscape.compute.reuse import Task
+from landscape.compute.tasks import Task
 from landscape.core.errors import JobError, LandscapeError
 from landscape.core.progress import Failure
 
@@ -32,7 +32,7 @@ def _place(worker: WorkerHandle) -> dict[str, str]:
     return {"worker": worker.name, "host": worker.host, "node": worker.node}
 
 
-def ready(worker: WorkerHandle) -> None:
+def log_ready(worker: WorkerHandle) -> None:
     """A worker has loaded the problem."""
     workers.info(
         "%s is ready",
@@ -41,17 +41,17 @@ def ready(worker: WorkerHandle) -> None:
     )
 
 
-def tuned(warning: str) -> None:
+def log_tuning_warning(warning: str) -> None:
     """The search for the fastest engine warns of something."""
     workers.warning("%s", warning, extra=event_fields("tuned", cause=warning))
 
 
-def leaves(worker: WorkerHandle) -> None:
+def log_leaving(worker: WorkerHandle) -> None:
     """A worker ends because its node is about to be taken away."""
     workers.warning("%s leaves with its node", worker.place, extra=event_fields("worker-leaves", **_place(worker)))
 
 
-def lost(worker: WorkerHandle, cause: str) -> None:
+def log_lost(worker: WorkerHandle, cause: str) -> None:
     """A worker is gone or unusable."""
     workers.warning(
         "%s is lost (%s); its tasks go back to the queue", worker.place, cause,
@@ -59,7 +59,9 @@ def lost(worker: WorkerHandle, cause: str) -> None:
     )  # fmt: skip
 
 
-def left_out(worker: WorkerHandle, landscape: str, reference: ReferencePoint, difference: str, agreeing: int) -> None:
+def log_left_out(
+    worker: WorkerHandle, landscape: str, reference: ReferencePoint, difference: str, agreeing: int
+) -> None:
     """A worker gets no tasks, as its values have other bits."""
     workers.warning(
         "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
@@ -71,7 +73,7 @@ def left_out(worker: WorkerHandle, landscape: str, reference: ReferencePoint, di
     )  # fmt: skip
 
 
-def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) -> None:
+def log_outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) -> None:
     """The first worker's values are kept, though it may be the odd one."""
     workers.warning(
         "landscape %r holds the values of the first worker, on %s, with which %d of %d workers agree; where that one "
@@ -83,12 +85,12 @@ def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) ->
     )  # fmt: skip
 
 
-def absent(text: str) -> None:
+def log_absence(text: str) -> None:
     """No worker has been placed for long; the text says why."""
     workers.warning("%s", text, extra=event_fields("no-worker", cause=text))
 
 
-def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
+def log_done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
     """A task is committed."""
     fields = event_fields(
         "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
@@ -97,7 +99,7 @@ def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: f
     tasks.info("%s is done", task.label, extra=fields)
 
 
-def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> None:
+def log_failure(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> None:
     """User code raised; the schedule decides whether it is tried again."""
     fields = event_fields(
         "task-failed", landscape=task.landscape, task=task.label, attempt=attempt, cause=receipt.cause,
@@ -106,7 +108,7 @@ def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> 
     tasks.warning("%s failed: %s", task.label, receipt.cause, extra=fields)
 
 
-def given_up(landscape: str, failure: Failure) -> None:
+def log_given_up(landscape: str, failure: Failure) -> None:
     """A task is quarantined."""
     fields = event_fields(
         "task-given-up", landscape=landscape, task=failure.task, worker=failure.worker, host=failure.host,
@@ -115,12 +117,10 @@ def given_up(landscape: str, failure: Failure) -> None:
     tasks.error("%s is given up: %s", failure.task, failure.cause, extra=fields)
 
 
-def said(worker: WorkerHandle, receipt: Receipt) -> None:
+def relay_log(worker: WorkerHandle, receipt: Receipt) -> None:
     """Log what the worker itself logged while it did what it was asked."""
     relay(receipt.said, worker.name, worker.host, worker.node)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
@@ -141,7 +141,7 @@ class Workload(Protocol[TaskT]):
             JobError: its device does not suit.
         """
 
-    def excuses(self, task: TaskT) -> bool:
+    def is_excused(self, task: TaskT) -> bool:
         """Whether the death of a worker that had this task first is not charged to the task."""
 
     def give_up(self, task: TaskT, worker: WorkerHandle, cause: str) -> None:
@@ -163,7 +163,7 @@ class WorkerManager(Generic[T]):
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        self._computed, self._crew = computed, pool
+        self._computed, self._pool = computed, pool
         self._schedule, self._metrics, self._clock = schedule, metrics, clock
         self._looked = 0.0
         self._failed_loads = 0  # since a worker last loaded the problem
@@ -181,32 +181,50 @@ class WorkerManager(Generic[T]):
             JobError: for too long there has been no worker whose values can be used.
             LandscapeError: too many workers died in a row.
         """
-        for _ in range(self._crew.missing()):
-            self._crew.hire()
-        self._crew.explain_absence(absent)
-        self._refuse_idle_crew()
+        for _ in range(self._pool.missing()):
+            self._pool.hire()
+        self._pool.explain_absence(log_absence)
+        self._refuse_idle_workers()
         now = self._clock()
-        for name in self._schedule.hung(now):
+        for name in self._schedule.find_hung(now):
             self.lose(name, "no progress for far longer than the median task")
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._metrics.queue(self._schedule.waiting, len(self._crew.ready))
-            for name in self._crew.on_draining_nodes():
+            self._metrics.queue(self._schedule.waiting, len(self._pool.ready))
+            for name in self._pool.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
-            leaves(self._crew.handles[name])
+            log_leaving(self._pool.handles[name])
             self._dismiss(name, blame=False, cause="")
 
-    def _refuse_idle_crew(self) -> None:
+    def _refuse_idle_workers(self) -> None:
         """Workers that are left out keep their places, which the workers that are still waited for may need.
 
         Raises:
             JobError: for too long there has been no other worker.
         """
-        if not self._left_out or set(self._crew.ready) - self._left_out:
+        if not self._left_out or set(self._pool.ready) - self._left_out:
             self._idle_since = self._clock()
         elif self._refusal and self._clock() - self._idle_since > IDLE_SECONDS:
             raise self._refusal
+
+    def receive(self, arrival: Arrival) -> Receipt | None:
+        """The receipt of what a worker was given to do; None where it is lost, or has only started.
+
+        Raises:
+            JobError, LandscapeError: as `take_on` and `lose` do.
+        """
+        name, receipt = arrival.worker, arrival.receipt
+        if name not in self._pool.handles:  # it was lost in this very round
+            return None
+        if receipt is None:
+            self.lose(name, arrival.lost)
+            return None
+        relay_log(self._pool.handles[name], receipt)
+        if arrival.asked == START:
+            self.take_on(name, receipt)
+            return None
+        return receipt
 
     # -- workers that start -----------------------------------------------------------------------------------
 
@@ -216,11 +234,11 @@ class WorkerManager(Generic[T]):
         Raises:
             JobError: their device does not suit.
         """
-        for worker in self._crew.ready.values():
+        for worker in self._pool.ready.values():
             self._computed.admit(worker)
             self._schedule.join(worker.name)
 
-    def started(self, name: str, receipt: Receipt) -> None:
+    def take_on(self, name: str, receipt: Receipt) -> None:
         """Give a worker that has loaded the problem to the schedule.
 
         Raises:
@@ -228,12 +246,12 @@ class WorkerManager(Generic[T]):
                 problem.
         """
         if receipt.cause:
-            self._not_started(name, receipt.cause)
+            self._refuse_start(name, receipt.cause)
             return
         self._failed_loads = 0
-        worker = self._crew.started(name, receipt)
+        worker = self._pool.note_start(name, receipt)
         # Earlier workers already agree, so comparing with one is enough.
-        other = next((each for each in self._crew.ready.values() if each is not worker), worker)
+        other = next((each for each in self._pool.ready.values() if each is not worker), worker)
         if other.device != worker.device:
             raise JobError(
                 f"device: {worker.place} has {worker.device}, the other workers {other.device}, and their bits would "
@@ -241,18 +259,18 @@ class WorkerManager(Generic[T]):
             )
         self._computed.admit(worker)
         self._schedule.join(name)
-        ready(worker)
+        log_ready(worker)
 
-    def _not_started(self, name: str, cause: str) -> None:
+    def _refuse_start(self, name: str, cause: str) -> None:
         """The driver has loaded the problem itself: one worker that cannot may be at fault, all of them are not."""
         self._failed_loads += 1
-        if not self._crew.ready and self._failed_loads >= LOADS:
+        if not self._pool.ready and self._failed_loads >= LOADS:
             raise JobError(f"problem: fails to load on {name}: {cause}")
         self.lose(name, f"it cannot load the problem: {cause}", blame=False)
 
     # -- workers that end -------------------------------------------------------------------------------------
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Note that a worker has given a usable answer, or an exception of user code."""
         self._deaths_in_a_row = 0
 
@@ -269,21 +287,21 @@ class WorkerManager(Generic[T]):
             blame = False  # no task takes a machine away; and however many machines go, others may come
         else:
             self._deaths_in_a_row += 1
-        lost(self._crew.handles[name], cause)
+        log_lost(self._pool.handles[name], cause)
         self._dismiss(name, blame=blame, cause=cause)
-        if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
+        if self._deaths_in_a_row > DEATHS + DEATHS * self._pool.size:
             raise LandscapeError(
                 f"workers: {self._deaths_in_a_row} died in a row without finishing a task, the last one of: {cause}; "
                 "mend that, then give the same command again"
             )
 
     def _dismiss(self, name: str, *, blame: bool, cause: str) -> None:
-        worker = self._crew.dismiss(name)
+        worker = self._pool.dismiss(name)
         self._left_out.discard(name)
         tasks = self._schedule.in_flight.get(name)
-        if blame and tasks and self._computed.excuses(tasks[0]):
+        if blame and tasks and self._computed.is_excused(tasks[0]):
             blame = False
-        for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
+        for task, fate in self._schedule.take_back(name, self._clock(), blame=blame):
             if fate == "quarantine":
                 self._computed.give_up(task, worker, f"worker died: {cause}")
 
@@ -303,15 +321,15 @@ class WorkerManager(Generic[T]):
         if worker.name not in self._left_out:
             self._left_out.add(worker.name)
             self._log_left_out(worker, state, reference, difference)
-        self._schedule.lost(worker.name, self._clock(), blame=False)
+        self._schedule.take_back(worker.name, self._clock(), blame=False)
         self._refusal = state.refusal(reference, difference)
-        if len(self._left_out) >= self._crew.size:
+        if len(self._left_out) >= self._pool.size:
             raise self._refusal
 
     def _log_left_out(
         self, worker: WorkerHandle, state: LandscapeState, reference: ReferencePoint, difference: str
     ) -> None:
         name, agreeing, others = state.landscape.name, len(state.agreeing), len(self._left_out)
-        left_out(worker, name, reference, difference, agreeing)
+        log_left_out(worker, name, reference, difference, agreeing)
         if others == agreeing + 1 and agreeing:  # logged once, when they become the majority
-            outnumbered(name, state.processor, others, agreeing)
+            log_outnumbered(name, state.processor, others, agreeing)

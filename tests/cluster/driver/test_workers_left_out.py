@@ -64,6 +64,7 @@ def landscape(size: list[int]) -> dict:
     return {"name": "plane", "directions": axes, "size": size, "range": [[-1, 1], [0, 3]]}
 
 
+@pytest.mark.faults  # serially in tests/landscape/compute/test_reproducibility.py
 def test_code_that_changed_is_refused_when_every_worker_has_it(write_job, tmp_path, local_ray):
     file = write_job("""
         def trouble(x, y):

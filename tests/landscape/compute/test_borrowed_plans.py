@@ -9,7 +9,8 @@ from pooled import pooled_problem
 from small_models import make_job, plan_on_disk
 
 from landscape import JobError, LandscapeError, run
-from landscape.compute.recorded import borrowed_plan, recorded_plan
+from landscape.compute.identity import recorded_plan
+from landscape.compute.plans import borrowed_plan
 from landscape.job.reading import read_job
 from landscape.store.landscape import LandscapeStore
 

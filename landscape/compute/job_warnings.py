@@ -7,30 +7,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
-from landscape.compute.paths import Weights
-from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.landscape_context import Weights
+from landscape.compute.prepared import PreparedLandscape, batch_norm_layers
 from landscape.core.devices import cores
 from landscape.core.errors import JobError, quoted
-from landscape.core.plan import Plan, default_plan
-from landscape.evaluation.dry_run import FirstLook, first_look
-from landscape.evaluation.evaluator import Evaluator
+from landscape.core.plan import OPTIONS, RECALIBRATE, STATISTICS
+from landscape.job.directions.plane import TowardsDirection
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
-from landscape.model.parameters import State, holds_bfloat16, norm
+from landscape.model.parameters import State, norm
 from landscape.problem.samples import Samples
-from landscape.problem.supervised import ordered_names
-from landscape.problem.terms import Problem
 from landscape.store.examination import has_constant_loss
+from landscape.store.format import NETWORK
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 
 log = logging.getLogger("landscape")
 
+
 Losses = Callable[[Sequence[State]], Sequence[float]]
+
 Guessing = Callable[[], float | None]
+
 THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
 
@@ -164,59 +165,14 @@ def data_warnings(samples: Samples) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `observe` of a problem returns, seen on this machine before anything is written.
-
-FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
-
-
-def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
-    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
-
-    Raises:
-        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
-    """
-    named = ordered_names(problem.observables) if problem.observables else None
-    try:
-        look = first_look(problem.model, problem.observe, samples, job.precision, here)
-    except JobError as error:
-        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
-        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
-        if elsewhere and named:
-            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
-            return FirstLook(named, bfloat16_weights=rounds), False
-        if elsewhere:
-            raise JobError(
-                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
-                "Problem(..., observables=('loss', ...))"
-            ) from error
-        raise
-    if named and look.names != named:
-        raise JobError(
-            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
-            "mend one of them"
-        )
-    check_derived(problem.derived, look.names)
-    return look, True
-
-
-def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:
-    """The mean loss of the first few samples at several sets of weights, in float32.
-
-    Raises:
-        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
-    """
-    few = samples.few(FEW)
-    plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)
-    evaluator = Evaluator(problem.model, few, problem.observe, plan, here, states[0], ())
-    return [float(evaluator.evaluate_states([state]).mean["loss"][0]) for state in states]
-
-
-# ----------------------------------------------------------------------------------------------------
 # Whether a grid is coarse enough for weights that are rounded to bfloat16 at every point.
 
 LEAST_REACH = 0.03  # of the weights' norm: 6 % of the weights do not move at all, the cosine of the real move is 0.998
+
 GOOD_REACH = 0.1  # 2 % do not move, the cosine is 0.9999
+
 GOOD_STEP = 0.005
+
 SLACK = 1e-3  # relative: by how much a filter-normalised direction may be shorter than the weights by rounding
 
 
@@ -266,3 +222,82 @@ def _unit(direction: State, origin: State) -> float | None:
     names = [name for name in direction if origin[name].dtype is torch.bfloat16 and bool(direction[name].any())]
     size = norm({name: origin[name] for name in names})
     return norm({name: direction[name] for name in names}) / size if size else None
+
+
+def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:
+    """A warning where an option of the job's engine is for quantised landscapes alone, and others are in the job."""
+    engine = job.asked_engine
+    plain = [each.name for each in landscapes if engine is not None and engine.against(each.plan.quantise)]
+    if engine is None or not plain:
+        return []
+    names = engine.against(None)
+    where = "; ".join(f"{name} does nothing {OPTIONS[name].suits.against}" for name in names)
+    verb = "is" if len(plain) == 1 else "are"
+    return [f"engine: {', '.join(plain)} {verb} computed by {engine.suiting(None)} in place of {engine}: {where}"]
+
+
+ANEW = f"{RECALIBRATE}, in twice the time"
+
+WHY = "between networks the running statistics of training are those of none"
+
+
+def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape]) -> tuple[Job, list[str]]:
+    """The job with `recalibrate` where all its landscapes are planes through networks, as in Garipov et al. 2018.
+
+    One job has one mode. Where it also has landscapes of other kinds it stays as it is, and a warning says so.
+
+    Returns:
+        The job, and lines that tell what was chosen; none where the job names a mode or the model has no batch norm.
+    """
+    planes = [landscape.name for landscape in landscapes if landscape.plane is not None]
+    if not planes or "batch_norm" in job.model_fields_set or not batch_norm_layers(model):
+        return job, []
+    if len(planes) == len(landscapes):
+        return job.replace(batch_norm="recalibrate"), [
+            f"batch_norm: recalibrate, as the job names none and {WHY}; write batch_norm: eval for those, mixed"
+        ]
+    return job, [
+        f"batch_norm: eval holds for {', '.join(planes)} too, where {WHY}; write batch_norm: recalibrate, or give the "
+        "planes a job of their own"
+    ]
+
+
+def statistics_warnings(
+    job: Job, model: nn.Module, specs: Sequence[Landscape], landscapes: Sequence[PreparedLandscape]
+) -> list[str]:
+    """A warning for paths, and for lines and planes through networks, where batch norm has statistics of other weights.
+
+    Only the origin has the running statistics that it was trained with: below a snapshot, and between two networks,
+    the loss may be several times as high by them alone.
+    """
+    if not STATISTICS[job.batch_norm].fixed or not batch_norm_layers(model):
+        return []
+    planes = [spec.name for spec in specs if spec.plane is not None]
+    paths = [
+        each.name for each in landscapes
+        if each.path is not None and _has_snapshots(each) and each.name not in planes
+    ]  # fmt: skip
+    lines = [spec.name for spec in specs if any(isinstance(each, TowardsDirection) for each in spec.directions)]
+    found = []
+    if paths:
+        found.append(
+            f"batch_norm: eval keeps the origin's statistics at every point of {', '.join(paths)}, also below "
+            f"snapshots, which have their own: the picture may show training going uphill; {ANEW}"
+        )
+    if lines:
+        found.append(
+            f"batch_norm: eval mixes the statistics of both ends along the line of {', '.join(lines)}, and {WHY}: the "
+            f"barrier may be theirs; {ANEW}"
+        )
+    if planes:
+        found.append(
+            f"batch_norm: eval mixes the statistics of the networks at every point of {', '.join(planes)}, and {WHY}: "
+            f"what rises between them may be theirs; {ANEW}"
+        )
+    return found
+
+
+def _has_snapshots(landscape: PreparedLandscape) -> bool:
+    assert landscape.path is not None
+    units = [run.unit for run in landscape.path.runs] or [landscape.path.unit]
+    return any(unit != NETWORK for unit in units)

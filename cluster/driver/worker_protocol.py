@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.worker import Receipt
-from landscape.compute.reuse import Task, Work
+from landscape.compute.tasks import Task, Work
 from landscape.evaluation.tuning.protocol import TuningRequest
 from landscape.surface.record_parts import WorkerRecord
 
@@ -19,7 +19,7 @@ MEASURE: Final = "measure"
 
 @dataclass(frozen=True, slots=True)
 class WorkerQuery:
-    """A question that a worker is asked, by its number."""
+    """A work item that a worker is given, by its number."""
 
     number: int
 
@@ -96,7 +96,7 @@ class WorkerPool(Protocol):
     def hire(self) -> None:
         """Ask for one more worker; its receipt of START arrives once it has loaded the problem."""
 
-    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+    def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
 
     def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:

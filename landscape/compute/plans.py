@@ -1,0 +1,294 @@
+"""How landscapes are computed: plans that are recorded, borrowed from another run, or chosen by measuring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from landscape.compute.identity import recorded_plan, refusal_of_job
+from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.devices import KEPT_BYTES, kept_limit, pick_device
+from landscape.core.errors import JobError, quoted
+from landscape.core.folders import locate
+from landscape.core.grid import Grid, Index, choose_tile_shape, within
+from landscape.core.plan import Plan, default_plan
+from landscape.core.progress import CHOOSING, stage
+from landscape.core.quantisation import Quantisation
+from landscape.evaluation.engines.base import rounded_layers
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.running_model import refuse_unrounded
+from landscape.evaluation.tuning.protocol import KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.weights import rounded_weights
+from landscape.job.job import Job, names_a_run
+from landscape.job.landscape import Landscape
+from landscape.problem.supervised import Observe
+from landscape.problem.user_code import in_folder
+from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import landscape_names
+from landscape.surface.surface import SampleLosses
+
+log = logging.getLogger("landscape")
+
+
+def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
+    """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
+
+    Args:
+        num_samples: the samples of the job, which a batch holds at most.
+
+    Raises:
+        JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
+    """
+    if not names_a_run(job.engine):
+        return None
+    place = locate(job.engine, job.folder)
+    name = quoted(job.engine)
+    stores = [LandscapeStore.open(place, landscape) for landscape in landscape_names(place)]
+    plans = [recorded_plan(store) for store in stores if not store.record.is_imported]
+    if not plans:
+        raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
+    choices = {(plan.engine, plan.batch_size) for plan in plans}
+    if len(choices) > 1:
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(choices, key=str))
+        raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
+    (engine, size), plan = choices.pop(), plans[0]
+    asked = {
+        "precision": job.precision, "batch_norm": job.batch_norm, "threads": job.threads or 1,
+        "batch_size": job.batch_size or size, "device": plan.device if job.device == "auto" else job.device,
+    }  # fmt: skip
+    other = [f"{field} {getattr(plan, field)}" for field, value in asked.items() if getattr(plan, field) != value]
+    if other:
+        mine = ", ".join(str(value) for field, value in asked.items() if getattr(plan, field) != value)
+        raise JobError(
+            f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
+        )
+    return replace(plan, engine=engine, batch_size=min(size, num_samples))
+
+
+def plan_of(
+    job: Job,
+    stored: LandscapeStore | None,
+    num_samples: int,
+    device: str,
+    *,
+    bfloat16_weights: bool = False,
+) -> Plan:
+    """The recorded plan of a landscape on disk, else the default.
+
+    Args:
+        num_samples: the samples of the job, which a batch holds at most.
+        device: the kind of device that a new landscape is planned for.
+        bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
+
+    Raises:
+        JobError: the job contradicts the record.
+    """
+    if stored is None:
+        return default_plan(
+            num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads, bfloat16_weights
+        )
+    plan = recorded_plan(stored)
+    changed = _contradictions(job, stored, plan, num_samples)
+    if changed:
+        raise JobError(refusal_of_job(stored.name, changed, "leave it out to go on as before"))
+    return plan
+
+
+def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: int) -> list[str]:
+    """What the job asks for now, and did not ask for when the landscape was made, that its plan is not."""
+    asked = {
+        "batch_size": job.batch_size and min(job.batch_size, num_samples),
+        "threads": job.threads,
+        "engine": job.asked_engine,
+    }
+    # What was asked for when it was made is no change, also where the memory allowed less.
+    before = stored.job
+    changed = [
+        f"{field} {getattr(plan, field)} to {value}"
+        for field, value in asked.items()
+        if value is not None and value != getattr(plan, field) and getattr(job, field) != getattr(before, field)
+    ]
+    if job.engine != before.engine and (other := borrowed_plan(job, num_samples)) is not None:
+        both = (("engine", plan.engine, other.engine), ("batch_size", plan.batch_size, other.batch_size))
+        changed += [f"{field} {mine} to {theirs}" for field, mine, theirs in both if mine != theirs]
+    return changed
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a landscape keeps the losses of single samples, and the refusal where it cannot.
+
+BYTES = SampleLosses.dtype.itemsize  # of one loss
+
+
+def keeps_samples(
+    job: Job, name: str, stored: LandscapeStore | None, extended: LandscapeStore | None, observe: Observe,
+    grid: Grid, num_samples: int,
+) -> bool:  # fmt: skip
+    """Whether the losses of single samples are stored: as the landscape on disk has it, else as the job says.
+
+    Args:
+        stored: the landscape of this name; None where there is none yet.
+        extended: the one that it extends.
+
+    Raises:
+        JobError: they are to be kept, and cannot be.
+    """
+    if stored is not None:
+        if job.keep_samples and not stored.record.keep_samples:
+            raise JobError(
+                f"keep_samples: landscape {quoted(name)} holds no losses of single samples, as it was begun without; "
+                "leave keep_samples out, or give the landscape another name"
+            )
+        return stored.record.keep_samples
+    if not (job.keep_samples if extended is None else extended.record.keep_samples):
+        return False
+    if terms_of(observe) is not None:
+        raise JobError(
+            "keep_samples: the loss is a sum of terms, each over points of its own, and no sample has a loss; leave "
+            "keep_samples out"
+        )
+    _refuse_too_many(name, grid, num_samples)
+    return True
+
+
+def bytes_of_losses(points: int, num_samples: int) -> int:
+    """Bytes that the losses of so many samples take at so many points."""
+    return BYTES * points * num_samples
+
+
+def _refuse_too_many(name: str, grid: Grid, num_samples: int) -> None:
+    needed, limit = bytes_of_losses(grid.points, num_samples), kept_limit()
+    if needed > limit:
+        fits = limit // (BYTES * grid.points)
+        fewer = f"take num_samples: {fits}, fewer points" if fits > 1 else "take fewer samples or points"
+        raise JobError(
+            f"keep_samples: must take at most {limit} bytes, not the {needed} of landscape {quoted(name)} "
+            f"({grid.points} points x {num_samples} samples x {BYTES} bytes); {fewer}, or set {KEPT_BYTES}={needed}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the landscapes of a job that are new will be computed: their engine, their batches, the shape of their tiles.
+
+TILE_BYTES = 8 << 20  # of the losses of single samples
+
+
+def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
+    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
+
+    One job has one engine: what was chosen for one landscape holds for the rest.
+    """
+    stored = landscape_names(prepared.run)
+    # Of the whole job: what is done already must not make it one that is over sooner.
+    points = sum(each.points for each in prepared.landscapes)
+    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
+    job = prepared.job
+    engine = job.asked_engine or (chosen.engine if chosen else None)
+    # In the store the last axis comes first.
+    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
+    return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
+
+
+def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
+    """What is left to choose once a landscape of the job has this plan: neither the engine nor the batch size."""
+    return replace(scope, engine=plan.engine, may_choose_batch_size=False)
+
+
+def tune_landscape(
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    scope: TuningScope,
+    on_point: Callable[[], None],
+    limits: Limits | None = None,
+) -> tuple[PreparedLandscape, float]:
+    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    stage(CHOOSING)
+    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
+    if scope.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
+        scope = replace(scope, engine=scope.engine.suiting(landscape.plan.quantise))
+    with in_folder(prepared.folder):
+        tuned = tune(evaluator, landscape.grid, scope, kept=kept, limits=limits)
+    planned = landscape.tuned(tuned)
+    if tuned.warning:
+        log.warning("%s", tuned.warning)
+    return planned, tuned.seconds_per_point
+
+
+def make_evaluator(
+    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
+) -> Evaluator:
+    """The evaluator of a landscape on this machine's device, its origin and directions loaded.
+
+    Args:
+        on_point: is called before each point; what it raises ends the evaluation.
+
+    Raises:
+        JobError: the landscape is computed on another kind of device than this machine has.
+    """
+    problem, device = prepared.problem, pick_device(prepared.job.device)
+    if device.type != landscape.plan.device:
+        raise JobError(
+            f"device: landscape {quoted(landscape.name)} is computed on {landscape.plan.device}, here is "
+            f"{device.type}, and the bits would differ; go on where it was begun, or give it another name or run"
+        )
+    with in_folder(prepared.folder):
+        return Evaluator(
+            problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
+            [each.tensors for each in landscape.directions], on_point,
+        )  # fmt: skip
+
+
+def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int, kept_samples: int = 0) -> Index:
+    """The job's own tile shape, given per axis, or the one that suits the cost of a point.
+
+    Args:
+        kept_samples: of how many samples the losses are stored.
+    """
+    if job.tile is None:
+        return within_tile_bytes(choose_tile_shape(grid.shape, seconds_per_point, workers), kept_samples)
+    per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
+    return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
+
+
+def within_tile_bytes(shape: Index, kept_samples: int) -> Index:
+    """The shape of tiles, made smaller where the losses of so many samples would take more than `TILE_BYTES` in a tile.
+
+    A worker hands the losses of a tile over in one piece.
+    """
+    return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is refused of a landscape that is quantised, before anything is computed, and told of one that is not.
+
+
+def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation | None:
+    """How the landscape is quantised; None where it is not.
+
+    Raises:
+        JobError: the model has nothing to round, or the job's engine would not round it.
+    """
+    if not spec.quantise:
+        return None
+    asked = spec.quantise.value
+    if asked.weights and not rounded_weights(model):
+        raise JobError(
+            f"quantise: landscape {quoted(spec.name)} must have weights to round, floating-point parameters of two "
+            "dimensions or more outside of normalisation layers, and the model has none; leave quantise out"
+        )
+    if asked.activations and not rounded_layers(model):
+        raise JobError(
+            "quantise.activations: the model must have linear layers or convolutions, whose inputs are rounded; it has "
+            "none; leave activations out"
+        )
+    if job.asked_engine is not None:
+        try:
+            refuse_unrounded(job.asked_engine, asked)
+        except ValueError as error:
+            raise JobError(f"engine: {error}") from None
+    return asked

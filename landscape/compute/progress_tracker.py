@@ -1,0 +1,153 @@
+"""How far a landscape is: counted while it is computed, and written to its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from landscape.compute.prepared import PreparedLandscape
+from landscape.compute.tasks import TaskList
+from landscape.core.progress import Failure, Progress
+from landscape.store.landscape import LandscapeStore
+from landscape.surface.record_parts import ProgressRecord, WorkerRecord
+
+SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
+
+SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long
+
+
+class ReportingWorker(Protocol):
+    """A worker that reports what it has done for the landscape."""
+
+    def record(self) -> WorkerRecord:
+        """What is recorded of the worker: its place, its device and its work so far."""
+
+
+class Tally:
+    """Counts the tasks of one landscape and keeps `progress` and `failures` in its record up to date.
+
+    Points include the evaluations of the path. What earlier sessions did counts as done, and does not count in the
+    rate. A driver may set `workers`, by name, and `retries`; both are read whenever the record is written.
+    """
+
+    def __init__(
+        self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            store: the landscape, which is written to.
+            points: the evaluations of the whole landscape.
+            missing_points: those of them that are left to this session.
+            tasks: the tasks of the whole landscape.
+            missing_tasks: those of them that are left to this session.
+            clock: seconds from any zero; the rate is counted from the call of this constructor on.
+        """
+        self._store, self._clock, self._start = store, clock, clock()
+        self._next_update = float("-inf")
+        self._points, self._before = points, points - missing_points
+        self._tasks, self._tasks_before = tasks, tasks - missing_tasks
+        self._points_done = self._tasks_done = self._given_up = self._points_given_up = self.retries = 0
+        earlier = store.record.progress
+        self._seconds_before = earlier.seconds or 0.0
+        self._reduced = dict(earlier.reduced_batches)
+        # A failure of an earlier session stands until its task is done.
+        self._failures = {failure.task: failure for failure in store.record.failures}
+        self.workers: Mapping[str, ReportingWorker] = {}
+
+    def count_done(self, task: str, points: int, batch_size: int | None = None) -> None:
+        """Count a task that is committed.
+
+        Args:
+            task: its label.
+            points: its evaluations.
+            batch_size: with which it was evaluated, where the planned one did not fit the memory.
+        """
+        self._points_done += points
+        self._tasks_done += 1
+        self._failures.pop(task, None)
+        if batch_size is not None:
+            self._reduced[task] = batch_size
+        self._update()
+
+    def count_given_up(self, failure: Failure, points: int) -> None:
+        """Count a task of so many evaluations that was given up, and write the record at once."""
+        self._given_up += 1
+        self._points_given_up += points
+        self._failures.pop(failure.task, None)  # so that the latest failure stands last
+        self._failures[failure.task] = failure
+        self._write("running")
+
+    @property
+    def idle(self) -> bool:
+        """Whether this session has neither committed nor given up a task."""
+        return not self._tasks_done and not self._given_up
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The tasks that were given up and have not been done since, the latest last."""
+        return list(self._failures.values())
+
+    def _update(self) -> None:
+        begun = self._clock()
+        if begun >= self._next_update:
+            self._write("running")
+            took = self._clock() - begun
+            self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
+
+    def progress(self) -> Progress:
+        """How far the landscape is now, as the value that observers get."""
+        elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
+        return Progress(
+            self._store.name,
+            self._tasks_before + self._tasks_done,
+            self._tasks,
+            self._before + self._points_done,
+            self._points,
+            self._seconds_before + elapsed,
+            self._points_done / elapsed if elapsed > 0 else 0.0,
+            len(self._failures),
+            max(1, len(self.workers)),
+            self.retries,
+            self._points_given_up,
+        )
+
+    def close(self) -> None:
+        """Record that the landscape is complete, where a driver that was killed after its last tile could not."""
+        if self._store.record.progress.state != "complete":
+            self.finish()
+
+    def finish(self, state: str | None = None) -> None:
+        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
+        self._write(state or ("partial" if self._failures else "complete"))
+        self._store.consolidate()
+
+    def _write(self, state: str) -> None:
+        now = self.progress()
+        progress = ProgressRecord(
+            state=state,
+            tiles_done=now.tasks_done,
+            tiles=now.tasks,
+            points_done=now.points_done,
+            points=now.points,
+            seconds=round(now.seconds, 3),
+            rate=round(now.rate, 3),
+            workers=now.workers,
+            by_worker=tuple(worker.record() for worker in self.workers.values()),
+            retries=now.retries,
+            reduced_batches=dict(self._reduced),
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._store.update_attributes(progress=progress, failures=self.failures)
+
+
+def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
+    """The progress of a landscape from now on; what is on disk already counts as done.
+
+    Args:
+        tasks: what is left to do.
+    """
+    path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
+    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
