@@ -25,8 +25,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
-from landscape.problem.user_code import in_folder
-from landscape.store.state import cause_of
+from landscape.problem.user_code import cause_of_failure, in_folder
 
 Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -193,7 +192,7 @@ class GivenUp:
     @property
     def cause(self) -> str:
         """The exception in a line."""
-        return cause_of(self.error)
+        return cause_of_failure(self.error)
 
     @property
     def traceback(self) -> str:

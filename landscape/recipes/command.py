@@ -20,7 +20,7 @@ from landscape.model.weight_files import load_weights
 from landscape.problem.network import network_options
 from landscape.problem.terms import Problem
 from landscape.recipes.data import REMEMBERED, DataPlace
-from landscape.recipes.options import RunOptions
+from landscape.recipes.options import RecipeOptions
 from landscape.recipes.settings import Settings
 from landscape.recipes.training import Trained, build_seeded, print_epoch
 
@@ -70,7 +70,7 @@ def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.Argu
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
     types = get_type_hints(train)
-    texts = {name: text for each in (Settings, RunOptions, train) for name, text in document_arguments(each).items()}
+    texts = {name: text for each in (Settings, RecipeOptions, train) for name, text in document_arguments(each).items()}
     for name in inspect.signature(train).parameters:
         read = _reading(types[name])
         if name != "run" and read is not None:

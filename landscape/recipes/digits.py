@@ -65,7 +65,7 @@ def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        options: those of `Settings` and `RunOptions`; the default `intervals` are `INTERVALS`, moved to end with it.
+        options: those of `Settings` and `RecipeOptions`; the default `intervals` are `INTERVALS`, moved to end with it.
 
     Raises:
         JobError: the run holds another trajectory, or was begun with other settings.

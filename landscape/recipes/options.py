@@ -1,4 +1,4 @@
-"""The options that all recipes share: the fields of `Settings` and `RunOptions`, as the signature of each `train`."""
+"""The options that all recipes share: the fields of `Settings` and `RecipeOptions`, as the signature of each `train`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from landscape.training.training import Training
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RecipeOptions:
     """The options of recipes beside those of `Settings`: of `TrajectoryCollector` and of `Training`.
 
     Args:
@@ -58,7 +58,7 @@ def shared_types() -> dict[str, Any]:
             if isinstance(rule, OneOf):
                 others = [kind for kind in get_args(hint) if kind is not str]
                 hints[name] = Union[(Literal[rule.names], *others)]
-    return hints | get_type_hints(RunOptions)
+    return hints | get_type_hints(RecipeOptions)
 
 
 # What is usual wherever a recipe knows nothing better: PyTorch's own.
@@ -165,7 +165,7 @@ def takes_loop_options(
         of_optimizers, in_words, only_with: see `OptionTable`.
         defaults: those of this recipe, where they differ from those of `Settings`.
     """
-    known = {each.name: each.default for kind in (Settings, RunOptions) for each in fields(kind)} | defaults
+    known = {each.name: each.default for kind in (Settings, RecipeOptions) for each in fields(kind)} | defaults
     types = shared_types()
     table = OptionTable({name: known[name] for name in types}, of_optimizers, in_words, only_with)
     assert MISSING not in table.base.values(), "what `Settings` has no default for, a recipe must have one for"
