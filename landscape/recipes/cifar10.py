@@ -176,7 +176,7 @@ def train(
         width: multiplies the channels.
         shortcuts: False takes the skip connections away.
         split: the images to train on.
-        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, and end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

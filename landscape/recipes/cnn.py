@@ -82,7 +82,7 @@ def train(
         data: the folder with MNIST's idx files; default: see `DataPlace`.
         dropout: the share of the dense units that are left out at each step.
         split: the images to train on.
-        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, and end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

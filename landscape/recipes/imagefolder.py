@@ -164,7 +164,7 @@ def train(
         decoders: processes of each rank that decode images; as many others are for evaluation, idle in between.
         unreadable: whether an image that cannot be read ends the training ("refuse"), or is counted and another taken
             for it ("skip", see `ImageLoader`).
-        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, and end with it.
 
     Raises:
         NotFoundError: a folder of the data is missing.

@@ -135,7 +135,7 @@ def train(
         data: the folder with MNIST's idx files, .gz or not; default: see `DataPlace`.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
-        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, moved to end with it.
+        options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, and end with it.
 
     Raises:
         NotFoundError: a file of the data is missing.

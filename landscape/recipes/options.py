@@ -1,4 +1,4 @@
-"""The options that all recipes share: the fields of `Settings` and `RecipeOptions`, as the signature of each `train`."""
+"""Options that all recipes share: the fields of `Settings` and `RecipeOptions`, as the signature of each `train`."""
 
 from __future__ import annotations
 
