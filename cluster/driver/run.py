@@ -29,7 +29,7 @@ from landscape.compute.tasks import OpenLandscape, open_landscape
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import PREPARING, LandscapeError, Observer, stage
 from landscape.core.lock import run_lock
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots

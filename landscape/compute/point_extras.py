@@ -25,8 +25,8 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import layers_at, loss_factors
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.running_model import refuse_unrounded
-from landscape.evaluation.tuning.protocol import KeptChoices, Limits, TuningScope
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.choices import KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.trials import tune
 from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job

@@ -33,7 +33,7 @@ from landscape.compute.tasks import (
 from landscape.core.errors import PREPARING, Failure, Interrupted, Observer, StoreError, quoted, stage
 from landscape.core.lock import run_lock
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots
 from landscape.problem.user_code import in_folder

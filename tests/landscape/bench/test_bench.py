@@ -34,9 +34,9 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.running_model import make_forward
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import Search, budget_of
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.trials import tune
 
 CPU = torch.device("cpu")
 BRIEF = BenchOptions(rounds=3, slice_seconds=0.002, search_seconds=0.0)
@@ -93,7 +93,7 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 @pytest.mark.long
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
-    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.Search", partial(Search, clock=lambda: 0.0))
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
     found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0, memory=False, ceilings=False))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]

@@ -16,8 +16,8 @@ from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.reuse import InputVaries
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import TuningScope
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.choices import TuningScope
+from landscape.evaluation.tuning.trials import tune
 from landscape.model.parameters import state_of
 from landscape.problem.terms import Problem
 

@@ -19,16 +19,15 @@ from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
 from landscape.evaluation.engines import base
-from landscape.evaluation.tuning.protocol import Candidate, CheckAgreement, KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.search import Search
-from landscape.evaluation.tuning.trials import Trials
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.trials import Trials, tune
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import plain
 from landscape.views.prepare.words import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
-SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # not enough for a compiler
+SHORT = {"limits": Limits(longest=9.0), "load_processes": 0}  # not enough for a compiler
 
 
 def grid(size=9):
@@ -38,7 +37,7 @@ def grid(size=9):
 @pytest.fixture
 def patient(monkeypatch):
     """The time of a search does not run out, however slow the machine is."""
-    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.Search", partial(Search, clock=lambda: 0.0))
 
 
 @pytest.mark.long
@@ -90,11 +89,9 @@ def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     right = base.pool_by_maxima
     monkeypatch.setattr(base, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
-    checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
-        CheckAgreement(Candidate(Engine(), 8), (off, other))
-    )
-    assert checked.accepted == other
-    assert "is off by" in checked.refused[0]
+    trials = Trials(evaluator(problem, samples), grid(), KeptChoices(None))
+    (refused,), _ = trials.check(Candidate(Engine(), 8), (off, other))
+    assert "is off by" in refused
     forced = tune(evaluator(problem, samples), grid(), TuningScope(Engine.parse("eager+maxima")))
     assert forced.plan.engine == Engine()
     assert "is off by" in forced.trials[0].refused

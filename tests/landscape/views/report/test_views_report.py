@@ -19,7 +19,7 @@ import pytest
 from landscape.compute.reuse import Task
 from landscape.core.errors import Failure, LandscapeError
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.protocol import Trial
+from landscape.evaluation.tuning.choices import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
 from landscape.views.export_files import find_browser
