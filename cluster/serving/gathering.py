@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 
 FEWEST_POINTS, MOST_POINTS = 16, 4096  # of a batch
 BATCH_SECONDS = 0.25  # about how long one takes, so that a request which comes meanwhile does not wait long

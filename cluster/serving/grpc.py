@@ -38,8 +38,8 @@ from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import LandscapeService, ServedIdentity
 from cluster.serving.sources import LATEST
 from landscape.core.errors import JobError, quoted
+from landscape.core.grid import Floats
 from landscape.core.http import Guard
-from landscape.evaluation.values import Floats
 
 # ----------------------------------------------------------------------------------------------------
 # The methods of `landscape.proto` for servers and clients, read off its descriptor: no generated code but messages.

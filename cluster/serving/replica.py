@@ -44,10 +44,11 @@ from landscape.compute.tasks import GivenUp, try_task
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import Floats, SampleValues, Values
+from landscape.evaluation.values import SampleValues, Values
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters
 from landscape.problem.user_code import in_folder

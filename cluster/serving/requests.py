@@ -24,9 +24,8 @@ from landscape.core.errors import (
     one_line,
     quoted,
 )
-from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.grid import Floats, Grid, axis_coordinates
 from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
-from landscape.evaluation.values import Floats
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR

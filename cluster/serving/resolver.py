@@ -19,7 +19,7 @@ from cluster.serving.gathering import BusyTime, Gathering, all_of
 from cluster.serving.landscapes import Replicas, ServedLandscape, plain_bytes
 from cluster.serving.replica import ComputedValues, Curvature, Gradient, joined
 from cluster.serving.requests import BUSY, FAILED, Refusal
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_FINITE, OK
 
 # ----------------------------------------------------------------------------------------------------

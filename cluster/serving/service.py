@@ -17,7 +17,7 @@ from cluster.serving.requests import UNAVAILABLE, AskedPatch, AskedPoints, Lands
 from cluster.serving.resolver import SOURCES, ResolvedValues, Resolver
 from cluster.serving.sources import Catalog, Version
 from landscape.core.errors import NotFoundError
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from landscape.bench.options import BenchOptions
 from landscape.bench.yardsticks import (
@@ -39,7 +38,7 @@ from landscape.compute.point_extras import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.errors import JobError, one_line
-from landscape.core.grid import Grid, Tile
+from landscape.core.grid import Floats, Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Limits, Trial, Tuned, TuningScope
@@ -83,7 +82,7 @@ def agreement(found: Values, exact: Values) -> dict[str, dict[str, float | None]
     return differences
 
 
-def _finite(values: NDArray[np.float64]) -> float | None:
+def _finite(values: Floats) -> float | None:
     return float(values.max()) if np.isfinite(values).all() else None
 
 
@@ -364,7 +363,7 @@ def _speed(trial: Trial | None) -> float:
     return 0.0 if trial is None else trial.samples_per_second or 0.0
 
 
-def middle_points(grid: Grid, count: int) -> NDArray[np.float64]:
+def middle_points(grid: Grid, count: int) -> Floats:
     """About `count` neighbouring points in the middle of the grid, as a tile holds them: [points, axes]."""
     edge = max(1, math.ceil(count ** (1 / len(grid.shape))))
     edges = [min(edge, size) for size in grid.shape]

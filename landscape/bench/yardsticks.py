@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Plan, Precision, in_float32
 from landscape.evaluation.engines.base import RewriteTarget, arithmetic, autocast, wait
 from landscape.evaluation.evaluator import Evaluator
@@ -141,7 +140,7 @@ class SettingWeights:
 
     def __init__(
         self, problem: Problem, plan: Plan, device: torch.device, origin: State, directions: Sequence[State],
-        points: NDArray[np.float64],
+        points: Floats,
     ) -> None:  # fmt: skip
         self._plan, self._device = plan, device
         model, layouts = model_for(problem.model, plan, device), layouts_of(plan.engine)
@@ -370,7 +369,7 @@ def peak_of(device: torch.device) -> Iterator[Peak]:
 
 
 def memory_of(
-    evaluator: Evaluator, bare: Bare, model: nn.Module, directions: Sequence[State], points: NDArray[np.float64]
+    evaluator: Evaluator, bare: Bare, model: nn.Module, directions: Sequence[State], points: Floats
 ) -> dict[str, Any]:
     """Bytes an evaluation takes above model and directions, over those of one bare batch.
 

@@ -21,10 +21,10 @@ from landscape.compute.lanczos import with_eigenvalues
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.reuse import Task, Work, completed, take_over
 from landscape.core.errors import Failure, Interrupted, JobError, NotRetried, Progress, RetryRule, quoted
-from landscape.core.grid import Index, coarse_to_fine_order, tile_counts
+from landscape.core.grid import Floats, Index, coarse_to_fine_order, tile_counts
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
-from landscape.evaluation.values import Floats, Values
+from landscape.evaluation.values import Values
 from landscape.model.layer_statistics import ValueStatistics
 from landscape.problem.user_code import cause_of
 from landscape.store.landscape import LandscapeStore

@@ -7,7 +7,7 @@ aligned as it would be among all samples.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from landscape.core.devices import device_limit, host_limit
-from landscape.core.errors import NotRetried
+from landscape.core.errors import JobError, NotRetried
 from landscape.core.plan import Plan
-from landscape.evaluation.counts import Counts
 from landscape.problem.batches import Batch, batch_edges, dense_tensors_in, map_tensors, moved, tensor_bytes, tensors_of
 from landscape.problem.samples import Samples, TensorSamples, as_samples
 
@@ -29,9 +28,69 @@ from landscape.problem.samples import Samples, TensorSamples, as_samples
 
 MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
 
-Key = tuple[int, torch.device, torch.dtype, tuple[tuple[int, int], ...]]
+Edge = tuple[int, int]  # a batch's first sample, and the one after its last
+Key = tuple[int, torch.device, torch.dtype, tuple[Edge, ...]]
 
 log = logging.getLogger("landscape")
+
+
+class Counts:
+    """Of batches that are made of samples of any kind.
+
+    Args:
+        samples: knows how many values a batch must have, where that is known.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._edge: Edge = (0, 0)
+        self._seen: dict[Edge, int] = {}
+
+    def begin(self, edge: Edge) -> None:
+        """To be called before a batch is given to `observe`: the batch from this sample to before that one."""
+        self._edge = edge
+
+    def expected(self, batch: Batch, values: Any) -> int | None:
+        """How many values each observable of the batch must have; None where it is what `observe` returns.
+
+        Args:
+            values: what `observe` returned for the batch.
+
+        Raises:
+            JobError: `values` has another number of losses than before, or than the problem's `length` gives.
+        """
+        given = self._samples.count(*self._edge, batch)
+        returned = _losses(values)
+        seen = self._seen.get(self._edge)
+        if given is not None and returned is not None and returned != given:
+            raise JobError(
+                f"length: gives {given} samples for a batch of which observe returns {returned} losses; they must agree"
+            )
+        if seen is not None and returned is not None and returned != seen:
+            raise JobError(
+                f"observe: must return as many values for a batch at every point, not {seen} losses and then {returned}"
+            )
+        if returned == 0:
+            raise JobError("observe: must return a value for each sample of a batch, not none")
+        return given if given is not None else returned
+
+    def note(self, count: int) -> None:
+        """Remember how many values the batch had."""
+        self._seen[self._edge] = count
+
+    @property
+    def other_than_samples(self) -> str:
+        """A batch whose values are not one for each sample, in words; empty where there is none."""
+        for (start, stop), count in self._seen.items():
+            if count != stop - start:
+                return f"{count} values for the first {stop - start} samples" if start == 0 else f"{count} values"
+        return ""
+
+
+def _losses(values: Any) -> int | None:
+    """The number of losses; None where what was returned is refused anyway."""
+    loss = values.get("loss") if isinstance(values, Mapping) else None
+    return len(loss) if isinstance(loss, Tensor) and loss.dim() == 1 else None
 
 
 class _Kept:
@@ -58,12 +117,12 @@ class AnyShape:
         self.counts = Counts(samples)
         self.resident = True
         self.generation = 0  # how often batches were made for other edges, and so in other memory
-        self._edges: list[tuple[int, int]] = []
+        self._edges: list[Edge] = []
         self._kept = _Kept(samples, [])  # on the device, all of them or none
         self._on_host: dict[int, Batch] = {}
         self._room = 0
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         if self._edges == list(edges):
             return
@@ -145,7 +204,7 @@ class Resident:
         """What stays on the device from point to point."""
         return tensors_of(self.samples.rows)
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         self._batches = [self.samples.batch(*edge) for edge in edges]
 
@@ -173,7 +232,7 @@ class Streamed:
         self.samples, self._device, self._dtype = samples, device, dtype
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         self._edges = list(edges)
         self._pinned: list[list[Tensor]] = []
@@ -193,7 +252,7 @@ class Streamed:
         else:
             yield from enumerate(self._overlapped(edges, self._side), first)
 
-    def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[Batch]:
+    def _overlapped(self, edges: Sequence[Edge], side: torch.cuda.Stream) -> Iterator[Batch]:
         side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
@@ -280,8 +339,6 @@ def _is_copied(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool
 
 # ----------------------------------------------------------------------------------------------------
 # How the samples of a landscape are cut into batches, and the batches gathered into blocks, by its plan alone.
-
-Edge = tuple[int, int]  # a batch's first sample, and the one after its last
 
 
 @dataclass(frozen=True)

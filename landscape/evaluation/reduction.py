@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.core.errors import JobError
+from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.feed import Batching
-from landscape.evaluation.values import BlockMoments, Floats, Observed, Pieces, SampleValues, Values, summary, values_of
+from landscape.evaluation.values import BlockMoments, Observed, Pieces, SampleValues, Values, summary, values_of
 from landscape.problem.supervised import Combination, Observe, OtherWeights, ordered_names
 from landscape.surface.surface import MOMENT_PARTS
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, Plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.engines.base import (
     ActivationRounding,
     Forward,
@@ -30,12 +29,13 @@ from landscape.evaluation.engines.base import (
 from landscape.evaluation.engines.batch_norm_folding import ChannelsLast, Folded
 from landscape.evaluation.engines.cpu_kernels import Fused, Integers
 from landscape.evaluation.engines.reuse import Reuse, Superposition
-from landscape.evaluation.feed import SamplesChanged, marks
+from landscape.evaluation.feed import Counts, SamplesChanged, marks
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
 from landscape.evaluation.weights import MovingWeights, WeightRounding, lay_out
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch, exchanged, is_strided
+from landscape.problem.batches import Batch, batch_length, exchanged, is_strided
+from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
@@ -211,6 +211,38 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
     for module in norms:
         module.track_running_stats = False
         module.running_mean = module.running_var = module.num_batches_tracked = None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `observe` returns, checked.
+
+
+class Names(Protocol):
+    """What keeps the names of the observables, in their order, once they were seen."""
+
+    names: tuple[str, ...] | None
+
+
+def checked_observables(
+    values: Any, batch: Batch, observe: Observe, counts: Counts | None, names: Names
+) -> dict[str, Tensor]:
+    """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
+
+    Args:
+        counts: of batches that are made of samples of any kind; None where a batch has a value for each row.
+        names: where the names of the first batch are kept.
+
+    Raises:
+        JobError: it is not one value per sample, or has other names than before.
+    """
+    if isinstance(observe, Combination):
+        return check_terms(values, observe.factors)
+    count = batch_length(batch) if counts is None else counts.expected(batch, values)
+    observed = check_observed(values, count, names.names)
+    names.names = tuple(observed)
+    if counts is not None:
+        counts.note(len(observed["loss"]))
+    return observed
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.core.grid import Floats
 from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, ORIGIN_SAMPLES, RISE_STDERR, SAMPLE_WEIGHTS
 
-Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
 Pieces = Sequence[Observed]  # the observables of one point, of every batch
 

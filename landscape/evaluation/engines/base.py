@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from landscape.core.plan import Plan
 from landscape.core.random_state import kept_draws
 from landscape.core.rounding import AffineRange, fake_quantise
-from landscape.evaluation.counts import Counts
+from landscape.evaluation.feed import Counts
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
 from landscape.problem.batches import Batch, exchanged

@@ -25,7 +25,7 @@ from landscape import __version__
 from landscape.core.devices import cores, free_bytes, is_out_of_memory, processor_name
 from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, one_line
-from landscape.core.grid import Grid
+from landscape.core.grid import Floats, Grid
 from landscape.core.plan import Plan, in_float32
 from landscape.core.system import end_with_parent
 from landscape.evaluation.evaluator import Evaluator
@@ -40,7 +40,7 @@ from landscape.evaluation.tuning.choices import (
     TuningScope,
 )
 from landscape.evaluation.tuning.search import Facts, Failed, MeasuredCost, Search, Slice, TuningRequest, budget_of
-from landscape.evaluation.values import Floats, Values
+from landscape.evaluation.values import Values
 from landscape.problem.batches import dense_tensors_in, tensors_of
 from landscape.problem.samples import Samples
 

@@ -19,7 +19,6 @@ from torch.func import functional_call
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, EngineBase, Option, default_plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation import evaluation_order
 from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget
 from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
@@ -159,7 +158,7 @@ def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, engine)
     together = made.evaluate(POINTS).mean["loss"]
-    monkeypatch.setattr(evaluation_order, "LARGEST_GROUP", 1)  # each point is a group of its own
+    monkeypatch.setattr("landscape.evaluation.evaluator.LARGEST_GROUP", 1)  # each point is a group of its own
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], together)
 
 

@@ -10,7 +10,6 @@ from small_models import make_job
 from torch import nn
 from torch.nn import functional as F
 
-import landscape.evaluation.evaluation_order
 from landscape import run
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine, default_plan
@@ -136,7 +135,7 @@ def test_a_point_has_the_same_bits_in_every_company(engine, monkeypatch):
     together = made.evaluate(POINTS)
     alone = [made.evaluate(point[None]).mean["loss"][0] for point in POINTS]
     np.testing.assert_array_equal(together.mean["loss"], alone)
-    monkeypatch.setattr(landscape.evaluation.evaluation_order, "LARGEST_GROUP", 2 * made.samples)  # groups of two
+    monkeypatch.setattr("landscape.evaluation.evaluator.LARGEST_GROUP", 2 * made.samples)  # groups of two
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], alone)
     np.testing.assert_array_equal(
         evaluator(problem, samples, engine).evaluate(POINTS).stderr["loss"], together.stderr["loss"]
