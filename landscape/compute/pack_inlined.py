@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.evaluation.engines.base import rounded_layers
+from landscape.evaluation.model_rounding import rounded_layers
 
 
 def inlined_layers(

@@ -20,14 +20,13 @@ from landscape.core.plan import OPTIONS, Plan, Reduction, default_plan
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.dry_run import SAMPLES
-from landscape.evaluation.engines.base import rounded_layers
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import layers_at, loss_factors
+from landscape.evaluation.model_rounding import rounded_layers, rounded_weights
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.running_model import refuse_unrounded
 from landscape.evaluation.tuning.choices import KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.trials import tune
-from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

@@ -16,23 +16,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, Plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.engines.base import (
-    ActivationRounding,
-    Forward,
-    Maxima,
-    Rewrite,
-    RewriteTarget,
-    applies,
-    autocast,
-    tidy,
-)
-from landscape.evaluation.engines.batch_norm_folding import ChannelsLast, Folded
-from landscape.evaluation.engines.cpu_kernels import Fused, Integers
-from landscape.evaluation.engines.reuse import Reuse, Superposition
+from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy
+from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.feed import Counts, SamplesChanged, marks
+from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
-from landscape.evaluation.weights import MovingWeights, WeightRounding, lay_out
+from landscape.evaluation.weights import MovingWeights, lay_out
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, batch_length, exchanged, is_strided
 from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
@@ -41,16 +31,18 @@ from landscape.problem.user_code import kept_alive
 # ----------------------------------------------------------------------------------------------------
 # The class behind each base and each option of an engine, and how they are put together.
 
-# By the names in `landscape.core.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
-# layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
-# as folding does before fusion.
+
+def _implementation(text: str) -> type:
+    """The class `FILE:CLASS` of `landscape/evaluation/engines`."""
+    file, _, name = text.partition(":")
+    found: type = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
+    return found
+
+
+# In the order in which they are installed.
 REWRITES: dict[str, type[Rewrite]] = {
-    "superposed": Superposition,
-    "folded": Folded,
-    "fused": Fused,
-    "int8": Integers,
-    "maxima": Maxima,
-    "channels_last": ChannelsLast,
+    name: _implementation(option.implementation)
+    for name, option in sorted(OPTIONS.items(), key=lambda item: item[1].turn)
 }
 # Installed without being asked for, wherever they apply and the base calls the modules: they change no bit.
 ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
@@ -58,9 +50,7 @@ ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
 
 def class_of(base: str) -> type[Forward]:
     """The class of a base, by its name in `landscape.core.plan.BASES`."""
-    file, _, name = BASES[base].implementation.partition(":")
-    base_class: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
-    return base_class
+    return _implementation(BASES[base].implementation)
 
 
 def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:

@@ -33,8 +33,8 @@ from landscape.core.plan import BatchNorm, Engine, Precision, in_float32
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.layers import loss_factors
+from landscape.evaluation.model_rounding import WeightRounding
 from landscape.evaluation.reference_loss import DrawnError, loss_of, rebuilt
-from landscape.evaluation.weights import WeightRounding
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection

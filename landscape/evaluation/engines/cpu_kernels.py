@@ -18,16 +18,9 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.core.rounding import AffineRange, levels
-from landscape.evaluation.engines.base import (
-    POOLING,
-    ActivationRounding,
-    Rewrite,
-    RewriteTarget,
-    applies,
-    pool_by_maxima,
-)
-from landscape.evaluation.engines.batch_norm_folding import Folded, fold_norms
-from landscape.evaluation.weights import WeightRounding
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, applies
+from landscape.evaluation.engines.layer_rewrites import POOLING, Folded, fold_norms, pool_by_maxima
+from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
@@ -294,9 +287,8 @@ def _between(model: fx.GraphModule, first: fx.Node, last: fx.Node) -> list[fx.No
 # Products of 8-bit integers are added in 32 bits, exactly, and scaled once: y = s_x·s_w·Σ(x_q − z)·w_q + b. What is
 # left of a difference from layers that compute with rounded numbers is the rounding of those. The kernels are those
 # that torch's own compiler calls for quantised models (`torch._inductor.fx_passes.quantization`). They have no public
-# name in
-# torch: where they are missing, or the processor has no instructions for them (AVX512-VNNI or AVX-VNNI, without which
-# sums of two products saturate at 16 bits), nothing is taken over.
+# name in torch: where they are missing, or the processor has no instructions for them (AVX512-VNNI or AVX-VNNI, without
+# which sums of two products saturate at 16 bits), nothing is taken over.
 
 MOST = 127  # of an integer weight
 

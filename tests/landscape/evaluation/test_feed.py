@@ -212,7 +212,7 @@ def test_the_engine_is_chosen_for_streamed_samples_too():
         Grid(("alpha", "beta"), (axis, axis)),
         TuningScope(points=10_000_000),
         limits=Limits(longest=1.0),
-        peers=0,
+        load_processes=0,
     )
     assert tuned.trials
     assert not any(each.engine.base == "cudagraph" for each in tuned.trials)
