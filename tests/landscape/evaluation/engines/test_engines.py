@@ -211,7 +211,7 @@ class Branching(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.slow  # `make test` compiles in test_bfloat16_weights.py; the graph of a loop takes 20 seconds of a core
+@pytest.mark.slow  # test_bfloat16_weights.py compiles too, in `make test-faults`
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.parametrize(
     ("make", "engine"),

@@ -290,14 +290,8 @@ def test_a_landscape_has_the_same_bytes_in_every_shape_of_tile(tmp_path):
     problem, _ = pooled_problem()
     options = {"num_samples": 21, "batch_size": 8, "engine": "eager+maxima+folded+superposed"}
     found = set()
-    for name, tile in (
-        ("square", (3, 3)),
-        ("points", (1, 1)),
-        ("rows", (5, 1)),
-        ("columns", (1, 4)),
-        ("whole", (5, 4)),
-    ):
-        job = make_job(tmp_path / name, lambda: problem, [{"name": "plane", "size": [5, 4]}], tile=tile, **options)
+    for name, tile in (("square", (3, 2)), ("points", (1, 1)), ("rows", (4, 1)), ("columns", (1, 3))):
+        job = make_job(tmp_path / name, lambda: problem, [{"name": "plane", "size": [4, 3]}], tile=tile, **options)
         surface = run(job)["plane"]
         assert surface.attributes["plan"]["engine"] == options["engine"]
         found.add((surface.loss.tobytes(), surface["loss_stderr"].tobytes()))

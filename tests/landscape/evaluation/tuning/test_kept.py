@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import stat
-import subprocess
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_search import Machine, by_batch
 
 from landscape.core.plan import Engine
 from landscape.evaluation.tuning.choices import LARGEST_FILE, MOST_FILES, KeptChoices, TunedChoice, TuningRecord
@@ -106,47 +107,18 @@ def test_what_is_no_record_is_passed_over_with_one_line(tmp_path, content, caplo
     assert kept.read(KEY) == RECORD
 
 
-SEARCHER = """
-import sys, time
-from pathlib import Path
-from test_search import Machine, by_batch
-from landscape.evaluation.tuning.choices import KeptChoices
-from landscape.core.system import end_with_parent
+def test_two_that_search_at_once_end_with_the_same_choice(tmp_path):
+    """One finds batches of 64 the fastest, the other batches of 1024; nobody writes before both have searched."""
+    both = threading.Barrier(2, timeout=100)
 
-end_with_parent()
-place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    class Searcher(Machine):
+        def keep(self, key, *choice):
+            both.wait()
+            return KeptChoices(tmp_path).write(KEY, *choice)
 
-
-class Searcher(Machine):
-    def keep(self, key, *choice):  # nobody writes before both have searched
-        (place / own).touch()
-        while not (place / other).exists():
-            time.sleep(0.01)
-        return KeptChoices(place / "engines").write("ab" * 32, *choice)
-
-
-print(Searcher(by_batch(best)).search().plan.batch_size)
-"""
-
-
-@pytest.mark.long
-def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
-    """One finds batches of 64 the fastest, the other batches of 1024."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", SEARCHER, str(tmp_path), own, other, best],
-            env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
-        )
-        for own, other, best in (("a", "b", "64"), ("b", "a", "1024"))
-    ]  # fmt: skip
-    try:
-        found = [int(each.communicate(timeout=100)[0]) for each in both]
-    finally:  # where one fails the other waits for it without an end
-        for each in both:
-            each.kill()
-            each.communicate()
-    (choice,) = KeptChoices(tmp_path / "engines").read(KEY).choices.values()
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(lambda best: Searcher(by_batch(best)).search().plan.batch_size, (64, 1024))]
+    (choice,) = KeptChoices(tmp_path).read(KEY).choices.values()
     assert found == [choice.batch_size] * 2
 
 

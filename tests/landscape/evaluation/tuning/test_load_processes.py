@@ -133,7 +133,7 @@ with LoadProcesses(test_load_processes.trials(observe), 2, patience=1000.0) as p
 """
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_they_end_with_the_process_that_forked_them():
     """It is killed while they are in an endless loop."""
     folders = [str(Path(__file__).parent), str(Path(pooled.__file__).parent), os.environ.get("PYTHONPATH", "")]
