@@ -24,7 +24,7 @@ from landscape.core.validation import WEIGHT
 from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of, make_feed
-from landscape.evaluation.running_model import LoadedModel, checked_observables
+from landscape.evaluation.running_model import LoadedModel, check_observables
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples
@@ -515,7 +515,7 @@ class Differentiation:
         self._loaded.state.restore()
         with kept_alive():
             values = self._observe(self._loaded.model, batch)
-        observed = checked_observables(values, batch, self._observe, self._feed.counts, self._loaded)
+        observed = check_observables(values, batch, self._observe, self._feed.counts, self._loaded)
         names = list(observed) if isinstance(self._observe, Combination) else ["loss"]
         for name in names:
             losses = observed[name]

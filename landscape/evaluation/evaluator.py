@@ -77,7 +77,9 @@ class Evaluator:
 
     def origin(self) -> Values:
         """The observables at θ₀, computed as a point of the landscape is, once; raises what user code raises there."""
-        return self._settled(lambda: self._gather(lambda: iter([self._at_origin()]), np.arange(1), self._reduction()))
+        return self._compute_undisturbed(
+            lambda: self._collect(lambda: iter([self._at_origin()]), np.arange(1), self._reduction())
+        )
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches.
@@ -104,16 +106,18 @@ class Evaluator:
         def compute() -> Values:
             reduction = self._reduction(self._known_at_origin() if rise else None, known, keep)
             walk = self.walk(known)
-            return self._gather(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
+            return self._collect(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
-        values = self._settled(compute)
+        values = self._compute_undisturbed(compute)
         return values if rise else replace(values, rise_stderr=None)
 
     def evaluate_states(self, states: Sequence[State], before: Before | None = None) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
             order, reduction = np.arange(len(states)), partial(self._reduction, None, before)
-            return self._settled(lambda: self._gather(partial(self.walk(before).states, states), order, reduction()))
+            return self._compute_undisturbed(
+                lambda: self._collect(partial(self.walk(before).states, states), order, reduction())
+            )
         finally:
             self._running().leave_states()
 
@@ -215,7 +219,7 @@ class Evaluator:
         weights = self._running().target.weights
         self._stop()
         self._set_batches(batch_size)
-        self._current = self._started(weights)
+        self._current = self._start(weights)
 
     def _restart(self) -> None:
         self._origin_pieces: dict[int, Pieces] = {}  # by batch size, as other batches round differently
@@ -231,10 +235,10 @@ class Evaluator:
 
     def _running(self) -> RunningModel:
         if self._current is None:
-            self._current = self._started(self._loaded.place(self._origin, self.directions, self.plan.engine))
+            self._current = self._start(self._loaded.place(self._origin, self.directions, self.plan.engine))
         return self._current
 
-    def _started(self, weights: MovingWeights) -> RunningModel:
+    def _start(self, weights: MovingWeights) -> RunningModel:
         feed, loaded = self._feed, self._loaded  # and not this evaluator, which nothing that it holds may keep alive
         target = RewriteTarget(
             loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
@@ -274,7 +278,7 @@ class Evaluator:
                 raise
             return None
 
-    def _settled(self, compute: Callable[[], Values]) -> Values:
+    def _compute_undisturbed(self, compute: Callable[[], Values]) -> Values:
         """What `compute` returns; called again where user code is found to have written to the model unnoticed.
 
         Raises:
@@ -284,22 +288,22 @@ class Evaluator:
         while True:
             with contextlib.suppress(UnseenWriteError):
                 values = compute()
-                self._look_for_writes()
+                self._refuse_writes()
                 return values
             self._origin_pieces.clear()
 
-    def _look_for_writes(self) -> None:
+    def _refuse_writes(self) -> None:
         self._unchanged.check()
         if self._running().hides_writes():
             raise UnseenWriteError
 
-    def _gather(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
+    def _collect(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
         """The values of all points, put in their places."""
         start = time.perf_counter()
         with arithmetic(self.plan, self.device), torch.no_grad():
             for number, pieces in enumerate(points()):
                 if number == 0 and len(places) > 1:
-                    self._look_for_writes()  # a write that the next point undoes could not be seen at the end
+                    self._refuse_writes()  # a write that the next point undoes could not be seen at the end
                 reduction.add(pieces)
             return replace(reduction.values(places), seconds=time.perf_counter() - start)
 

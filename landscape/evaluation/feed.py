@@ -132,17 +132,17 @@ class AnyShape:
         self._room = host_limit() if self._device.type == "cuda" else 0
         kept = _KEPT.get(key)
         if kept is None or kept.size > self._limit:
-            kept = _Kept(self.samples, self._fitting())
+            kept = _Kept(self.samples, self._make_fitting())
         self.resident = len(kept.batches) == len(self._edges)
         if self.resident:
             self._kept = _KEPT[key] = kept
 
-    def _fitting(self) -> list[Batch]:
+    def _make_fitting(self) -> list[Batch]:
         """All batches on the device; fewer where they do not fit."""
         batches: list[Batch] = []
         size = 0
         for index in range(len(self._edges)):
-            batch = self._made(index)
+            batch = self._make(index)
             size += tensor_bytes(batch)
             if size > self._limit:
                 log.info("data: the batches take more than %.3g MB and are made anew at every point", self._limit / 1e6)
@@ -156,11 +156,11 @@ class AnyShape:
     def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
         """The batches from number `first` on, or the first `count` of these, numbered."""
         for index in range(len(self._edges))[first:][:count]:
-            batch = self._kept.batches[index] if self.resident else self._made(index)
+            batch = self._kept.batches[index] if self.resident else self._make(index)
             self.counts.begin(self._edges[index])
             yield index, batch
 
-    def _made(self, index: int) -> Batch:
+    def _make(self, index: int) -> Batch:
         if index in self._on_host:
             return moved(self._on_host[index], self._device, self._dtype)
         batch = self.samples.batch(*self._edges[index])
@@ -248,11 +248,11 @@ class Streamed:
         edges = self._edges[first:][:count]
         if self._side is None:
             for index, edge in enumerate(edges, first):
-                yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples.rows)  # type: ignore[misc]
+                yield index, map_tensors(lambda tensor, edge=edge: self._place(tensor, edge), self.samples.rows)  # type: ignore[misc]
         else:
-            yield from enumerate(self._overlapped(edges, self._side), first)
+            yield from enumerate(self._copy_ahead(edges, self._side), first)
 
-    def _overlapped(self, edges: Sequence[Edge], side: torch.cuda.Stream) -> Iterator[Batch]:
+    def _copy_ahead(self, edges: Sequence[Edge], side: torch.cuda.Stream) -> Iterator[Batch]:
         side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
@@ -275,7 +275,7 @@ class Streamed:
     def _send(self, edge: tuple[int, int], turn: int, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         buffers = iter(self._pinned[turn])
         with torch.cuda.stream(side):
-            batch = map_tensors(lambda tensor: self._placed(tensor, edge, next(buffers)), self.samples.rows)
+            batch = map_tensors(lambda tensor: self._place(tensor, edge, next(buffers)), self.samples.rows)
             return batch, side.record_event()
 
     def _buffers(self) -> list[list[Tensor]]:
@@ -289,7 +289,7 @@ class Streamed:
     def _tensors(self) -> list[Tensor]:
         return tensors_of(self.samples.rows)
 
-    def _placed(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
+    def _place(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
         """The rows of a batch on the device, converted, with the alignment that they would have among all samples."""
         start, end = edge
         rows, dtype = tensor[start:end], computed_type(tensor, self._dtype)
@@ -318,7 +318,7 @@ def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype
     limit = device_limit(device) if limit is None else limit
     if not isinstance(samples, TensorSamples):
         return AnyShape(samples, device, dtype, limit)
-    needed = _needed(samples.rows, device, dtype)
+    needed = _bytes_to_copy(samples.rows, device, dtype)
     streams = needed > 0 and needed > limit
     return Streamed(samples, device, dtype) if streams else Resident(samples, device, dtype)
 
@@ -328,7 +328,7 @@ def computed_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
     return dtype if tensor.is_floating_point() else tensor.dtype
 
 
-def _needed(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
+def _bytes_to_copy(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
     types = [(tensor, computed_type(tensor, dtype)) for tensor in tensors_of(samples)]
     return sum(tensor.numel() * own.itemsize for tensor, own in types if _is_copied(tensor, device, own))
 
@@ -398,13 +398,13 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
         return Batching(tuple(edges), (len(edges),), 0)
     size = plan.batch_size
     extends = plan.statistics.fixed
-    planned = _consecutive(samples, size) if extends else batch_edges(samples, size)
+    planned = _cut(samples, size) if extends else batch_edges(samples, size)
     parts = [[(start + a, start + b) for a, b in batch_edges(stop - start, batch_size)] for start, stop in planned]
     edges = [edge for part in parts for edge in part]
     return Batching(tuple(edges), tuple(map(len, parts)), samples // size if extends else 0)
 
 
-def _consecutive(samples: int, size: int) -> list[Edge]:
+def _cut(samples: int, size: int) -> list[Edge]:
     return [(start, min(start + size, samples)) for start in range(0, samples, size)]
 
 

@@ -94,14 +94,14 @@ def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool =
     """
     plan = replace(evaluator.plan, engine=Engine(), batch_size=evaluator.batch_size)
     walk = evaluator.twin(plan).walk()
-    outputs = tuple(_outputs(walk, point, evaluator))
+    outputs = tuple(_watch_outputs(walk, point, evaluator))
     with torch.no_grad():
         weights = walk.running.target.weights.state_at(point)
-    seen = LayersSeen(outputs, tuple(_weights(evaluator.model, weights)))
+    seen = LayersSeen(outputs, tuple(_describe_weights(evaluator.model, weights)))
     if not gradients:
         return seen
     try:
-        return replace(seen, gradients=tuple(_gradients(evaluator, weights)))
+        return replace(seen, gradients=tuple(_compute_gradients(evaluator, weights)))
     except LandscapeError as error:
         return replace(seen, no_gradients=message_of(error))
     except RuntimeError as error:
@@ -110,7 +110,7 @@ def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool =
         return replace(seen, no_gradients=in_words(error))
 
 
-def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[WatchedLayer]:
+def _watch_outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[WatchedLayer]:
     watcher, passes = NetworkWatcher(walk.running.target.model), list[None]()
 
     def batches() -> Iterator[tuple[int, Batch]]:
@@ -135,7 +135,7 @@ def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[W
     return list(watcher.layers.values())
 
 
-def _weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
+def _describe_weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
     for name, tensor in targets_of(model).items():
         value, variance = weights.get(name, tensor), name.endswith(VARIANCE)
         if (variance or isinstance(tensor, nn.Parameter)) and _has_values(value):
@@ -146,7 +146,7 @@ def _has_values(tensor: Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized) and not tensor.is_meta
 
 
-def _gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
+def _compute_gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
     """The gradients of the mean loss over all samples, in the model's order."""
     derivatives = Differentiation.beside(evaluator, weights)
     totals = [derivatives.totals(block) for block in range(derivatives.blocks)]

@@ -22,7 +22,7 @@ from landscape.evaluation.feed import Counts, SamplesChanged, marks
 from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
-from landscape.evaluation.weights import MovingWeights, lay_out
+from landscape.evaluation.weights import MovingWeights, set_layouts
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, batch_length, exchanged, is_strided
 from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
@@ -157,7 +157,7 @@ class LoadedModel:
         if self.activations is not None:
             self.activations.forget()
         layouts = layouts_of(engine)
-        lay_out(self.model, layouts)
+        set_layouts(self.model, layouts)
         return MovingWeights(self.model, origin, directions, layouts, self._rounding)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
@@ -213,7 +213,7 @@ class Names(Protocol):
     names: tuple[str, ...] | None
 
 
-def checked_observables(
+def check_observables(
     values: Any, batch: Batch, observe: Observe, counts: Counts | None, names: Names
 ) -> dict[str, Tensor]:
     """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
@@ -371,7 +371,7 @@ class RunningModel:
 
     def _checked(self, values: Any, batch: Batch) -> dict[str, Tensor]:
         """What `observe` returned for a batch, checked, in the order that is always the same."""
-        return checked_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
+        return check_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:
         """Compute running statistics anew from the samples, as the mean over batches."""

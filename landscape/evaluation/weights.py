@@ -342,7 +342,7 @@ class MovingWeights:
             self._targets[name].copy_(tensor)
 
 
-def lay_out(model: nn.Module, layouts: Layouts) -> None:
+def set_layouts(model: nn.Module, layouts: Layouts) -> None:
     """Give parameters these memory formats, by their number of dimensions; the others are as torch makes them."""
     for parameter in model.parameters():
         layout = layouts.get(parameter.dim(), torch.contiguous_format)

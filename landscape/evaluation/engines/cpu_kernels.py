@@ -175,7 +175,7 @@ def _pools(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return type(module) is nn.MaxPool2d and not module.return_indices
-    return _called(node) in (*POOLING, pool_by_maxima) and not node.kwargs.get("return_indices") and len(node.args) < 7
+    return _callee(node) in (*POOLING, pool_by_maxima) and not node.kwargs.get("return_indices") and len(node.args) < 7
 
 
 @dataclass
@@ -199,7 +199,7 @@ class _Chain:
         """
         chain = cls([node])
         reader = chain._reader()
-        if may_add and reader is not None and (residual := _added(model, reader, node)) is not None:
+        if may_add and reader is not None and (residual := _other_summand(model, reader, node)) is not None:
             chain = cls([node, reader], residual)
             reader = chain._reader()
         if reader is not None and _is_relu(model, reader):
@@ -231,9 +231,9 @@ def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None
     return None
 
 
-def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
+def _other_summand(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
     """The other summand, where a call adds something to a layer's output; None for other calls."""
-    if _called(node) not in ADD or len(node.args) != 2 or node.kwargs:
+    if _callee(node) not in ADD or len(node.args) != 2 or node.kwargs:
         return None
     one, other = node.args
     summand = other if one is layer else one
@@ -243,14 +243,14 @@ def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | No
 def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return type(model.get_submodule(str(node.target))) is nn.ReLU
-    return _called(node) in RELU
+    return _callee(node) in RELU
 
 
 def _is_fresh(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         # A fused layer that overwrites its residual does so only where nothing reads the residual any more.
         return isinstance(model.get_submodule(str(node.target)), (*FRESH_MODULES, FusedLayer))
-    return _called(node) in FRESH and not _writes(model, node)
+    return _callee(node) in FRESH and not _writes(model, node)
 
 
 def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
@@ -258,7 +258,7 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return bool(getattr(module, "inplace", False)) or getattr(module, "overwrite", False)
-    called = _called(node)
+    called = _callee(node)
     name = called if isinstance(called, str) else getattr(called, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "setitem"
     augmented = getattr(called, "__module__", "") == "_operator" and name in _AUGMENTED
@@ -270,7 +270,7 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
 _AUGMENTED = frozenset(name.strip("_") for name in dir(operator) if name.startswith("__i") and name != "__inv__")
 
 
-def _called(node: fx.Node) -> Any:
+def _callee(node: fx.Node) -> Any:
     """The function, or the name of the method, that a node calls."""
     return node.target if node.op in ("call_function", "call_method") else None
 

@@ -84,7 +84,7 @@ class Folded(Rewrite):
 
 def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:
     """Fold each batch norm that is the sole consumer of a convolution; `leave` these convolutions as they are."""
-    return [_fold(model, *pair) for pair in _foldable(model, leave)]
+    return [_fold(model, *pair) for pair in _find_foldable(model, leave)]
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _weight(module: nn.Module) -> Tensor:
     return weight
 
 
-def _foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
+def _find_foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
     """Pairs of calls: a convolution whose only reader is a batch normalisation with running statistics."""
     calls: dict[Any, int] = {}
     for node in model.graph.nodes:

@@ -529,10 +529,10 @@ def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
         {
             "scheme": SCHEME,
             "versions": [__version__, torch.__version__],
-            "machine": machine(evaluator.device),
+            "machine": machine_of(evaluator.device),
             "arithmetic": arithmetic,
             "row": scope.row,
-            "model": structure_of(evaluator.model),
+            "model": module_structure(evaluator.model),
             "observe": getattr(evaluator.observe, "__qualname__", type(evaluator.observe).__qualname__),
             "samples": shapes_of(evaluator.held_samples),
             "moved": [sorted(each) for each in evaluator.directions],
@@ -540,7 +540,7 @@ def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
     )
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine_of(device: torch.device) -> dict[str, Any]:
     """The processor, its cores that this process may use, and the GPU where it computes there."""
     parts: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
     if device.type == "cuda":
@@ -549,7 +549,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     return parts
 
 
-def structure_of(model: nn.Module) -> list[Any]:
+def module_structure(model: nn.Module) -> list[Any]:
     """The model's modules in order: name, type, what it shows of itself, and the shapes of its own tensors."""
     return [
         [
