@@ -279,7 +279,7 @@ class Evaluator:
             return None
 
     def _compute_undisturbed(self, compute: Callable[[], Values]) -> Values:
-        """What `compute` returns; called again where user code is found to have written to the model unnoticed.
+        """What `compute` returns; it is called again where user code has written to the model without being noticed.
 
         Raises:
             SamplesChanged: it has written to the samples.

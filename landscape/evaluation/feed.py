@@ -35,7 +35,7 @@ log = logging.getLogger("landscape")
 
 
 class Counts:
-    """Of batches that are made of samples of any kind.
+    """How many values `observe` returns for each batch: one for each sample, or as many as at the first point.
 
     Args:
         samples: knows how many values a batch must have, where that is known.
@@ -47,7 +47,7 @@ class Counts:
         self._seen: dict[Edge, int] = {}
 
     def begin(self, edge: Edge) -> None:
-        """To be called before a batch is given to `observe`: the batch from this sample to before that one."""
+        """To be called before `observe` gets the batch that begins and ends at this edge."""
         self._edge = edge
 
     def expected(self, batch: Batch, values: Any) -> int | None:

@@ -69,11 +69,11 @@ class LayersSeen:
         order = {layer.name: place for place, layer in enumerate(self.layers)}
         found = [(float(order[each.layer]), each) for each in outputs]
         of_weights = findings("weights", self.weights, thresholds)
-        found += [(self._turn(each.layer) - 0.5, each) for each in of_weights]
+        found += [(self._first_use(each.layer) - 0.5, each) for each in of_weights]
         gradients = findings("gradients", self.gradients or (), thresholds)
         return [each for _, each in sorted(found, key=lambda pair: pair[0])] + gradients
 
-    def _turn(self, parameter: str) -> float:
+    def _first_use(self, parameter: str) -> float:
         """When a parameter is used: with the first layer of its module, or of a module around that."""
         owner = parameter
         while owner:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -207,20 +207,14 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
 # What `observe` returns, checked.
 
 
-class Names(Protocol):
-    """What keeps the names of the observables, in their order, once they were seen."""
-
-    names: tuple[str, ...] | None
-
-
 def check_observables(
-    values: Any, batch: Batch, observe: Observe, counts: Counts | None, names: Names
+    values: Any, batch: Batch, observe: Observe, counts: Counts | None, loaded: LoadedModel
 ) -> dict[str, Tensor]:
     """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
 
     Args:
         counts: of batches that are made of samples of any kind; None where a batch has a value for each row.
-        names: where the names of the first batch are kept.
+        loaded: the model, which keeps the names of the first batch.
 
     Raises:
         JobError: it is not one value per sample, or has other names than before.
@@ -228,8 +222,8 @@ def check_observables(
     if isinstance(observe, Combination):
         return check_terms(values, observe.factors)
     count = batch_length(batch) if counts is None else counts.expected(batch, values)
-    observed = check_observed(values, count, names.names)
-    names.names = tuple(observed)
+    observed = check_observed(values, count, loaded.names)
+    loaded.names = tuple(observed)
     if counts is not None:
         counts.note(len(observed["loss"]))
     return observed

@@ -193,7 +193,7 @@ class MovingWeights:
         self._set_all(self._origin)
         self._rounding = rounding.at_origin(self._targets)
         self._rounded = [name for name in self._rounding.infos if name in self._origin]
-        self._still = _still(model, self._round_still(), self.moved)
+        self._still = _unmoved_tensors(model, self._round_still(), self.moved)
         self._flats = self._make_flat(directions, layouts)
         self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
         self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
@@ -354,7 +354,7 @@ def targets_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **persistent_buffers(model)}
 
 
-def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
+def _unmoved_tensors(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
     """Name, tensor and value of what does not move: the rest of the origin, and buffers that no snapshot holds."""
     targets = targets_of(model)
     of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]

@@ -142,8 +142,8 @@ def tidy(graph: fx.GraphModule) -> None:
 class Forward:
     """Operation by operation: the reference, and the class that every other base derives from.
 
-    A base is a subclass in a file of this folder and a line with its rules in `landscape.core.plan.BASES`. That line
-    names the hooks of rewrites which its methods call, and these alone decide which options go with it.
+    A base is such a class and a line with its rules in `landscape.core.plan.BASES`. That line names the hooks of
+    rewrites that the methods of the class call, and these alone decide which options go with it.
 
     Args:
         model: its tensors are set from outside, between calls.
