@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pooled import POINTS, evaluator, pooled_problem
-from small_models import make_job, plan_on_disk
+from small_models import conv_problem, make_job, plan_on_disk
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
@@ -19,6 +19,7 @@ from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
 from landscape.evaluation.engines import layer_rewrites
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.search import Search
 from landscape.evaluation.tuning.trials import Trials, tune
@@ -162,6 +163,29 @@ def test_what_a_lower_precision_costs_is_recorded(tmp_path):
     assert precision_text(found).startswith("bfloat16 (up to ")
     assert precision_text(found).endswith("% off float32)")
     assert precision_text(exact) == "float32"
+
+
+def test_a_device_without_room_for_weights_in_float32_leaves_the_error_unknown(tmp_path, monkeypatch, caplog):
+    def problem():
+        made = conv_problem()
+        made.model.bfloat16()
+        return made
+
+    def computed(folder):
+        fields = {"num_samples": 8, "precision": "bfloat16", "engine": "eager"}
+        return run(make_job(tmp_path / folder, problem, [{"name": "a", "size": 3}], **fields))["a"]
+
+    def no_room(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    expected = computed("whole")
+    assert expected.attributes["precision_error"]["max_abs_error"] > 0
+    monkeypatch.setattr(Evaluator, "twin", no_room)
+    with caplog.at_level("INFO", "landscape"):
+        found = computed("small")
+    assert found.attributes["precision_error"] is None
+    assert "what bfloat16 costs is not known" in caplog.text
+    assert np.array_equal(found.loss, expected.loss)
 
 
 def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):
