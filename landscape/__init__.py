@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from landscape.compute.extend import extend
     from landscape.compute.refine import refine, run
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
-    from landscape.evaluation.tuning.protocol import Limits
+    from landscape.evaluation.tuning.choices import Limits
     from landscape.job.directions.file import EigenDirection, FileDirection
     from landscape.job.directions.pca import PcaDirection
     from landscape.job.directions.plane import PlaneDirection, TowardsDirection
@@ -41,7 +41,7 @@ _HOMES = {
     "compute.extend": ("extend",),
     "compute.refine": ("run", "refine"),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
-    "evaluation.tuning.protocol": ("Limits",),
+    "evaluation.tuning.choices": ("Limits",),
     "job.directions.file": ("EigenDirection", "FileDirection"),
     "job.directions.pca": ("PcaDirection",),
     "job.directions.plane": ("PlaneDirection", "TowardsDirection"),

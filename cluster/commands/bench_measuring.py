@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from landscape.bench.__main__ import aligned, bench_text, spread
+from landscape.bench.__main__ import aligned, bench_text, ratio_text
 from landscape.bench.measure import bench
 from landscape.bench.options import BenchOptions
 from landscape.bench.yardsticks import quotient
@@ -148,8 +148,8 @@ def bench_report(found: Mapping[str, Any]) -> str:
     if "ray" in found:
         ray = found["ray"]
         parts.append(
-            f"Ray, one worker over serial: {spread(ray['one_over_serial'])}; two workers over one: "
-            f"{spread(ray['two_over_one'])} ({len(ray['rounds'])} rounds, tiles of {ray['tile_points']} points, "
+            f"Ray, one worker over serial: {ratio_text(ray['one_over_serial'])}; two workers over one: "
+            f"{ratio_text(ray['two_over_one'])} ({len(ray['rounds'])} rounds, tiles of {ray['tile_points']} points, "
             f"{ray['engine']}, without start-up)"
         )
     if "startup" in found:

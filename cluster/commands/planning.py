@@ -30,8 +30,8 @@ from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import as_written, tile_counts
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import KeptChoices, Tuned, TuningScope
-from landscape.evaluation.tuning.tuning import outlook, tune
+from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
+from landscape.evaluation.tuning.trials import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.problem.samples import Samples

@@ -20,8 +20,8 @@ from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import Task, create_landscape, make_work
 from landscape.core.errors import Interrupted, StoreError, quoted
 from landscape.core.progress import CHOOSING, stage
-from landscape.evaluation.tuning.protocol import Limits, Measure, TuningRequest, follow
-from landscape.evaluation.tuning.search import Search
+from landscape.evaluation.tuning.choices import Limits
+from landscape.evaluation.tuning.search import Search, TuningRequest
 
 if TYPE_CHECKING:
     from cluster.runtime.metrics import Metrics
@@ -83,8 +83,7 @@ class LandscapePlanner:
             for each in new:
                 each.sent.replan(each.landscape.in_batches(chosen.batch_size))
         first = new[0]
-        search = Search(first.landscape.plan, scope, self._limits)
-        tuned = follow(search.steps(), lambda request: self._answers(request, first))
+        tuned = Search(first.landscape.plan, scope, lambda request: self._answers(request, first), self._limits).run()
         for each in new:
             each.sent.replan(each.landscape.tuned(tuned))
         if tuned.warning:
@@ -96,7 +95,7 @@ class LandscapePlanner:
 
         The answers of workers that die or hang are missing. Measuring a point is tried on one worker after the other.
         """
-        for _ in range(self._tries if isinstance(request, Measure) else 1):
+        for _ in range(self._tries if request.method == "measure" else 1):
             workers = self._workers_of_one_node() if request.everyone else [self._first_ready()]
             receipts = self._ask_together(workers, request, landscape.sent.inputs)
             if receipts:

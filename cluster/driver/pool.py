@@ -50,7 +50,7 @@ from landscape.compute.tasks import Task, Work
 from landscape.core.devices import host_limit
 from landscape.core.errors import printable
 from landscape.core.progress import stage
-from landscape.evaluation.tuning.protocol import TuningRequest
+from landscape.evaluation.tuning.search import TuningRequest
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.supervised import ordered_names

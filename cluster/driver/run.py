@@ -21,7 +21,7 @@ from landscape.compute.serial import ALONE, OpenOne, RunOptions, run_locked, run
 from landscape.compute.tasks import OpenLandscape, open_landscape
 from landscape.core.devices import keep_freed_memory
 from landscape.core.progress import Observer, stage
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.store.results import Run
 

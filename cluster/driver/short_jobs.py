@@ -16,7 +16,7 @@ from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import budget_of
 from landscape.evaluation.tuning.trials import measure_point
 from landscape.problem.user_code import in_folder

@@ -41,7 +41,8 @@ from landscape.core.plan import Plan, Precision
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before
-from landscape.evaluation.tuning.protocol import KeptChoices, TuningRequest
+from landscape.evaluation.tuning.choices import KeptChoices
+from landscape.evaluation.tuning.search import TuningRequest
 from landscape.evaluation.tuning.trials import Trials
 from landscape.model.parameters import describe_parameters
 from landscape.problem.callback import load_problem

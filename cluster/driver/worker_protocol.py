@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.worker import Receipt
 from landscape.compute.tasks import Task, Work
-from landscape.evaluation.tuning.protocol import TuningRequest
+from landscape.evaluation.tuning.search import TuningRequest
 from landscape.surface.record_parts import WorkerRecord
 
 LOOK_SECONDS = 2.0  # between two questions for what the cluster has

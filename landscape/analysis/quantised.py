@@ -24,8 +24,8 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.core.quantisation import MOST_BITS, Quantisation
+from landscape.evaluation.model_rounding import WeightRounding
 from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.weights import WeightRounding
 from landscape.model.parameters import State
 from landscape.problem.terms import Problem
 from landscape.store.landscape import LandscapeStore

@@ -63,12 +63,13 @@ def _engine_row(precision: str, engine: Mapping[str, Any]) -> Row:
     off = engine["agreement"]["loss"]["max_rel"]
     return (
         precision, name, str(engine["batch_size"]), f"{engine['points_per_second']:.4g}",
-        f"{engine['samples_per_second']:.4g}", spread(engine["efficiency"]), spread(engine["efficiency_same_engine"]),
+        f"{engine['samples_per_second']:.4g}", ratio_text(engine["efficiency"]),
+        ratio_text(engine["efficiency_same_engine"]),
         "not finite" if off is None else f"{off:.1e}",
     )  # fmt: skip
 
 
-def spread(ratio: Mapping[str, float]) -> str:
+def ratio_text(ratio: Mapping[str, float]) -> str:
     """A ratio as `median (lowest-highest)`."""
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
@@ -88,8 +89,8 @@ def _notes(measured: Mapping[str, Any]) -> list[str]:
 
 def _setting_line(setting: Mapping[str, Any]) -> str:
     return (
-        f"weights, {setting['engine']}: {setting['seconds'] * 1e3:.3g} ms a point, {spread(setting['over_bare'])} of "
-        f"the bare forward; a whole point {spread(setting['point_over_bare'])} of it"
+        f"weights, {setting['engine']}: {setting['seconds'] * 1e3:.3g} ms a point, {ratio_text(setting['over_bare'])} "
+        f"of the bare forward; a whole point {ratio_text(setting['point_over_bare'])} of it"
     )
 
 
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = parser().parse_args(arguments)
     try:
-        measured = measure(given)
+        measured = measure_as_asked(given)
     except LandscapeError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given.json.write_text(json.dumps(measured, indent=1, allow_nan=False) + "\n")
 
 
-def measure(given: argparse.Namespace) -> dict[str, Any]:
+def measure_as_asked(given: argparse.Namespace) -> dict[str, Any]:
     """The measurements of a job file or of a synthetic model, as `bench` returns them.
 
     Raises:

@@ -41,10 +41,9 @@ from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Floats, Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Limits, Trial, Tuned, TuningScope
+from landscape.evaluation.tuning.choices import Limits, Trial, Tuned, TuningScope
 from landscape.evaluation.tuning.search import row_points
-from landscape.evaluation.tuning.trials import measure_point, probe_points
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.trials import measure_point, probe_points, tune
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
@@ -53,7 +52,7 @@ from landscape.problem.user_code import in_folder
 # What is reported beside the times: the machine, the agreement with float32, the distance to the ceilings.
 
 
-def machine(device: str) -> dict[str, Any]:
+def describe_machine(device: str) -> dict[str, Any]:
     """The name of the processor or GPU that is measured, the machine's cores, and the versions of torch and Python."""
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
     versions = {"torch": torch.__version__, "python": platform.python_version()}
@@ -68,7 +67,7 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def load() -> float | None:
+def system_load() -> float | None:
     """How many processes have wanted a core over the last minute: a figure from a busy machine is a lower bound."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
@@ -126,12 +125,12 @@ def bench(job: Job, options: BenchOptions) -> dict[str, Any]:
         precisions += () if job.precision in precisions else (job.precision,)
     if options.full and job.precision not in precisions:
         raise JobError(f"precision: the whole grid is evaluated in the job's own, {job.precision}; measure that too")
-    load_before = load()
+    load_before = system_load()
     _, alone = bare_observe(prepared.problem)
     with in_folder(prepared.folder):
         measured = [_Bench(prepared, landscape, each, options).measure() for each in precisions]
     return {
-        "machine": machine(device),
+        "machine": describe_machine(device),
         "landscape": landscape.name,
         "points": landscape.grid.points,
         "num_samples": landscape.record.num_samples,
@@ -139,7 +138,7 @@ def bench(job: Job, options: BenchOptions) -> dict[str, Any]:
         "bare": "model(inputs)" if alone else "observe(model, batch), as it is not Problem.supervised",
         "rounds": options.rounds,
         "precisions": measured,
-        "load": [load_before, load()],
+        "load": [load_before, system_load()],
     }
 
 

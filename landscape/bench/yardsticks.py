@@ -23,7 +23,7 @@ from landscape.evaluation.engines.base import RewriteTarget, arithmetic, autocas
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.running_model import layouts_of, make_forward, take_to_type
-from landscape.evaluation.weights import MovingWeights, lay_out, targets_of
+from landscape.evaluation.weights import MovingWeights, set_layouts, targets_of
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, dense_tensors_in, moved, tensor_bytes
 from landscape.problem.samples import Samples, TensorSamples, as_samples
@@ -96,7 +96,7 @@ class SameEngine:
     ) -> None:
         self._plan, self._device, engine = plan, device, plan.engine
         model = model_for(problem.model, plan, device)
-        lay_out(model, layouts_of(engine))
+        set_layouts(model, layouts_of(engine))
         self._batches = batches_for(samples, plan, device)
         observe, _ = bare_observe(problem)
         with arithmetic(plan, device), torch.no_grad():
@@ -144,7 +144,7 @@ class SettingWeights:
     ) -> None:  # fmt: skip
         self._plan, self._device = plan, device
         model, layouts = model_for(problem.model, plan, device), layouts_of(plan.engine)
-        lay_out(model, layouts)
+        set_layouts(model, layouts)
         with torch.no_grad():
             self.weights = MovingWeights(model, origin, directions, layouts)
             target = _target(model, self.weights, problem.observe, plan, device, ())

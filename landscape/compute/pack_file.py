@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.files import PARTIAL
-from landscape.evaluation.engines.base import rounded_layers
+from landscape.evaluation.model_rounding import rounded_layers
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
 from landscape.model.packed_graph import PATH, options_of
 from landscape.model.packed_model import DTYPES

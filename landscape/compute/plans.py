@@ -17,13 +17,12 @@ from landscape.core.grid import Grid, Index, choose_tile_shape, within
 from landscape.core.plan import Plan, default_plan
 from landscape.core.progress import CHOOSING, stage
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.engines.base import rounded_layers
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.model_rounding import rounded_layers, rounded_weights
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.running_model import refuse_unrounded
-from landscape.evaluation.tuning.protocol import KeptChoices, Limits, TuningScope
-from landscape.evaluation.tuning.tuning import tune
-from landscape.evaluation.weights import rounded_weights
+from landscape.evaluation.tuning.choices import KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.trials import tune
 from landscape.job.job import Job, names_a_run
 from landscape.job.landscape import Landscape
 from landscape.problem.supervised import Observe

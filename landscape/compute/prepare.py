@@ -43,8 +43,8 @@ from landscape.core.plan import Plan, default_plan
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.model_rounding import rounded_weights
 from landscape.evaluation.reduction import moment_rows, terms_of
-from landscape.evaluation.weights import rounded_weights
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape

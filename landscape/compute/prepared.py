@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.compute.reused_values import Extension
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
-from landscape.evaluation.tuning.protocol import Tuned
+from landscape.evaluation.tuning.choices import Tuned
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job

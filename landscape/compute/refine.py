@@ -22,7 +22,7 @@ from landscape.core.digests import digest
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
 from landscape.core.validation import MAX_SIZE
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.job.landscape_options import Refine
 from landscape.store.commit import finish_move

@@ -36,7 +36,7 @@ from landscape.core.errors import Interrupted, LandscapeError, StoreError, quote
 from landscape.core.lock import run_lock
 from landscape.core.progress import PREPARING, Failure, Observer, stage
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import bring_snapshots

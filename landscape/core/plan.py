@@ -66,10 +66,10 @@ Hook = Literal["refresh", "mode", "calls"]
 
 @dataclass(frozen=True)
 class EngineBase:
-    """The rules of one way to run a model. To add one: a file with its class, and a line in `BASES`.
+    """The rules of one way to run a model. To add one: its class, a subclass of `Forward`, and a line in `BASES`.
 
     Args:
-        implementation: `FILE:CLASS`, a subclass of `Forward` in `landscape/evaluation/engines`.
+        implementation: the class, `FILE:CLASS` of `landscape/evaluation/engines`.
         hooks: what it does for rewrites; an option that needs more is refused on it.
         stacks: whether it computes several points at once, `NAME:N` for N of them.
         needs_gpu: whether it runs on a CUDA device alone.
@@ -94,24 +94,27 @@ BASES: dict[str, EngineBase] = {
     "eager": EngineBase("base:Forward", frozenset({"refresh", "mode", "calls"})),
     # `torch.compile`.
     "compile": EngineBase(
-        "bases:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
+        "base:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
         setup_seconds=8.0, setup_seconds_per_module=0.4,
     ),
     # A CUDA graph per batch, which reads the weights from where they lie.
     "cudagraph": EngineBase(
-        "bases:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
+        "base:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
         tried_on=frozenset({"cuda"}),
     ),
     # N points at once, their weights stacked outside the model.
-    "vmap": EngineBase("bases:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
+    "vmap": EngineBase("base:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Option:
-    """The rules of one option of an engine. What it does to a model is in `landscape/evaluation/engines`.
+    """The rules of one option of an engine. To add one: its class, a subclass of `Rewrite`, and a line in `OPTIONS`.
 
     Args:
+        implementation: the class, `FILE:CLASS` of `landscape/evaluation/engines`.
+        turn: when it is installed, in ascending order: 0 what takes over whole layers, 1 what changes the graph of the
+            model's operations, one after another in the order of `OPTIONS`, 2 what looks for no result of another.
         needs: what its base must do for it.
         refusal: the error on a base that does not, `must …`; default: which bases do.
         shares_rows: whether points that differ in their last coordinate alone are computed together.
@@ -121,8 +124,10 @@ class Option:
         suits, without: what may be rounded to a few bits under it, and options that contradict it.
     """
 
+    implementation: str
     needs: frozenset[Hook] = frozenset()
     refusal: str = ""
+    turn: int = 1
     shares_rows: bool = False
     combined: bool = True
     along: tuple[str, ...] = ()
@@ -135,31 +140,38 @@ class Option:
         return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
 
 
-EAGER_ALONE = "must be eager to be fused, superposed or int8"
 EAGER: frozenset[Hook] = frozenset({"refresh", "calls"})
-# In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
+# In the order in which they stand in an engine's name.
 OPTIONS: dict[str, Option] = {
-    "channels_last": Option(),
-    "maxima": Option(frozenset({"mode"})),
-    "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
-    # Its kernels are called from Python: the compiler has its own, and `vmap` has no rule for them. A batch
-    # normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
-    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",), suits=suiting.WEIGHTS),
-    "superposed": Option(EAGER, EAGER_ALONE, combined=False, shares_rows=True, suits=suiting.NOTHING),
-    # Layers in integers, whose kernels are called from Python too.
-    "int8": Option(EAGER, EAGER_ALONE, combined=False, suits=suiting.INTEGERS, without=("fused", "superposed")),
-}
+    # Convolution weights, and so activations, have the channel as their innermost dimension.
+    "channels_last": Option("layer_rewrites:ChannelsLast", turn=2),
+    # Max-pooling by elementwise maxima: the same bits.
+    "maxima": Option("layer_rewrites:Maxima", frozenset({"mode"}), turn=2),
+    # Batch normalisation in eval mode is folded into the convolution before it.
+    "folded": Option(
+        "layer_rewrites:Folded", frozenset({"refresh"}),
+        refusal="must not fold under vmap, which stacks the weights as they are",
+    ),
+    # A layer and the addition and ReLU after it by one kernel of the CPU, which is called from Python: the compiler has
+    # its own, and `vmap` has no rule for it. A batch norm between a convolution and its ReLU would keep them apart, so
+    # it is folded first.
+    "fused": Option(
+        "cpu_kernels:Fused", frozenset({"calls"}), combined=False, along=("folded",), suits=suiting.WEIGHTS
+    ),
+    # The first moved layers by sums of outputs that are computed once per batch of samples.
+    "superposed": Option(
+        "reuse:Superposition", EAGER, turn=0, combined=False, shares_rows=True, suits=suiting.NOTHING
+    ),
+    # Layers whose weights and inputs have 8 bits, in integers; their kernels are called from Python too.
+    "int8": Option(
+        "cpu_kernels:Integers", EAGER, combined=False, suits=suiting.INTEGERS, without=("fused", "superposed")
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A base, see `BASES`, and what is done to the model before it.
-
-    channels_last: convolution weights (and so activations) with the channel as their innermost dimension · maxima:
-    max-pooling by elementwise maxima, the same bits · folded: batch normalisation in eval mode folded into the
-    convolution before it · fused: a layer and the addition and ReLU after it by one kernel of the CPU · superposed: the
-    first moved layers by sums of outputs that are computed once per batch of samples · int8: layers whose weights and
-    inputs have 8 bits, in integers. The last three are for eager.
+    """A base, see `BASES`, and what is done to the model before it, see `OPTIONS`.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
 

@@ -21,11 +21,10 @@ from landscape.core.errors import JobError, NotRetried, one_line
 from landscape.core.plan import Plan, Precision, for_derivatives
 from landscape.core.random_state import seed_draws
 from landscape.core.validation import WEIGHT
-from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of, make_feed
-from landscape.evaluation.running_model import LoadedModel
+from landscape.evaluation.running_model import LoadedModel, check_observables
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples
@@ -516,7 +515,7 @@ class Differentiation:
         self._loaded.state.restore()
         with kept_alive():
             values = self._observe(self._loaded.model, batch)
-        observed = checked_observables(values, batch, self._observe, self._feed.counts, self._loaded)
+        observed = check_observables(values, batch, self._observe, self._feed.counts, self._loaded)
         names = list(observed) if isinstance(self._observe, Combination) else ["loss"]
         for name in names:
             losses = observed[name]

@@ -87,19 +87,19 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
         return evaluator.evaluate(np.zeros((1, 0)))
 
     try:
-        first, before = look(), _held(observe)
+        first, before = look(), _held_values(observe)
         again = look()
     except JobError:
         raise
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Exited) else error
         raise JobError(f"observe: {in_words(cause or error)} on the first {few.length} samples") from cause
-    changed = [name for name, value in _held(observe).items() if before.get(name) != value]
+    changed = [name for name, value in _held_values(observe).items() if before.get(name) != value]
     _refuse_other_values(first, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
-    names, warnings = ordered_names(first.mean), _counted(evaluator)
-    if not np.isfinite(first.mean["loss"]).all() or not _is_flat(evaluator, origin, first):
+    names, warnings = ordered_names(first.mean), _warn_of_counts(evaluator)
+    if not np.isfinite(first.mean["loss"]).all() or not _stays_the_same(evaluator, origin, first):
         return FirstLook(names, warnings, weighted=first.weighted)
-    other = _called(look, evaluator.evaluated_model)
+    other = _other_module_called(look, evaluator.evaluated_model)
     if other:
         raise JobError(
             f"observe: must use the model that it is given, not another {other} of its own, whose weights nothing moves"
@@ -111,7 +111,7 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
     return FirstLook(names, (*warnings, warning), weighted=first.weighted)
 
 
-def _counted(evaluator: Evaluator) -> tuple[str, ...]:
+def _warn_of_counts(evaluator: Evaluator) -> tuple[str, ...]:
     """A warning where `observe` returns another number of values than there are samples in a batch."""
     other = evaluator.counts.other_than_samples if evaluator.counts else ""
     if not other:
@@ -133,27 +133,27 @@ def _refuse_other_values(first: Values, second: Values, changed: list[str], tole
             )
 
 
-def _held(observe: Observe) -> dict[str, Any]:
+def _held_values(observe: Observe) -> dict[str, Any]:
     """What `observe` keeps outside the model, as far as it can be seen: of its object, its closure, its module."""
     function = getattr(observe, "__func__", observe)
     owner = getattr(observe, "__self__", observe)
-    held = dict(_plain(getattr(owner, "__dict__", {}).items()))
+    held = dict(_plain_values(getattr(owner, "__dict__", {}).items()))
     if isinstance(function, types.FunctionType):
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-        held |= _plain((name, _contents(cell)) for name, cell in cells)
+        held |= _plain_values((name, _cell_value(cell)) for name, cell in cells)
         names = [name for name in function.__code__.co_names if name in function.__globals__]
-        held |= _plain((name, function.__globals__[name]) for name in names)
+        held |= _plain_values((name, function.__globals__[name]) for name in names)
     return held
 
 
-def _contents(cell: types.CellType) -> Any:
+def _cell_value(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # it is still empty
         return None
 
 
-def _plain(items: Any) -> dict[str, Any]:
+def _plain_values(items: Any) -> dict[str, Any]:
     """Numbers and words as they are, also the first ones of a container, tensors as how often they were written to."""
     plain: dict[str, Any] = {}
     for name, value in items:
@@ -193,7 +193,7 @@ class _Elsewhere(Mapping[str, Tensor]):
         return len(self._origin)
 
 
-def _is_flat(evaluator: Evaluator, origin: Mapping[str, Tensor], at_origin: Values) -> bool:
+def _stays_the_same(evaluator: Evaluator, origin: Mapping[str, Tensor], at_origin: Values) -> bool:
     """Whether the losses are those of the origin at two other sets of weights; not where user code raises there."""
     parameters = {name for name, _ in evaluator.evaluated_model.named_parameters()}
     if not any(origin[name].is_floating_point() for name in parameters):
@@ -210,7 +210,7 @@ def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], at_origi
     return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)
 
 
-def _called(look: Callable[[], Any], given: nn.Module) -> str:
+def _other_module_called(look: Callable[[], Any], given: nn.Module) -> str:
     """The kind of a module with weights that is called while the given model is not; '' where there is none."""
     own, called, others = {id(each) for each in given.modules()}, [], []
 

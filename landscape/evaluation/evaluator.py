@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from landscape import __version__
-from landscape.core.devices import cores, is_out_of_memory, processor_name
-from landscape.core.digests import digest
+from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Plan
+from landscape.core.random_state import seed_draws
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
-from landscape.evaluation.evaluation_order import Walk, walk_of
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running_model import LoadedModel, RunningModel
-from landscape.evaluation.tuning.protocol import TuningScope
-from landscape.evaluation.values import Pieces, Values
+from landscape.evaluation.values import Observed, Pieces, Values
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch, dense_tensors_in, tensors_of
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Batch
 from landscape.problem.samples import Samples as ChosenSamples
+from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Observe
 
 Result = TypeVar("Result")
@@ -79,7 +77,9 @@ class Evaluator:
 
     def origin(self) -> Values:
         """The observables at θ₀, computed as a point of the landscape is, once; raises what user code raises there."""
-        return self._settled(lambda: self._gather(lambda: iter([self._at_origin()]), np.arange(1), self._reduction()))
+        return self._compute_undisturbed(
+            lambda: self._collect(lambda: iter([self._at_origin()]), np.arange(1), self._reduction())
+        )
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches.
@@ -106,16 +106,18 @@ class Evaluator:
         def compute() -> Values:
             reduction = self._reduction(self._known_at_origin() if rise else None, known, keep)
             walk = self.walk(known)
-            return self._gather(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
+            return self._collect(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
-        values = self._settled(compute)
+        values = self._compute_undisturbed(compute)
         return values if rise else replace(values, rise_stderr=None)
 
     def evaluate_states(self, states: Sequence[State], before: Before | None = None) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
             order, reduction = np.arange(len(states)), partial(self._reduction, None, before)
-            return self._settled(lambda: self._gather(partial(self.walk(before).states, states), order, reduction()))
+            return self._compute_undisturbed(
+                lambda: self._collect(partial(self.walk(before).states, states), order, reduction())
+            )
         finally:
             self._running().leave_states()
 
@@ -217,7 +219,7 @@ class Evaluator:
         weights = self._running().target.weights
         self._stop()
         self._set_batches(batch_size)
-        self._current = self._started(weights)
+        self._current = self._start(weights)
 
     def _restart(self) -> None:
         self._origin_pieces: dict[int, Pieces] = {}  # by batch size, as other batches round differently
@@ -233,10 +235,10 @@ class Evaluator:
 
     def _running(self) -> RunningModel:
         if self._current is None:
-            self._current = self._started(self._loaded.place(self._origin, self.directions, self.plan.engine))
+            self._current = self._start(self._loaded.place(self._origin, self.directions, self.plan.engine))
         return self._current
 
-    def _started(self, weights: MovingWeights) -> RunningModel:
+    def _start(self, weights: MovingWeights) -> RunningModel:
         feed, loaded = self._feed, self._loaded  # and not this evaluator, which nothing that it holds may keep alive
         target = RewriteTarget(
             loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
@@ -276,8 +278,8 @@ class Evaluator:
                 raise
             return None
 
-    def _settled(self, compute: Callable[[], Values]) -> Values:
-        """What `compute` returns; called again where user code is found to have written to the model unnoticed.
+    def _compute_undisturbed(self, compute: Callable[[], Values]) -> Values:
+        """What `compute` returns; it is called again where user code has written to the model without being noticed.
 
         Raises:
             SamplesChanged: it has written to the samples.
@@ -286,103 +288,171 @@ class Evaluator:
         while True:
             with contextlib.suppress(UnseenWriteError):
                 values = compute()
-                self._look_for_writes()
+                self._refuse_writes()
                 return values
             self._origin_pieces.clear()
 
-    def _look_for_writes(self) -> None:
+    def _refuse_writes(self) -> None:
         self._unchanged.check()
         if self._running().hides_writes():
             raise UnseenWriteError
 
-    def _gather(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
+    def _collect(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
         """The values of all points, put in their places."""
         start = time.perf_counter()
         with arithmetic(self.plan, self.device), torch.no_grad():
             for number, pieces in enumerate(points()):
                 if number == 0 and len(places) > 1:
-                    self._look_for_writes()  # a write that the next point undoes could not be seen at the end
+                    self._refuse_writes()  # a write that the next point undoes could not be seen at the end
                 reduction.add(pieces)
             return replace(reduction.values(places), seconds=time.perf_counter() - start)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the fastest engine depends on, as a key: machine, versions, arithmetic, model structure, shapes of the samples.
+# The orders in which points are computed: one by one, row by row within each batch, or several at once.
 #
-# The key does not depend on weights, on the values of the samples or on the number of workers: none of these changes
-# which engine is the fastest.
+# Evaluating and timing use the same order, so that the time measured is the time that a landscape takes.
 
-FEW = 8  # samples
-SCHEME = 1  # to be raised when the search itself would choose otherwise
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
+LARGEST_GROUP = 1 << 22  # values of one observable that a group of points may have, as all are kept until its end
+
+Point = Sequence[float]
 
 
-def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
-    """The key of a choice, in hexadecimal.
+@dataclass(frozen=True)
+class Walk(ABC):
+    """An order in which a running model computes points.
 
     Args:
-        plan: as planned at first, before batches were made to fit.
+        batches: returns an iterator over all numbered batches of samples, at every call.
+        samples: how many samples the batches hold.
+        begins: the number of the block that begins with a batch, by the number of the batch.
+        on_point: is called before points, so that a caller sees progress; what it raises ends the walk.
+        recalibrates: whether running statistics are computed anew at every point, in a pass of its own.
     """
-    arithmetic = plan.record() | {
-        "seed": None,
-        "batch_size": None if scope.may_choose_batch_size else plan.batch_size,
-    }
-    return digest(
-        {
-            "scheme": SCHEME,
-            "versions": [__version__, torch.__version__],
-            "machine": machine(evaluator.device),
-            "arithmetic": arithmetic,
-            "row": scope.row,
-            "model": structure_of(evaluator.model),
-            "observe": getattr(evaluator.observe, "__qualname__", type(evaluator.observe).__qualname__),
-            "samples": shapes_of(evaluator.held_samples),
-            "moved": [sorted(each) for each in evaluator.directions],
-        }
-    )
+
+    running: RunningModel
+    batches: Callable[[], Iterator[tuple[int, Batch]]]
+    samples: int
+    begins: Mapping[int, int]
+    on_point: Callable[[], None]
+    recalibrates: bool = False
+
+    @abstractmethod
+    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
+        """The observables at every point, in the order of the points.
+
+        A value depends on its point alone: neither on the points before it nor on how points are grouped.
+        """
+
+    @abstractmethod
+    def together(self, neighbours: int) -> int:
+        """How many points are computed together, where a row has this many of them."""
+
+    def states(self, states: Sequence[State]) -> Iterator[Pieces]:
+        """The observables at whole sets of weights, one by one."""
+        for state in states:
+            self.on_point()
+            self.running.set_state(state)
+            yield self._observed(is_point=False)
+
+    def take_ranges(self) -> None:
+        """Take the ranges that activations have at the origin, over all batches."""
+        self.on_point()
+        with self.running.taking_ranges():
+            self._observed(is_point=False)
+
+    def _observed(self, *, is_point: bool) -> Pieces:
+        if self.recalibrates:
+            self.running.recalibrate(self._seeded())
+        return [self.running.observe(index if is_point else None, batch) for index, batch in self._seeded()]
+
+    def _seeded(self) -> Iterator[tuple[int, Batch]]:
+        """The batches, the generators seeded at the beginning of every block.
+
+        Common random numbers: a stochastic `observe` draws the same ones at every point, in every order; and the same
+        for a block, whatever samples come before it.
+        """
+        seed = self.running.plan.seed
+        for index, batch in self.batches():
+            block = self.begins.get(index)
+            if block is not None:
+                seed_draws(seed_of(seed, "block", block) if block else seed)
+            yield index, batch
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """The processor, its cores that this process may use, and the GPU where it computes there."""
-    parts: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
-    if device.type == "cuda":
-        gpu = torch.cuda.get_device_properties(device)
-        parts["gpu"] = [gpu.name, gpu.total_memory]
-    return parts
+@dataclass(frozen=True)
+class Singles(Walk):
+    """One point after the other, over all batches."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
+        """One point after the other, each over all batches."""
+        for point in points:
+            self.on_point()
+            self.running.set_point(point)
+            yield self._observed(is_point=True)
+
+    def together(self, neighbours: int) -> int:
+        """1, as no point shares anything with another."""
+        return 1
 
 
-def structure_of(model: nn.Module) -> list[Any]:
-    """The model's modules in order: name, type, what it shows of itself, and the shapes of its own tensors."""
-    return [
-        [
-            name,
-            type(module).__qualname__,
-            _shown(module),
-            *(_own(each) for each in (module._parameters, module._buffers)),
-        ]
-        for name, module in model.named_modules()
-    ]
+@dataclass(frozen=True)
+class RowOrder(Walk):
+    """Row by row, the points of a row within each batch, for engines that compute once what a row shares."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
+        """Row by row; the points of a row are evaluated within each batch."""
+        at_once = max(1, LARGEST_GROUP // self.samples)
+        for _, neighbours in itertools.groupby(points, lambda point: point[:-1]):
+            row = list(neighbours)
+            for start in range(0, len(row), at_once):
+                yield from self._group(row[start : start + at_once])
+
+    def together(self, neighbours: int) -> int:
+        """All points of the row."""
+        return neighbours
+
+    def _group(self, points: Sequence[Point]) -> Sequence[Pieces]:
+        """The observables at points of one row."""
+        pieces: list[list[Observed]] = [[] for _ in points]
+        try:
+            for index, batch in self._seeded():
+                self.running.forget()
+                for point, observed in zip(points, pieces, strict=True):
+                    self.on_point()
+                    self.running.set_point(point)
+                    observed.append(self.running.observe(index, batch))
+        finally:
+            self.running.forget()
+        return pieces
 
 
-def _own(tensors: dict[str, Any]) -> list[Any]:
-    return [[name, list(each.shape), str(each.dtype)] for name, each in tensors.items() if each is not None]
+@dataclass(frozen=True)
+class Stacks(Walk):
+    """As many points at once as the engine stacks; a last group is filled up, as another shape gives other bits."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
+        """Group by group; the last one is filled up with its last point, whose values are dropped."""
+        at_once = self.together(1)
+        for start in range(0, len(points), at_once):
+            self.on_point()
+            group = points[start : start + at_once]
+            pieces = self._stack([*group, *[group[-1]] * (at_once - len(group))])
+            for place in range(len(group)):
+                yield [{name: values[place] for name, values in piece.items()} for piece in pieces]
+
+    def together(self, neighbours: int) -> int:
+        """As many as the engine stacks."""
+        return self.running.plan.engine.points
+
+    def _stack(self, points: Sequence[Point]) -> Pieces:
+        """The observables of every batch at several points, float64 [points, samples] each."""
+        weights = self.running.stacked(points)
+        return [self.running.observe_stacked(weights, batch) for _, batch in self._seeded()]
 
 
-def _shown(module: nn.Module) -> str:
-    try:
-        return _ADDRESS.sub("", str(module.extra_repr()))
-    except Exception:  # it is user code, and the key works without it
-        return ""
-
-
-def shapes_of(samples: Samples) -> list[Any]:
-    """The shape and type of every tensor of the samples, in their order; of other samples those of a small batch."""
-    if samples.rows is None:
-        small = samples.few(FEW)
-        tensors = dense_tensors_in(small.batch(*small.edges(FEW)[0]))
-        return [samples.length, [[list(each.shape), str(each.dtype)] for each in tensors]]
-    # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
-    return [
-        [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)]
-        for each in tensors_of(samples.rows)
-    ]
+def walk_of(engine: Engine) -> type[Walk]:
+    """The order in which an engine computes points."""
+    if engine.stacks:
+        return Stacks
+    return RowOrder if engine.shares_rows else Singles

@@ -7,7 +7,7 @@ aligned as it would be among all samples.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from landscape.core.devices import device_limit, host_limit
-from landscape.core.errors import NotRetried
+from landscape.core.errors import JobError, NotRetried
 from landscape.core.plan import Plan
-from landscape.evaluation.counts import Counts
 from landscape.problem.batches import Batch, batch_edges, dense_tensors_in, map_tensors, moved, tensor_bytes, tensors_of
 from landscape.problem.samples import Samples, TensorSamples, as_samples
 
@@ -29,9 +28,69 @@ from landscape.problem.samples import Samples, TensorSamples, as_samples
 
 MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
 
-Key = tuple[int, torch.device, torch.dtype, tuple[tuple[int, int], ...]]
+Edge = tuple[int, int]  # a batch's first sample, and the one after its last
+Key = tuple[int, torch.device, torch.dtype, tuple[Edge, ...]]
 
 log = logging.getLogger("landscape")
+
+
+class Counts:
+    """How many values `observe` returns for each batch: one for each sample, or as many as at the first point.
+
+    Args:
+        samples: knows how many values a batch must have, where that is known.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._edge: Edge = (0, 0)
+        self._seen: dict[Edge, int] = {}
+
+    def begin(self, edge: Edge) -> None:
+        """To be called before `observe` gets the batch that begins and ends at this edge."""
+        self._edge = edge
+
+    def expected(self, batch: Batch, values: Any) -> int | None:
+        """How many values each observable of the batch must have; None where it is what `observe` returns.
+
+        Args:
+            values: what `observe` returned for the batch.
+
+        Raises:
+            JobError: `values` has another number of losses than before, or than the problem's `length` gives.
+        """
+        given = self._samples.count(*self._edge, batch)
+        returned = _losses(values)
+        seen = self._seen.get(self._edge)
+        if given is not None and returned is not None and returned != given:
+            raise JobError(
+                f"length: gives {given} samples for a batch of which observe returns {returned} losses; they must agree"
+            )
+        if seen is not None and returned is not None and returned != seen:
+            raise JobError(
+                f"observe: must return as many values for a batch at every point, not {seen} losses and then {returned}"
+            )
+        if returned == 0:
+            raise JobError("observe: must return a value for each sample of a batch, not none")
+        return given if given is not None else returned
+
+    def note(self, count: int) -> None:
+        """Remember how many values the batch had."""
+        self._seen[self._edge] = count
+
+    @property
+    def other_than_samples(self) -> str:
+        """A batch whose values are not one for each sample, in words; empty where there is none."""
+        for (start, stop), count in self._seen.items():
+            if count != stop - start:
+                return f"{count} values for the first {stop - start} samples" if start == 0 else f"{count} values"
+        return ""
+
+
+def _losses(values: Any) -> int | None:
+    """The number of losses; None where what was returned is refused anyway."""
+    loss = values.get("loss") if isinstance(values, Mapping) else None
+    return len(loss) if isinstance(loss, Tensor) and loss.dim() == 1 else None
 
 
 class _Kept:
@@ -58,12 +117,12 @@ class AnyShape:
         self.counts = Counts(samples)
         self.resident = True
         self.generation = 0  # how often batches were made for other edges, and so in other memory
-        self._edges: list[tuple[int, int]] = []
+        self._edges: list[Edge] = []
         self._kept = _Kept(samples, [])  # on the device, all of them or none
         self._on_host: dict[int, Batch] = {}
         self._room = 0
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         if self._edges == list(edges):
             return
@@ -73,17 +132,17 @@ class AnyShape:
         self._room = host_limit() if self._device.type == "cuda" else 0
         kept = _KEPT.get(key)
         if kept is None or kept.size > self._limit:
-            kept = _Kept(self.samples, self._fitting())
+            kept = _Kept(self.samples, self._make_fitting())
         self.resident = len(kept.batches) == len(self._edges)
         if self.resident:
             self._kept = _KEPT[key] = kept
 
-    def _fitting(self) -> list[Batch]:
+    def _make_fitting(self) -> list[Batch]:
         """All batches on the device; fewer where they do not fit."""
         batches: list[Batch] = []
         size = 0
         for index in range(len(self._edges)):
-            batch = self._made(index)
+            batch = self._make(index)
             size += tensor_bytes(batch)
             if size > self._limit:
                 log.info("data: the batches take more than %.3g MB and are made anew at every point", self._limit / 1e6)
@@ -97,11 +156,11 @@ class AnyShape:
     def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
         """The batches from number `first` on, or the first `count` of these, numbered."""
         for index in range(len(self._edges))[first:][:count]:
-            batch = self._kept.batches[index] if self.resident else self._made(index)
+            batch = self._kept.batches[index] if self.resident else self._make(index)
             self.counts.begin(self._edges[index])
             yield index, batch
 
-    def _made(self, index: int) -> Batch:
+    def _make(self, index: int) -> Batch:
         if index in self._on_host:
             return moved(self._on_host[index], self._device, self._dtype)
         batch = self.samples.batch(*self._edges[index])
@@ -145,7 +204,7 @@ class Resident:
         """What stays on the device from point to point."""
         return tensors_of(self.samples.rows)
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         self._batches = [self.samples.batch(*edge) for edge in edges]
 
@@ -173,7 +232,7 @@ class Streamed:
         self.samples, self._device, self._dtype = samples, device, dtype
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+    def split(self, edges: Sequence[Edge]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
         self._edges = list(edges)
         self._pinned: list[list[Tensor]] = []
@@ -189,11 +248,11 @@ class Streamed:
         edges = self._edges[first:][:count]
         if self._side is None:
             for index, edge in enumerate(edges, first):
-                yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples.rows)  # type: ignore[misc]
+                yield index, map_tensors(lambda tensor, edge=edge: self._place(tensor, edge), self.samples.rows)  # type: ignore[misc]
         else:
-            yield from enumerate(self._overlapped(edges, self._side), first)
+            yield from enumerate(self._copy_ahead(edges, self._side), first)
 
-    def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[Batch]:
+    def _copy_ahead(self, edges: Sequence[Edge], side: torch.cuda.Stream) -> Iterator[Batch]:
         side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
@@ -216,7 +275,7 @@ class Streamed:
     def _send(self, edge: tuple[int, int], turn: int, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         buffers = iter(self._pinned[turn])
         with torch.cuda.stream(side):
-            batch = map_tensors(lambda tensor: self._placed(tensor, edge, next(buffers)), self.samples.rows)
+            batch = map_tensors(lambda tensor: self._place(tensor, edge, next(buffers)), self.samples.rows)
             return batch, side.record_event()
 
     def _buffers(self) -> list[list[Tensor]]:
@@ -230,7 +289,7 @@ class Streamed:
     def _tensors(self) -> list[Tensor]:
         return tensors_of(self.samples.rows)
 
-    def _placed(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
+    def _place(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
         """The rows of a batch on the device, converted, with the alignment that they would have among all samples."""
         start, end = edge
         rows, dtype = tensor[start:end], computed_type(tensor, self._dtype)
@@ -259,7 +318,7 @@ def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype
     limit = device_limit(device) if limit is None else limit
     if not isinstance(samples, TensorSamples):
         return AnyShape(samples, device, dtype, limit)
-    needed = _needed(samples.rows, device, dtype)
+    needed = _bytes_to_copy(samples.rows, device, dtype)
     streams = needed > 0 and needed > limit
     return Streamed(samples, device, dtype) if streams else Resident(samples, device, dtype)
 
@@ -269,7 +328,7 @@ def computed_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
     return dtype if tensor.is_floating_point() else tensor.dtype
 
 
-def _needed(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
+def _bytes_to_copy(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
     types = [(tensor, computed_type(tensor, dtype)) for tensor in tensors_of(samples)]
     return sum(tensor.numel() * own.itemsize for tensor, own in types if _is_copied(tensor, device, own))
 
@@ -280,8 +339,6 @@ def _is_copied(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool
 
 # ----------------------------------------------------------------------------------------------------
 # How the samples of a landscape are cut into batches, and the batches gathered into blocks, by its plan alone.
-
-Edge = tuple[int, int]  # a batch's first sample, and the one after its last
 
 
 @dataclass(frozen=True)
@@ -337,13 +394,13 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
         return Batching(tuple(cuts), (1,) * len(cuts), len(cuts))
     size = plan.batch_size
     extends = plan.statistics.fixed
-    planned = _consecutive(samples, size) if extends else batch_edges(samples, size)
+    planned = _cut(samples, size) if extends else batch_edges(samples, size)
     parts = [[(start + a, start + b) for a, b in batch_edges(stop - start, batch_size)] for start, stop in planned]
     edges = [edge for part in parts for edge in part]
     return Batching(tuple(edges), tuple(map(len, parts)), samples // size if extends else 0)
 
 
-def _consecutive(samples: int, size: int) -> list[Edge]:
+def _cut(samples: int, size: int) -> list[Edge]:
     return [(start, min(start + size, samples)) for start in range(0, samples, size)]
 
 

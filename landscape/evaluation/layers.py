@@ -14,8 +14,7 @@ from landscape.core.errors import JobError, LandscapeError, message_of
 from landscape.core.plan import Engine
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.base import arithmetic
-from landscape.evaluation.evaluation_order import Walk
-from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.evaluator import Evaluator, Walk
 from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import LayerFinding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
@@ -70,11 +69,11 @@ class LayersSeen:
         order = {layer.name: place for place, layer in enumerate(self.layers)}
         found = [(float(order[each.layer]), each) for each in outputs]
         of_weights = findings("weights", self.weights, thresholds)
-        found += [(self._turn(each.layer) - 0.5, each) for each in of_weights]
+        found += [(self._first_use(each.layer) - 0.5, each) for each in of_weights]
         gradients = findings("gradients", self.gradients or (), thresholds)
         return [each for _, each in sorted(found, key=lambda pair: pair[0])] + gradients
 
-    def _turn(self, parameter: str) -> float:
+    def _first_use(self, parameter: str) -> float:
         """When a parameter is used: with the first layer of its module, or of a module around that."""
         owner = parameter
         while owner:
@@ -95,14 +94,14 @@ def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool =
     """
     plan = replace(evaluator.plan, engine=Engine(), batch_size=evaluator.batch_size)
     walk = evaluator.twin(plan).walk()
-    outputs = tuple(_outputs(walk, point, evaluator))
+    outputs = tuple(_watch_outputs(walk, point, evaluator))
     with torch.no_grad():
         weights = walk.running.target.weights.state_at(point)
-    seen = LayersSeen(outputs, tuple(_weights(evaluator.model, weights)))
+    seen = LayersSeen(outputs, tuple(_describe_weights(evaluator.model, weights)))
     if not gradients:
         return seen
     try:
-        return replace(seen, gradients=tuple(_gradients(evaluator, weights)))
+        return replace(seen, gradients=tuple(_compute_gradients(evaluator, weights)))
     except LandscapeError as error:
         return replace(seen, no_gradients=message_of(error))
     except RuntimeError as error:
@@ -111,7 +110,7 @@ def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool =
         return replace(seen, no_gradients=in_words(error))
 
 
-def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[WatchedLayer]:
+def _watch_outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[WatchedLayer]:
     watcher, passes = NetworkWatcher(walk.running.target.model), list[None]()
 
     def batches() -> Iterator[tuple[int, Batch]]:
@@ -136,7 +135,7 @@ def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[W
     return list(watcher.layers.values())
 
 
-def _weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
+def _describe_weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
     for name, tensor in targets_of(model).items():
         value, variance = weights.get(name, tensor), name.endswith(VARIANCE)
         if (variance or isinstance(tensor, nn.Parameter)) and _has_values(value):
@@ -147,7 +146,7 @@ def _has_values(tensor: Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized) and not tensor.is_meta
 
 
-def _gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
+def _compute_gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
     """The gradients of the mean loss over all samples, in the model's order."""
     derivatives = Differentiation.beside(evaluator, weights)
     totals = [derivatives.totals(block) for block in range(derivatives.blocks)]

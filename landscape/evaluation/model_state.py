@@ -2,8 +2,8 @@
 
 A forward pass may count, cache or assign. All of that is put back before the next point, so that the value of a point
 depends on the point alone. A change is seen by the identity of objects, since those of the start are kept alive here.
-Before every point one comparison of all containers together shows whether anything has changed; only then is each one
-compared by itself.
+Before every point one comparison of all containers together shows whether anything may have changed; only then is each
+one compared by itself.
 
 Members of large containers, and writes past torch's version counters (`tensor.data`, NumPy), are looked for after the
 first point of a task and at its end alone. A change that is made at a later point and undone before the end is missed.
@@ -14,8 +14,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import chain, repeat
 from operator import is_
 from types import MemberDescriptorType
@@ -138,6 +137,11 @@ class Members:
     def __init__(self, name: str, members: Any) -> None:
         self.container, self.name, self.always, self.before = members, name, False, list(members)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether asking for a member calls no code of the user's."""
+        return type(self.container) in (list, deque, set)
+
     def has_another_length(self) -> bool:
         """Whether it has more or fewer members than at first."""
         return len(self.container) != len(self.before)
@@ -193,47 +197,6 @@ class Slots(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
 
-class Glance:
-    """Compares many containers at once with what they held when `remember` was last called.
-
-    The order of the objects and what an engine puts there are compared too. A change may therefore be reported where
-    there is none, but none is missed.
-    """
-
-    def __init__(self, groups: Sequence[NamedMembers | Members]) -> None:
-        items = [each for each in groups if isinstance(each, NamedMembers) and each.is_plain]
-        members = [each for each in groups if isinstance(each, Members)]
-        self._others = [each for each in groups if isinstance(each, NamedMembers) and not each.is_plain]
-        self._items, self._members = [each.container for each in items], [each.container for each in members]
-        self._containers = [*self._items, *self._members]
-        self._held = [*(each.values() for each in self._items), *self._members]
-        self._known = _contents([each.before for each in items], [each.before for each in members])
-
-    def remember(self) -> None:
-        """Take what is there now for unchanged."""
-        self._known = _contents(self._items, self._members)
-
-    def tells_a_change(self) -> bool:
-        """Whether any container may hold something else than when `remember` was last called."""
-        lengths, keys, values = self._known
-        if [*map(len, self._containers)] != lengths or any(each.changed() for each in self._others):
-            return True
-        if not all(map(is_, chain.from_iterable(self._held), values)):
-            return True
-        try:
-            return [*chain.from_iterable(self._items)] != keys
-        except Exception:  # other keys than before, which cannot be compared with them: tensors
-            return True
-
-
-def _contents(
-    items: Sequence[MutableMapping[Any, Any]], members: Sequence[Iterable[Any]]
-) -> tuple[list[int], list[Any], list[Any]]:
-    """The length of each, the keys of all of them in a row, and the values of all of them in a row."""
-    values = [*(list(each.values()) for each in items), *map(list, members)]
-    return [*map(len, values)], [*chain.from_iterable(items)], [*chain.from_iterable(values)]
-
-
 def joined_name(name: str, key: Any) -> str:
     """The name of a member: `name.key`, without a dot in front where the container has no name."""
     return f"{name}.{key}".lstrip(".")
@@ -260,69 +223,71 @@ class ModuleState:
         self._arrays: list[Array] = []
         self._generators: list[tuple[Any, Any]] = []
         self._look_through(model)
-        self._empty = [each.container for each in self._groups if not each.container]
-        self._large = [each for each in self._groups if len(each.container) > LARGE]
-        self._filled = [each for each in self._groups if 0 < len(each.container) <= LARGE]
-        self._restless: list[NamedMembers | Members] = []  # have changed before, and so are compared at every point
-        self._missed: list[str] = []  # names of what changed and a glance did not see
+        self._empty = [group for group in self._groups if not group.container]
+        self._filled = [group for group in self._groups if 0 < len(group.container) <= LARGE]
+        self._large = [group for group in self._groups if len(group.container) > LARGE]
+        # Dicts and lists are compared all at once, which takes half the time; user code may answer for the others.
+        plain = [group for group in self._filled if group.is_plain]
+        self._others = [group for group in self._filled if not group.is_plain]
+        dicts = [group.container for group in plain if isinstance(group, NamedMembers)]
+        self._containers = [group.container for group in plain]
+        self._empty_containers = [group.container for group in self._empty]
+        self._members = [*dicts, *(each.values() for each in dicts),
+                         *(group.container for group in plain if isinstance(group, Members))]  # fmt: skip
+        self._lengths, self._held = [*map(len, self._containers)], [*chain.from_iterable(self._members)]
 
     def changed(self) -> bool:
         """Whether anything was assigned, added, removed, or written to in place; draws are no change.
 
         Large containers are compared by their length alone, until `unnoticed` looks closer.
         """
-        return self._groups_changed() or any(each.changed() for each in self._arrays)
+        return any(self._changed_groups()) or any(array.changed() for array in self._arrays)
 
-    def _groups_changed(self) -> bool:
-        small = any(self._empty) or any(each.changed() for each in self._filled)
-        return small or any(each.changed() if each.always else each.has_another_length() for each in self._large)
+    def _changed_groups(self) -> Iterator[NamedMembers | Members]:
+        """The containers that hold something else than at first; large ones as far as `changed` compares them."""
+        if not self._are_as_before():
+            yield from (group for group in self._empty if group.container)
+            yield from (group for group in self._filled if group.changed())
+        else:
+            yield from (group for group in self._others if group.changed())
+        for group in self._large:
+            if group.changed() if group.always else group.has_another_length():
+                yield group
 
-    @cached_property
-    def _glance(self) -> Glance:
-        return Glance(self._filled)
-
-    def _seen_to_change(self) -> bool:
-        long = any(each.has_another_length() for each in self._large)
-        return long or any(self._empty) or self._glance.tells_a_change()
+    def _are_as_before(self) -> bool:
+        """Whether dicts and lists hold the same objects in the same order; an engine may have added to them."""
+        if any(self._empty_containers) or [*map(len, self._containers)] != self._lengths:
+            return False
+        return all(map(is_, chain.from_iterable(self._members), self._held))
 
     def names_changed(self) -> list[str]:
         """The attributes that are not what they were."""
-        names = [name for each in self._groups if each.changed() for name in each.names_changed()]
-        return names + [each.name for each in self._arrays if each.changed()]
+        names = [name for group in self._groups if group.changed() for name in group.names_changed()]
+        return names + [array.name for array in self._arrays if array.changed()]
 
     def restore(self) -> None:
         """Put everything back as it was."""
-        for group in self._restless:
-            if group.changed():
-                group.restore()
-        if self._seen_to_change():
-            self._restore_groups()
+        for group in [*self._changed_groups()]:
+            group.always = True
+            group.restore()
         for array in self._arrays:
             if array.changed():
                 array.restore()
         for generator, state in self._generators:
             set_generator_state(generator, state)
 
-    def _restore_groups(self) -> None:
-        for group in self._groups:
-            if group.changed():
-                if not group.always:
-                    group.always = True
-                    self._restless.append(group)
-                    at_once = len(group.container) <= LARGE or group.has_another_length()
-                    self._missed += [] if at_once else group.names_changed()
-                group.restore()
-        self._glance.remember()
-
     def unnoticed(self) -> list[str]:
         """Names of what was written to in a way that `restore` does not see; from now on always put back."""
-        sums = checksums([each.home for each in self._arrays])
-        written = [each for each, now in zip(self._arrays, sums, strict=True) if each.sum != now and not each.always]
-        for each in written:
+        sums = checksums([array.home for array in self._arrays])
+        written = [
+            array for array, now in zip(self._arrays, sums, strict=True) if array.sum != now and not array.always
+        ]
+        replaced = [group for group in self._large if not group.always and group.changed()]
+        names = [array.name for array in written] + [name for group in replaced for name in group.names_changed()]
+        for each in (*written, *replaced):
             each.always = True
-        self._restore_groups()
-        missed, self._missed = self._missed, []
-        return [each.name for each in written] + missed
+        self.restore()
+        return names
 
     # -- looking through the model ----------------------------------------------------------------------------
 

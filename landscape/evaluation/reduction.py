@@ -141,7 +141,7 @@ def block_moments(values: Tensor, weights: Tensor | None) -> Tensor:
     return torch.stack([torch.full_like(sums, count), weighted, squares, sums, lean, spread], -1)
 
 
-def merged(before: Floats, block: Floats) -> Floats:
+def merge_moments(before: Floats, block: Floats) -> Floats:
     """The moments of two sets of samples as those of both, [..., 6] each; a set of no samples changes nothing."""
     with np.errstate(all="ignore"):
         total = before + block  # n, W, V and S
@@ -157,13 +157,13 @@ def merged(before: Floats, block: Floats) -> Floats:
     return np.asarray(np.where(block[..., :1] == 0, before, total), np.float64)
 
 
-def mean_of(moments: Floats) -> Floats:
+def mean_of_moments(moments: Floats) -> Floats:
     """The mean m = Σwℓ / Σw, [..., 6] → [...]; NaN of no samples."""
     with np.errstate(all="ignore"):
         return np.asarray(moments[..., 3] / moments[..., 1], np.float64)
 
 
-def stderr_of(moments: Floats) -> Floats:
+def stderr_of_moments(moments: Floats) -> Floats:
     """The standard error of the mean, √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)), [..., 6] → [...]; NaN of one sample.
 
     With weights of 1 it is s/√n, s being the standard deviation of the sample.
@@ -234,7 +234,7 @@ class Reduction:
 
     def _in_blocks(self, pieces: Pieces) -> list[Observed]:
         """The observables of one point, of every block."""
-        return [_joined(pieces[start:stop]) for start, stop in self._batching.split(len(pieces))]
+        return [_join(pieces[start:stop]) for start, stop in self._batching.split(len(pieces))]
 
     def _reduce(self) -> None:
         points, self._pending, self._size = self._pending, [], 0
@@ -249,7 +249,7 @@ class Reduction:
             whole = self._before.moments[start : start + len(points)]
         prefix, first = whole, self._before.blocks if self._before else 0
         for number, block in enumerate(table[..., :PARTS]):
-            whole = merged(whole, block)
+            whole = merge_moments(whole, block)
             if first + number < self._batching.complete:
                 prefix = whole
         self._whole.append(whole)
@@ -285,15 +285,17 @@ class Reduction:
         if not self._whole:
             return Values({}, {})
         whole, prefix = np.concatenate(self._whole)[places], np.concatenate(self._prefix)[places]
-        mean = {name: np.ascontiguousarray(mean_of(whole[:, row])) for row, name in enumerate(self._names)}
-        errors = {row: np.ascontiguousarray(stderr_of(whole[:, number])) for number, row in enumerate(self._rows)}
+        mean = {name: np.ascontiguousarray(mean_of_moments(whole[:, row])) for row, name in enumerate(self._names)}
+        errors = {
+            row: np.ascontiguousarray(stderr_of_moments(whole[:, number])) for number, row in enumerate(self._rows)
+        }
         if self._terms:
-            mean["loss"] = _summed(self._terms, mean)
+            mean["loss"] = _sum_terms(self._terms, mean)
             # A term of one point, such as the beginning of a curve, is a condition and no sample: it adds no error.
             several = {name for row, name in enumerate(self._names) if (whole[:, row, 0] > 1).any()}
             drawn = {name: factor for name, factor in self._terms.items() if name in several or not several}
-            errors["loss"] = _joint(drawn, [errors[name] for name in drawn])
-            errors[rise_of("loss")] = _joint(drawn, [errors[rise_of(name)] for name in drawn])
+            errors["loss"] = _join_errors(drawn, [errors[name] for name in drawn])
+            errors[rise_of("loss")] = _join_errors(drawn, [errors[rise_of(name)] for name in drawn])
         names = ordered_names(mean)
         kept = {name: values for name, each in self._keepers.items() if (values := each.values(places)) is not None}
         of_terms = kept if self._terms else {}
@@ -340,7 +342,7 @@ def rise_of(name: str) -> str:
     return f"{name}-rise"
 
 
-def _joined(pieces: Pieces) -> Observed:
+def _join(pieces: Pieces) -> Observed:
     """The observables of several batches as those of one; a term whose points are used up is absent from later ones."""
     if len(pieces) == 1:
         return dict(pieces[0])
@@ -361,12 +363,12 @@ def _of_one_length(rows: Sequence[str], stacked: Mapping[str, Tensor]) -> Iterat
     yield from lengths.values()
 
 
-def _summed(terms: Mapping[str, float], means: Mapping[str, Floats]) -> Floats:
+def _sum_terms(terms: Mapping[str, float], means: Mapping[str, Floats]) -> Floats:
     """Σ λ·mean over the terms, in their order."""
     return np.asarray(sum(factor * means[name] for name, factor in terms.items()), np.float64)
 
 
-def _joint(terms: Mapping[str, float], errors: Sequence[Floats]) -> Floats:
+def _join_errors(terms: Mapping[str, float], errors: Sequence[Floats]) -> Floats:
     """√Σ λ²·SE² of terms whose samples are drawn independently."""
     return np.sqrt(sum((factor * error) ** 2 for factor, error in zip(terms.values(), errors, strict=True)))
 

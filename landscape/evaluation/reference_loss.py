@@ -99,9 +99,9 @@ def own_losses(evaluator: Evaluator, point: Sequence[float], at_origin: float, a
     """
     place = tuple(point)
     try:
-        origin = _compared(evaluator, (), at_origin)
+        origin = _compare(evaluator, (), at_origin)
         # By how much a lower precision changes the loss is in the record, so the reader of these losses judges it.
-        beside = _compared(evaluator, place, at_point) if origin.agrees() or _is_coarse(evaluator.plan) else None
+        beside = _compare(evaluator, place, at_point) if origin.agrees() or _is_coarse(evaluator.plan) else None
     except Interrupted:
         raise
     except Exception as error:
@@ -116,19 +116,19 @@ def _is_coarse(plan: Plan) -> bool:
     return plan.precision not in ("float32", "float64")
 
 
-def _compared(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> Pair:
+def _compare(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> Pair:
     def weights() -> Iterator[tuple[str, Tensor]]:
-        return rebuilt(evaluator.weights_at_origin, evaluator.directions if point else (), point)
+        return weights_at(evaluator.weights_at_origin, evaluator.directions if point else (), point)
 
     pair = Pair(evaluated, loss_of(evaluator, weights, evaluator.plan, fresh=bool(point)))
     if pair.agrees():
         return pair
-    moved = loss_of(evaluator, lambda: _shaken(weights(), evaluator), evaluator.plan, fresh=bool(point))
+    moved = loss_of(evaluator, lambda: _shake(weights(), evaluator), evaluator.plan, fresh=bool(point))
     change = abs(moved - pair.own)
     return replace(pair, rounding=change if math.isfinite(change) else math.inf)
 
 
-def _shaken(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Iterator[tuple[str, Tensor]]:
+def _shake(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Iterator[tuple[str, Tensor]]:
     """Weights of which each is a few units in the last place larger or smaller, as a seed decides."""
     plan, origin, generator = evaluator.plan, evaluator.weights_at_origin, torch.Generator().manual_seed(0)
     for name, tensor in weights:
@@ -141,7 +141,7 @@ def _shaken(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Iter
         yield name, tensor * (1 + ULPS * torch.finfo(held_in).eps * signs.to(tensor.device))
 
 
-def rebuilt(origin: State, directions: Sequence[State], point: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
+def weights_at(origin: State, directions: Sequence[State], point: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
     """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; what no direction names stays as it is."""
     for name, tensor in origin.items():
         moving = [(c, each[name]) for c, each in zip(point, directions, strict=True) if name in each]
@@ -186,10 +186,10 @@ def loss_of(
     model = private_copy(evaluator.model)[0] if fresh else evaluator.model
     with (
         arithmetic(plan, device), torch.no_grad(), kept_alive(), autocast(plan, device),
-        _borrowed(evaluator.model, plan, device),
+        _borrow(evaluator.model, plan, device),
     ):  # fmt: skip
         if model is not evaluator.model:
-            _take(model, plan, device)
+            _place_on(model, plan, device)
             set_weights(evaluator.model, weights())
             evaluator.model.eval()
         set_weights(model, weights())
@@ -204,20 +204,20 @@ def set_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None
             own[name].copy_(tensor)
 
 
-def _take(model: nn.Module, plan: Plan, device: torch.device) -> None:
+def _place_on(model: nn.Module, plan: Plan, device: torch.device) -> None:
     model.to(device)
     take_to_type(model, plan)
 
 
 @contextlib.contextmanager
-def _borrowed(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None]:
+def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None]:
     """The user's own model on the device in the plan's type, for the block; afterwards it is as it was, to the bit."""
     tensors = [*model.parameters(), *model.buffers()]
     state = ModuleState(model, _own_objects(model, tensors))
     modes = [(module, module.training) for module in model.modules()]
     homes, kept = [tensor.data for tensor in tensors], list[Tensor | None]()
     try:
-        _take(model, plan, device)
+        _place_on(model, plan, device)
         on_device = {each.data_ptr() for each in (*model.parameters(), *model.buffers())}
         # What lies where the evaluation writes to is kept; what was taken elsewhere is itself the copy.
         kept += [home.clone() if home.data_ptr() in on_device else None for home in homes]
@@ -268,7 +268,7 @@ def plain_loss(
             values = observe(model, batch)
         if noticed.happened and not draws:
             raise DrawnError
-        for name, total, count in _totals(values, observe):
+        for name, total, count in _sum_up(values, observe):
             sums.setdefault(name, [0.0, 0.0])
             sums[name][0] += total
             sums[name][1] += count
@@ -276,7 +276,7 @@ def plain_loss(
     return sum(factors[name] * total / count for name, (total, count) in sums.items())
 
 
-def _totals(values: Mapping[str, Tensor], observe: Observe) -> Iterator[tuple[str, float, float]]:
+def _sum_up(values: Mapping[str, Tensor], observe: Observe) -> Iterator[tuple[str, float, float]]:
     """Σ wᵢℓᵢ and Σ wᵢ of a batch, of the loss or of each of its terms."""
     for name in values if isinstance(observe, Combination) else ("loss",):
         losses = values[name].double()

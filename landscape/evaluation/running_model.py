@@ -16,41 +16,33 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, Plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.counts import checked_observables
-from landscape.evaluation.engines.base import (
-    ActivationRounding,
-    Forward,
-    Maxima,
-    Rewrite,
-    RewriteTarget,
-    applies,
-    autocast,
-    tidy,
-)
-from landscape.evaluation.engines.batch_norm_folding import ChannelsLast, Folded
-from landscape.evaluation.engines.cpu_kernels import Fused, Integers
-from landscape.evaluation.engines.reuse import Reuse, Superposition
-from landscape.evaluation.feed import SamplesChanged, marks
+from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy
+from landscape.evaluation.engines.reuse import Reuse
+from landscape.evaluation.feed import Counts, SamplesChanged, marks
+from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.values import Observed
-from landscape.evaluation.weights import MovingWeights, WeightRounding, lay_out
+from landscape.evaluation.weights import MovingWeights, set_layouts
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch, exchange_tensors, is_strided
+from landscape.problem.batches import Batch, batch_length, exchange_tensors, is_strided
+from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
 # The class behind each base and each option of an engine, and how they are put together.
 
-# By the names in `landscape.core.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
-# layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
-# as folding does before fusion.
+
+def _implementation(text: str) -> type:
+    """The class `FILE:CLASS` of `landscape/evaluation/engines`."""
+    file, _, name = text.partition(":")
+    found: type = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
+    return found
+
+
+# In the order in which they are installed.
 REWRITES: dict[str, type[Rewrite]] = {
-    "superposed": Superposition,
-    "folded": Folded,
-    "fused": Fused,
-    "int8": Integers,
-    "maxima": Maxima,
-    "channels_last": ChannelsLast,
+    name: _implementation(option.implementation)
+    for name, option in sorted(OPTIONS.items(), key=lambda item: item[1].turn)
 }
 # Installed without being asked for, wherever they apply and the base calls the modules: they change no bit.
 ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
@@ -58,9 +50,7 @@ ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
 
 def class_of(base: str) -> type[Forward]:
     """The class of a base, by its name in `landscape.core.plan.BASES`."""
-    file, _, name = BASES[base].implementation.partition(":")
-    base_class: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
-    return base_class
+    return _implementation(BASES[base].implementation)
 
 
 def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
@@ -167,7 +157,7 @@ class LoadedModel:
         if self.activations is not None:
             self.activations.forget()
         layouts = layouts_of(engine)
-        lay_out(self.model, layouts)
+        set_layouts(self.model, layouts)
         return MovingWeights(self.model, origin, directions, layouts, self._rounding)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
@@ -211,6 +201,32 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
     for module in norms:
         module.track_running_stats = False
         module.running_mean = module.running_var = module.num_batches_tracked = None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What `observe` returns, checked.
+
+
+def check_observables(
+    values: Any, batch: Batch, observe: Observe, counts: Counts | None, loaded: LoadedModel
+) -> dict[str, Tensor]:
+    """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
+
+    Args:
+        counts: of batches that are made of samples of any kind; None where a batch has a value for each row.
+        loaded: the model, which keeps the names of the first batch.
+
+    Raises:
+        JobError: it is not one value per sample, or has other names than before.
+    """
+    if isinstance(observe, Combination):
+        return check_terms(values, observe.factors)
+    count = batch_length(batch) if counts is None else counts.expected(batch, values)
+    observed = check_observed(values, count, loaded.names)
+    loaded.names = tuple(observed)
+    if counts is not None:
+        counts.note(len(observed["loss"]))
+    return observed
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -349,7 +365,7 @@ class RunningModel:
 
     def _checked(self, values: Any, batch: Batch) -> dict[str, Tensor]:
         """What `observe` returned for a batch, checked, in the order that is always the same."""
-        return checked_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
+        return check_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:
         """Compute running statistics anew from the samples, as the mean over batches."""

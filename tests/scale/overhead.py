@@ -25,7 +25,8 @@ from cluster.driver.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.compute.prepare import prepare
 from landscape.compute.tasks import Work, commit, create_landscape, make_work
-from landscape.evaluation.tuning.protocol import Measure, TuningScope
+from landscape.evaluation.tuning.choices import TuningScope
+from landscape.evaluation.tuning.search import TuningRequest
 from landscape.job.job import Job
 
 PROBLEM = """
@@ -79,7 +80,12 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     source = ProblemSource(job.problem, job.folder, tuple(sys.path))
     actors = [ray.remote(Worker).remote(source, [samples], False, fetch, node_id) for _ in range(workers)]
     ray.get([actor.start.remote() for actor in actors])
-    ray.get([actor.tune.remote([inputs], Measure(TuningScope(landscape.plan.engine))) for actor in actors])
+    ray.get(
+        [
+            actor.tune.remote([inputs], TuningRequest("measure", (TuningScope(landscape.plan.engine),)))
+            for actor in actors
+        ]
+    )
     tasks, pending = iter(work.tasks), {}
 
     def send(actor) -> None:

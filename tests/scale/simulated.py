@@ -30,7 +30,7 @@ from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import OpenLandscape, Outcome, Work, missing_tasks
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
-from landscape.evaluation.tuning.protocol import TuningRequest
+from landscape.evaluation.tuning.search import TuningRequest
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.store.arrays import Examination

@@ -33,8 +33,8 @@ from landscape.core.plan import BatchNorm, Engine, Precision, in_float32
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.layers import loss_factors
-from landscape.evaluation.reference_loss import DrawnError, loss_of, rebuilt
-from landscape.evaluation.weights import WeightRounding
+from landscape.evaluation.model_rounding import WeightRounding
+from landscape.evaluation.reference_loss import DrawnError, loss_of, weights_at
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.job.directions.random import RandomDirection
@@ -74,7 +74,7 @@ class PlainLoss(WorkItem[tuple[float, str]]):
 
     def answer(self, station: EvaluationContext) -> tuple[float, str]:
         """Evaluate once; twice where float64 is found not to do."""
-        weights = dict(rebuilt(station.origin, self.directions.get() if self.point else (), self.point))
+        weights = dict(weights_at(station.origin, self.directions.get() if self.point else (), self.point))
         round_weights(weights, station)
         if self.double:
             try:

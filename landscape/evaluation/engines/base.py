@@ -1,4 +1,4 @@
-"""The base `eager`, which runs `observe(model, batch)` operation by operation, and the interface of all others."""
+"""The bases, which run `observe(model, batch)` in one way or another, and the interface of the rewrites before them."""
 
 from __future__ import annotations
 
@@ -7,103 +7,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.functional import max_pool2d
-from torch.nn.modules.conv import _ConvNd
-from torch.overrides import TorchFunctionMode
+from torch.func import functional_call, vmap
 
+from landscape.core.devices import DEVICE_BYTES
+from landscape.core.errors import JobError
 from landscape.core.plan import Plan
 from landscape.core.random_state import kept_draws
-from landscape.core.rounding import AffineRange, fake_quantise
-from landscape.evaluation.counts import Counts
+from landscape.evaluation.feed import Counts
+from landscape.evaluation.model_rounding import ActivationRounding
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
-from landscape.problem.batches import Batch, exchange_tensors
+from landscape.problem.batches import Batch
 from landscape.problem.supervised import Observe
 from landscape.problem.user_code import kept_alive
-
-# ----------------------------------------------------------------------------------------------------
-# The inputs of linear layers and convolutions rounded to a few bits, over ranges that are taken at the origin.
-
-
-class ActivationRounding:
-    """Rounds the inputs of a model's linear layers and convolutions, once their ranges are known.
-
-    A layer that the model does not call as a module, as attention calls its output projection by its weight alone, has
-    no input that could be seen: it is left as it is.
-
-    Args:
-        model: gets a hook before each of these layers, for good.
-    """
-
-    def __init__(self, model: nn.Module, bits: int) -> None:
-        self._bits, self._watching = bits, False
-        self._seen: dict[str, tuple[Tensor, Tensor]] = {}
-        self._ranges: dict[str, AffineRange] | None = None
-        self.left: frozenset[str] = frozenset()  # layers that round their inputs themselves
-        for name, module in rounded_layers(model).items():
-            self._hook(name, module)
-
-    def _hook(self, name: str, module: nn.Module) -> None:
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # Layers derived from torch's may call it by another name.
-            by = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), "input")
-            if self._watching:
-                self._see(name, args[0] if args else kwargs[by])
-                return None
-            over = None if name in self.left else self.range_of(name)
-            if over is None:
-                return None
-            if args:
-                return (fake_quantise(args[0], over), *args[1:]), kwargs
-            return args, {**kwargs, by: fake_quantise(kwargs[by], over)}
-
-        module.register_forward_pre_hook(before, with_kwargs=True)
-
-    def _see(self, name: str, values: Tensor) -> None:
-        if not values.numel():
-            return
-        given = values.detach()
-        low, high = torch.aminmax(given if given.dtype is torch.float64 else given.float())
-        before = self._seen.get(name, (low, high))
-        # Not Python's min and max, which would lose a NaN.
-        self._seen[name] = torch.minimum(before[0], low), torch.maximum(before[1], high)
-
-    def range_of(self, name: str) -> AffineRange | None:
-        """The range of the input of a layer; None where it is not known."""
-        return None if self._ranges is None else self._ranges.get(name)
-
-    @property
-    def knows_ranges(self) -> bool:
-        """Whether the ranges were taken."""
-        return self._ranges is not None
-
-    def forget(self) -> None:
-        """Round nothing until the ranges are taken again, as the origin is another."""
-        self._ranges = None
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Take the ranges from what the layers get meanwhile, unrounded; none where the block raises."""
-        self._seen, self._ranges, self._watching = {}, None, True
-        try:
-            yield
-        finally:
-            self._watching = False
-        self._ranges = {name: AffineRange.of(low, high, self._bits) for name, (low, high) in self._seen.items()}
-
-
-def rounded_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers whose inputs are rounded, by name: linear ones, convolutions, and the `Conv1D` of transformers."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, _ConvNd)) or type(module).__name__ == "Conv1D"
-    }
-
 
 # ----------------------------------------------------------------------------------------------------
 # The interface of a rewrite of a model: whether it applies, how it is installed, its hooks, how it is taken out.
@@ -150,8 +71,8 @@ class Rewrite(ABC):
 
     An object of it is the change installed in one model. Its hooks are called when weights are set and batches begin,
     and it is closed when the engine or the batches change. Not every base calls every hook: what a rewrite needs stands
-    in its line of `landscape.core.plan.OPTIONS`, and on other bases it is refused. To add one: a file with a subclass,
-    a line in `table.REWRITES`, and that line.
+    in its line of `landscape.core.plan.OPTIONS`, and on other bases it is refused. To add one: a subclass, and that
+    line.
     """
 
     layouts: ClassVar[Mapping[int, torch.memory_format]] = {}  # of parameters, by their number of dimensions
@@ -221,8 +142,8 @@ def tidy(graph: fx.GraphModule) -> None:
 class Forward:
     """Operation by operation: the reference, and the class that every other base derives from.
 
-    A base is a subclass in a file of this folder and a line with its rules in `landscape.core.plan.BASES`. That line
-    names the hooks of rewrites which its methods call, and these alone decide which options go with it.
+    A base is such a class and a line with its rules in `landscape.core.plan.BASES`. That line names the hooks of
+    rewrites that the methods of the class call, and these alone decide which options go with it.
 
     Args:
         model: its tensors are set from outside, between calls.
@@ -307,6 +228,118 @@ class ObservedModel(nn.Module):
 
 
 # ----------------------------------------------------------------------------------------------------
+# The other bases: compiled, replayed as a graph of kernels, and for several points at once.
+
+
+class Compiled(Forward):
+    """By `torch.compile`; shapes are fixed, so that every batch size is compiled once."""
+
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        super().__init__(model, observe, rewrites)
+        passes = [change for each in rewrites.values() for change in each.compiler_passes]
+        backend = partial(_inductor_after, passes) if passes else "inductor"
+        self._compiled = torch.compile(ObservedModel(model, observe).eval(), dynamic=False, backend=backend)
+
+    @classmethod
+    def check(cls, target: RewriteTarget) -> None:
+        """Raises ValueError where batches have shapes of their own, as each would be compiled anew."""
+        if not target.same_shapes:
+            raise ValueError("engine: compile prepares code for each shape, and the batches have shapes of their own")
+
+    def observe(self, index: int | None, batch: Batch) -> Any:
+        """The observables of a batch, by the compiled code. No rewrite's `begin` is called."""
+        return self._compiled(batch)
+
+
+def _inductor_after(
+    passes: Sequence[Callable[[fx.GraphModule], None]], graph: fx.GraphModule, inputs: list[Any]
+) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    for change in passes:
+        change(graph)
+    return compile_fx(graph, inputs)
+
+
+CAPTURE_WARM_UPS = 3
+
+
+class Graphed(Forward):
+    """A CUDA graph per batch: one launch instead of one per operation. Weights and samples stay where they are.
+
+    What is returned is overwritten by the next call for the same batch.
+    """
+
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        super().__init__(model, observe, rewrites)
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Any]] = {}
+        self._pool: Any = None
+
+    @classmethod
+    def check(cls, target: RewriteTarget) -> None:
+        """Raises JobError where samples stream to the device, as a graph reads them from where they were."""
+        if not target.resident:
+            raise JobError(
+                "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
+                f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
+            )
+
+    def captures(self, index: int | None) -> bool:
+        """Whether the batch is a point's and has no graph yet."""
+        return index is not None and index not in self._graphs
+
+    def observe(self, index: int | None, batch: Batch) -> Any:
+        """The observables of a batch by its graph, captured at its first call; without one where `index` is None."""
+        if index is None:
+            return super().observe(index, batch)
+        if index not in self._graphs:
+            self._graphs[index] = self._capture(batch)
+        graph, values = self._graphs[index]
+        graph.replay()
+        return values
+
+    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Any]:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(CAPTURE_WARM_UPS):
+                super().observe(None, batch)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            values = super().observe(None, batch)
+        self._pool = graph.pool()
+        return graph, values
+
+
+class Stacked(Forward):
+    """Several points at once by `vmap`, the moved weights stacked. Whole sets of weights are computed one by one."""
+
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        super().__init__(model, observe, rewrites)
+        self._observed = ObservedModel(model, observe)
+
+    @classmethod
+    def check(cls, target: RewriteTarget) -> None:
+        """Raises ValueError where statistics are computed anew at every point, as stacked points would share them."""
+        tracked = any(getattr(module, "running_mean", None) is not None for module in target.model.modules())
+        if target.plan.statistics.recalibrated and tracked:
+            raise ValueError(
+                f"batch_norm: must not be {target.plan.batch_norm} under vmap, as the points computed at once would "
+                "share their statistics"
+            )
+
+    def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
+        """The observables [points, samples] of a batch at the stacked weights [points, …], all points at once."""
+        with self.active():
+            return vmap(lambda weights: self._at(weights, batch), randomness="same")(dict(stacked))
+
+    def _at(self, weights: Mapping[str, Tensor], batch: Batch) -> Any:
+        named = {f"model.{name}": tensor for name, tensor in weights.items()}
+        return functional_call(self._observed, named, (batch,))
+
+
+# ----------------------------------------------------------------------------------------------------
 # The arithmetic of a plan put into force: threads, precision, deterministic kernels.
 
 
@@ -338,128 +371,3 @@ def wait(device: torch.device) -> None:
     """Wait until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Max-pooling by elementwise maxima: the same bits by a faster kernel.
-
-POOLING = (max_pool2d, torch.max_pool2d)
-
-
-class PoolingByMaxima(TorchFunctionMode):
-    """While active, 2-D max-pooling is `pool_by_maxima`. Where gradients are on it is not, as at ties they differ."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.met = False  # whether a call to max-pooling was seen
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in POOLING and not torch.is_grad_enabled():
-            self.met, func = True, pool_by_maxima
-        return func(*args, **(kwargs or {}))
-
-
-def pool_by_maxima(input: Tensor, *window: Any, **options: Any) -> Any:
-    """`max_pool2d` by elementwise maxima of strided views: the same values to the bit, NaN included.
-
-    torch's own kernel on the CPU walks window by window and is not vectorised over contiguous images, where this is
-    several times faster. What has no such form (indices, ceil_mode, integers) is left to torch.
-    """
-    pooling = _Window.of(input, *window, **options)
-    with torch._C.DisableTorchFunction():
-        return max_pool2d(input, *window, **options) if pooling is None else pooling.pool(input)
-
-
-def use_maxima(graph: fx.GraphModule) -> None:
-    """Replace every max-pooling in a traced graph by `pool_by_maxima`."""
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target in POOLING:
-            node.target = pool_by_maxima
-        elif node.op == "call_module" and type(module := graph.get_submodule(str(node.target))) is nn.MaxPool2d:
-            options = (module.kernel_size, module.stride, module.padding, module.dilation)
-            more = {"ceil_mode": module.ceil_mode, "return_indices": module.return_indices}
-            with graph.graph.inserting_before(node):
-                pooled = graph.graph.call_function(pool_by_maxima, (*node.args, *options), {**node.kwargs, **more})
-            node.replace_all_uses_with(pooled)
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-
-class Maxima(Rewrite):
-    """Max-pooling by elementwise maxima: changed once in a graph, else by a mode that is asked at every function."""
-
-    compiler_passes = (use_maxima,)
-
-    def __init__(self, mode: PoolingByMaxima | None) -> None:
-        self.mode = mode
-
-    @classmethod
-    def applies(cls, target: RewriteTarget) -> bool:
-        """Whether the device is a CPU and `observe` pools in two dimensions, seen with the first batch."""
-        if target.device.type != "cpu":
-            return False
-        mode = PoolingByMaxima()
-        with torch.no_grad(), mode:
-            target.observe(target.model, exchange_tensors(lambda tensor: tensor, target.first_batch()))
-        return mode.met
-
-    @classmethod
-    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Change the pooling in the graph; without one by a mode that is active during every call."""
-        if graph is None:
-            return cls(PoolingByMaxima())
-        use_maxima(graph)
-        return cls(None)
-
-
-@dataclass(frozen=True)
-class _Window:
-    """What to pool: size, step, padding and dilation, each as (rows, columns)."""
-
-    size: tuple[int, int]
-    step: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-
-    @classmethod
-    def of(
-        cls, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-        ceil_mode: bool = False, return_indices: bool = False,
-    ) -> _Window | None:  # fmt: skip
-        """The window of a call to `max_pool2d`; None where it is one to leave alone."""
-        if ceil_mode or return_indices or not input.is_floating_point() or input.dim() < 3:
-            return None
-        size = _pair(kernel_size)
-        return cls(size, size if stride in (None, [], ()) else _pair(stride), _pair(padding), _pair(dilation))
-
-    def pool(self, images: Tensor) -> Tensor:
-        """Rows first, whose views are contiguous, then columns."""
-        if any(self.padding):
-            rows, columns = self.padding
-            images = nn.functional.pad(images, (columns, columns, rows, rows), value=float("-inf"))
-        return self._along(self._along(images, 0), 1)
-
-    def _along(self, images: Tensor, axis: int) -> Tensor:
-        size, step, dilation = self.size[axis], self.step[axis], self.dilation[axis]
-        place = images.dim() - 2 + axis
-        count = (images.shape[place] - dilation * (size - 1) - 1) // step + 1
-        views = [_every(images, place, tap * dilation, step, count) for tap in range(size)]
-        maxima = views[0]
-        for view in views[1:]:
-            maxima = torch.maximum(maxima, view)
-        return maxima
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    first, *rest = value
-    return int(first), int(rest[0] if rest else first)
-
-
-def _every(images: Tensor, dim: int, start: int, step: int, count: int) -> Tensor:
-    index = [slice(None)] * images.dim()
-    index[dim] = slice(start, start + (count - 1) * step + 1, step)
-    return images[tuple(index)]

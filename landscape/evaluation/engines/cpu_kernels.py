@@ -18,16 +18,9 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.core.rounding import AffineRange, levels
-from landscape.evaluation.engines.base import (
-    POOLING,
-    ActivationRounding,
-    Rewrite,
-    RewriteTarget,
-    applies,
-    pool_by_maxima,
-)
-from landscape.evaluation.engines.batch_norm_folding import Folded, fold_norms
-from landscape.evaluation.weights import WeightRounding
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, applies
+from landscape.evaluation.engines.layer_rewrites import POOLING, Folded, fold_norms, pool_by_maxima
+from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
@@ -182,7 +175,7 @@ def _pools(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return type(module) is nn.MaxPool2d and not module.return_indices
-    return _called(node) in (*POOLING, pool_by_maxima) and not node.kwargs.get("return_indices") and len(node.args) < 7
+    return _callee(node) in (*POOLING, pool_by_maxima) and not node.kwargs.get("return_indices") and len(node.args) < 7
 
 
 @dataclass
@@ -206,7 +199,7 @@ class _Chain:
         """
         chain = cls([node])
         reader = chain._reader()
-        if may_add and reader is not None and (residual := _added(model, reader, node)) is not None:
+        if may_add and reader is not None and (residual := _other_summand(model, reader, node)) is not None:
             chain = cls([node, reader], residual)
             reader = chain._reader()
         if reader is not None and _is_relu(model, reader):
@@ -238,9 +231,9 @@ def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None
     return None
 
 
-def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
+def _other_summand(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
     """The other summand, where a call adds something to a layer's output; None for other calls."""
-    if _called(node) not in ADD or len(node.args) != 2 or node.kwargs:
+    if _callee(node) not in ADD or len(node.args) != 2 or node.kwargs:
         return None
     one, other = node.args
     summand = other if one is layer else one
@@ -250,14 +243,14 @@ def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | No
 def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return type(model.get_submodule(str(node.target))) is nn.ReLU
-    return _called(node) in RELU
+    return _callee(node) in RELU
 
 
 def _is_fresh(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         # A fused layer that overwrites its residual does so only where nothing reads the residual any more.
         return isinstance(model.get_submodule(str(node.target)), (*FRESH_MODULES, FusedLayer))
-    return _called(node) in FRESH and not _writes(model, node)
+    return _callee(node) in FRESH and not _writes(model, node)
 
 
 def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
@@ -265,7 +258,7 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return bool(getattr(module, "inplace", False)) or getattr(module, "overwrite", False)
-    called = _called(node)
+    called = _callee(node)
     name = called if isinstance(called, str) else getattr(called, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "setitem"
     augmented = getattr(called, "__module__", "") == "_operator" and name in _AUGMENTED
@@ -277,7 +270,7 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
 _AUGMENTED = frozenset(name.strip("_") for name in dir(operator) if name.startswith("__i") and name != "__inv__")
 
 
-def _called(node: fx.Node) -> Any:
+def _callee(node: fx.Node) -> Any:
     """The function, or the name of the method, that a node calls."""
     return node.target if node.op in ("call_function", "call_method") else None
 
@@ -294,9 +287,8 @@ def _between(model: fx.GraphModule, first: fx.Node, last: fx.Node) -> list[fx.No
 # Products of 8-bit integers are added in 32 bits, exactly, and scaled once: y = s_x·s_w·Σ(x_q − z)·w_q + b. What is
 # left of a difference from layers that compute with rounded numbers is the rounding of those. The kernels are those
 # that torch's own compiler calls for quantised models (`torch._inductor.fx_passes.quantization`). They have no public
-# name in
-# torch: where they are missing, or the processor has no instructions for them (AVX512-VNNI or AVX-VNNI, without which
-# sums of two products saturate at 16 bits), nothing is taken over.
+# name in torch: where they are missing, or the processor has no instructions for them (AVX512-VNNI or AVX-VNNI, without
+# which sums of two products saturate at 16 bits), nothing is taken over.
 
 MOST = 127  # of an integer weight
 

@@ -111,7 +111,7 @@ class Reuse(Rewrite):
         self._calls[module] += 1
         known, given = self._records.get(key), (args, kwargs)
         if known is not None:
-            if known.intact and same(known.inputs, given) and self._is_stable(module, forward, known):
+            if known.intact and same_bits(known.inputs, given) and self._is_stable(module, forward, known):
                 return known.output
             self._forget(module)
             return forward(*args, **kwargs)
@@ -135,7 +135,7 @@ class Reuse(Rewrite):
         """Whether computing it at another point gives the same output; it may use weights that it does not hold."""
         if module not in self._stable:
             args, kwargs = known.inputs
-            if not same(forward(*args, **kwargs), known.output):
+            if not same_bits(forward(*args, **kwargs), known.output):
                 return False
             self._stable.add(module)
         return True
@@ -147,7 +147,7 @@ class Reuse(Rewrite):
             output = forward(*given[0], **given[1])
         pure = before == _versions((given, held)) and not draws.happened and not state.changed()
         size = sum(each.nbytes for each in _tensors(output))
-        if not pure or size > self._left or not _comparable(output):
+        if not pure or size > self._left or not _is_comparable(output):
             self._forget(module)
             return output
         self._left -= size
@@ -196,16 +196,16 @@ def _exact(tensor: Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def _comparable(value: Any) -> bool:
+def _is_comparable(value: Any) -> bool:
     """Whether the value is made of tensors and plain containers alone."""
     if isinstance(value, (tuple, list)):
-        return all(map(_comparable, value))
+        return all(map(_is_comparable, value))
     if isinstance(value, dict):
-        return all(map(_comparable, value.values()))
+        return all(map(_is_comparable, value.values()))
     return value is None or isinstance(value, (Tensor, int, float, str, bool))
 
 
-def same(one: Any, other: Any) -> bool:
+def same_bits(one: Any, other: Any) -> bool:
     """Whether two values hold the same bits in the same layout; tensors, plain containers and numbers do."""
     if one is other:
         return True
@@ -214,9 +214,9 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(same_bits, one, other))
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same_bits(one[key], other[key]) for key in one)
     return isinstance(one, (int, float, str, bool)) and one == other
 
 
@@ -271,7 +271,7 @@ def layers_of_same_input(
     return inputs.same
 
 
-def superposable(target: RewriteTarget) -> list[Layer]:
+def find_superposable(target: RewriteTarget) -> list[Layer]:
     """The layers of a model that can be computed as sums, found with two samples at two points; the state is restored.
 
     Raises:
@@ -321,12 +321,12 @@ class Superposition(Rewrite):
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
         """Whether a moved layer gets the same input at two points; raises where it cannot be found out."""
-        return bool(superposable(target))
+        return bool(find_superposable(target))
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Take over the calls of these layers."""
-        return cls(target.weights, superposable(target))
+        return cls(target.weights, find_superposable(target))
 
     @property
     def remembered(self) -> int:
@@ -375,20 +375,20 @@ class _Sum:
         kind = inputs.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else layer.weight.dtype
         weights, biases = ([pair[k] for pair in parts] for k in (0, 1))
-        shared = (_moved(weights, first), _moved(biases, first))
+        shared = (_move(weights, first), _move(biases, first))
         with torch.autocast(kind, enabled=False):
-            constant, along = _outputs(layer, inputs.to(layer.weight.dtype), [shared, parts[-1]])
+            constant, along = _compute_outputs(layer, inputs.to(layer.weight.dtype), [shared, parts[-1]])
         return cls(inputs, inputs._version, constant, along, dtype)
 
     def at(self, last: float, inputs: Tensor) -> Tensor:
         unchanged = inputs is self.inputs and inputs._version == self.version
-        if not unchanged and (inputs is self.inputs or not same(inputs, self.inputs)):
+        if not unchanged and (inputs is self.inputs or not same_bits(inputs, self.inputs)):
             raise InputVaries("superposed: a layer gets another input at another point; take an engine without it")
         output = torch.add(self.shared, self.along, alpha=last)
         return output if output.dtype == self.dtype else output.to(self.dtype)
 
 
-def _moved(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | None:
+def _move(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | None:
     """A weight, or a bias, at the coordinates that a row shares; None where the layer has none."""
     origin, *axes = parts[:-1]
     if origin is not None:
@@ -398,7 +398,7 @@ def _moved(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | N
     return origin
 
 
-def _outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]:
+def _compute_outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]:
     """The layer's outputs with each of these weights and biases, None standing for zeros.
 
     All at once, as one layer of more outputs: a kernel with a handful of them makes poor use of the processor.
@@ -451,6 +451,6 @@ class _Inputs:
         """Go on with the layers whose inputs at this point were those of the points before."""
         if self._before is not None:
             self._now = {
-                each: inputs for each, inputs in self._now.items() if same(inputs, self._before.get(each))
+                each: inputs for each, inputs in self._now.items() if same_bits(inputs, self._before.get(each))
             }  # fmt: skip
         self._before, self._now = self._now, {}

@@ -11,7 +11,7 @@ import cluster
 from cluster.commands.planning import plan_job, plan_text
 from cluster.driver.short_jobs import RAY_SECONDS
 from landscape import Job, Problem, run
-from landscape.evaluation.tuning.protocol import KeptChoices, Limits
+from landscape.evaluation.tuning.choices import KeptChoices, Limits
 from landscape.store.landscape import LandscapeStore
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
@@ -49,7 +49,7 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     (file,) = (tmp_path / "cache" / "engines").glob("*.json")
     kept = KeptChoices(file.parent)
     (choice,) = kept.read(file.stem).choices.values()
-    kept.write(file.stem, kept.read(file.stem).with_choice(2.0, replace(choice, complete=True)), dropped=choice)
+    kept.write(file.stem, 1.0, 2.0, replace(choice, complete=True), dropped=choice)
     said = plan_job(job_of(tmp_path / "elsewhere", LONG))["engine"]
     assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
     assert said["why"] == f"kept choice of {choice.since[:10]}"

@@ -9,7 +9,7 @@ import pytest
 
 import cluster
 import landscape
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.surface.surface import OK

@@ -14,7 +14,7 @@ from cluster.runtime.console import ProgressDisplay
 from cluster.runtime.logs import configure
 from landscape.core.plan import Engine
 from landscape.core.progress import CHOOSING, Progress, stage
-from landscape.evaluation.tuning.protocol import Candidate
+from landscape.evaluation.tuning.choices import Candidate
 from landscape.evaluation.tuning.search import report_candidate
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")

@@ -34,12 +34,12 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.running_model import make_forward
-from landscape.evaluation.tuning.protocol import Limits
+from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import Search, budget_of
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.trials import tune
 
 CPU = torch.device("cpu")
-BRIEF = BenchOptions(rounds=3, slice_seconds=0.002, search_seconds=0.0)
+BRIEF = BenchOptions(rounds=2, slice_seconds=0.002, search_seconds=0.0, memory=False, ceilings=False)
 LANDSCAPE = {"name": "plane", "size": [7, 5]}
 
 
@@ -49,9 +49,14 @@ def job(tmp_path):
 
 
 @pytest.mark.long
-def test_the_figures_of_a_row_belong_together_and_its_values_agree_with_eager_float32(job):
+def test_the_figures_of_a_row_belong_together_and_its_values_agree_with_eager_float32(job, tmp_path):
+    """Nothing is written, and the model is left alone."""
     engines = ("eager+channels_last+folded", "vmap:4")
-    found = bench(job, replace(BRIEF, engines=tuple(map(Engine.parse, engines))))
+    problem = conv_problem()
+    before = {name: each.clone() for name, each in problem.model.state_dict().items()}
+    found = bench(job.replace(problem=lambda: problem), replace(BRIEF, engines=tuple(map(Engine.parse, engines))))
+    assert not (tmp_path / "run").exists()
+    assert all(torch.equal(each, before[name]) for name, each in problem.model.state_dict().items())
     assert [each["precision"] for each in found["precisions"]] == ["float32", "bfloat16"]
     for precision, tolerance in zip(found["precisions"], (1e-5, 0.05), strict=True):
         assert [row["engine"] for row in precision["engines"]] == ["eager", *engines]
@@ -73,7 +78,7 @@ def test_the_figures_of_a_row_belong_together_and_its_values_agree_with_eager_fl
 
 @pytest.mark.slow
 def test_compiled_rows_agree_and_count_no_memory_on_a_cpu(job):
-    found = bench(job.replace(engine="compile"), replace(BRIEF, precisions=("float32",)))
+    found = bench(job.replace(engine="compile"), replace(BRIEF, precisions=("float32",), memory=True))
     [precision] = found["precisions"]
     assert [(row["engine"], row["chosen"]) for row in precision["engines"]] == [("eager", False), ("compile", True)]
     assert precision["engines"][1]["agreement"]["loss"]["max_rel"] <= 1e-5
@@ -93,9 +98,9 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 @pytest.mark.long
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
-    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.Search", partial(Search, clock=lambda: 0.0))
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
-    found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0, memory=False, ceilings=False))
+    found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]
     assert names[0] == "eager"
     assert {"eager+channels_last", "eager+folded", "eager+channels_last+folded"} <= set(names)
@@ -116,7 +121,7 @@ def test_a_search_takes_the_time_that_is_asked_for_though_the_point_was_slow_whe
     monkeypatch.setattr("landscape.bench.measure.tune", tuned)
     job = make_job(tmp_path / "run", quadratic_problem, [LANDSCAPE], num_samples=23, device="cpu")
     for seconds in (9.0, 0.0):
-        bench(job, replace(BRIEF, precisions=("float32",), search_seconds=seconds, memory=False, ceilings=False))
+        bench(job, replace(BRIEF, precisions=("float32",), search_seconds=seconds))
     assert budgets == [9.0, 0.0]
 
 
@@ -126,18 +131,6 @@ def test_the_whole_grid_is_evaluated_when_asked(job):
     assert full["points"] == 35
     assert full["points_per_second"] == pytest.approx(35 / full["seconds"])
     assert "whole grid" in bench_text(found)
-
-
-@pytest.mark.long
-def test_nothing_is_written_and_the_model_is_left_alone(job, tmp_path):
-    problem = conv_problem()
-    before = {name: each.clone() for name, each in problem.model.state_dict().items()}
-    bench(
-        job.replace(problem=lambda: problem),
-        replace(BRIEF, precisions=("float32",), engines=(Engine.parse("eager+folded"),)),
-    )
-    assert not (tmp_path / "run").exists()
-    assert all(torch.equal(each, before[name]) for name, each in problem.model.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -272,14 +265,14 @@ def test_the_peak_of_a_pass_is_its_largest_pair_of_activations():
 
 @pytest.mark.long
 def test_memory_of_an_evaluation_is_told_beside_that_of_a_bare_batch(job):
-    found = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),)))
+    options = replace(BRIEF, precisions=("float32",), engines=(Engine(),), rounds=1, memory=True)
+    found = bench(job, options)
     [memory] = found["precisions"][0]["memory"]
     assert 0 < memory["kept_bytes"] < memory["evaluation_bytes"] <= memory["first_bytes"]
     assert memory["ratio"] == pytest.approx(memory["evaluation_bytes"] / memory["bare_batch_bytes"])
     # The convolution's output, [14, 4, 4, 4] floats, and what is made of it.
     assert memory["bare_batch_bytes"] >= 2 * 14 * 64 * 4
-    again = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),)))
-    assert again["precisions"][0]["memory"] == [memory]
+    assert bench(job, options)["precisions"][0]["memory"] == [memory]
 
 
 # -- ceilings --------------------------------------------------------------------------------------------------
@@ -333,7 +326,7 @@ def test_an_unknown_synthetic_model_is_refused():
 @pytest.mark.long
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     place = tmp_path / "bench.json"
-    brief = ["--size", "5", "--rounds", "2", "--slice", "0.002", "--device", "cpu"]
+    brief = ["--size", "5", "--rounds", "1", "--slice", "0.002", "--device", "cpu", "--precision", "float32"]
     main(["--recipe", "tiny", "--engine", "vmap:4", *brief, "--json", str(place)])
     text = capsys.readouterr().out
     found = json.loads(place.read_text())
@@ -357,7 +350,8 @@ def test_bad_usage_is_one_line(words, capsys):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured_with_its_own_engines_and_memory(tmp_path):
     job = synthetic_job("lenet", str(tmp_path / "run"), samples=256, size=5, device="cuda")
-    found = bench(job, replace(BRIEF, engines=(Engine("cudagraph"), Engine.parse("vmap:4"))))
+    options = replace(BRIEF, engines=(Engine("cudagraph"), Engine.parse("vmap:4")), memory=True, ceilings=True)
+    found = bench(job, options)
     assert [each["precision"] for each in found["precisions"]] == ["float32", "tf32", "bfloat16"]
     for precision in found["precisions"]:
         assert not any("failed" in row for row in precision["engines"])

@@ -422,8 +422,15 @@ def every_chunk(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("c/**/*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("observe", [observe_sequences, observe_tokens])
-@pytest.mark.parametrize("kind", ["items", "whole batches", "iterable of items"])
+@pytest.mark.parametrize(
+    "kind, observe",
+    [
+        ("items", observe_sequences),
+        ("whole batches", observe_sequences),
+        ("whole batches", observe_tokens),
+        ("iterable of items", observe_tokens),
+    ],
+)
 def test_more_samples_of_any_shape_give_the_bytes_of_all_at_once(kind, observe, tmp_path):
     batches = [COLLATES["joined"](sequences()[k : k + 3]) for k in range(0, COUNT, 3)]
     data = {

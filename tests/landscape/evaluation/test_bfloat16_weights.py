@@ -279,7 +279,7 @@ def test_several_points_at_once_of_weights_of_two_types():
 
 
 @pytest.mark.xdist_group("compiler")  # one process imports it and warms it up
-@pytest.mark.long
+@pytest.mark.faults  # the compiler takes half a minute of a core
 def test_compiled_code_reads_the_rounded_weights():
     problem = mixed_problem()
     plain = evaluator(problem, tokens()).evaluate(POINTS).mean["loss"]

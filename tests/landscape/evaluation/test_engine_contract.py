@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import re
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,6 @@ from torch.func import functional_call
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, EngineBase, Option, default_plan
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation import evaluation_order
 from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget
 from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
@@ -60,11 +61,19 @@ def test_the_table_has_a_class_for_every_name_and_the_rules_name_nothing_else():
     assert all(issubclass(class_of(name), Forward) for name in BASES)
     assert len(set(map(class_of, BASES))) == len(BASES)
     assert set(REWRITES) == set(OPTIONS)
+    assert all(issubclass(rewrite, Rewrite) for rewrite in REWRITES.values())
+    assert len(set(REWRITES.values())) == len(OPTIONS)
     assert not set(ALWAYS) & set(OPTIONS)
     for option in OPTIONS.values():
         assert set(option.along) <= set(OPTIONS)
         assert option.bases
-        assert option.refusal.startswith("must ") or option.bases == tuple(BASES)
+        assert option.refusal.startswith("must ") or not option.refusal
+
+
+def test_every_name_has_its_row_in_the_tables_of_the_documentation():
+    page = (Path(__file__).parents[3] / "docs" / "bench.md").read_text()
+    rows = re.findall(r"^\| `(\+?\w+)(?::N)?` \|", page, re.MULTILINE)
+    assert rows == [*BASES, *(f"+{name}" for name in OPTIONS)]
 
 
 def test_every_combination_that_the_rules_allow_parses_and_is_its_own_name():
@@ -159,7 +168,7 @@ def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, engine)
     together = made.evaluate(POINTS).mean["loss"]
-    monkeypatch.setattr(evaluation_order, "LARGEST_GROUP", 1)  # each point is a group of its own
+    monkeypatch.setattr("landscape.evaluation.evaluator.LARGEST_GROUP", 1)  # each point is a group of its own
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], together)
 
 
@@ -311,7 +320,7 @@ def test_a_base_calls_the_hooks_that_its_line_in_the_table_names(name, monkeypat
 
     problem, samples = pooled_problem()
     monkeypatch.setattr(torch, "compile", compiled)
-    monkeypatch.setitem(OPTIONS, "witness", Option())
+    monkeypatch.setitem(OPTIONS, "witness", Option(""))
     monkeypatch.setitem(REWRITES, "witness", Witness)
     made = evaluator(problem, samples, f"{name}+witness")
     witness = made.rewrites["witness"]
@@ -386,7 +395,7 @@ class Doubled(Rewrite):
 @pytest.fixture
 def doubled(monkeypatch):
     """One more engine: a class, its line in the table, and its line of rules."""
-    monkeypatch.setitem(OPTIONS, "doubled", Option(frozenset({"refresh", "calls"}), "must be eager to be doubled"))
+    monkeypatch.setitem(OPTIONS, "doubled", Option("", frozenset({"refresh", "calls"}), "must be eager to be doubled"))
     monkeypatch.setitem(REWRITES, "doubled", Doubled)
     monkeypatch.setattr(Doubled, "points", [])
 

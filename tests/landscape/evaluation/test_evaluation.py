@@ -61,12 +61,10 @@ def drawn(model: nn.Module, seed: int, scale: float = 0.1) -> dict[str, torch.Te
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "precision, dtype, tolerance", [("float32", torch.float32, 1e-6), ("float64", torch.float64, 1e-12)]
-)
-@pytest.mark.parametrize("kind", ["random", "pca"])
-@pytest.mark.parametrize("size", [(9,), (7, 4), (3, 6, 5)])
-def test_quadratic_landscape_equals_its_closed_form(tmp_path, precision, dtype, tolerance, kind, size):
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("kind, size", [("random", (9,)), ("pca", (5, 4)), ("random", (3, 4, 3)), ("pca", (3, 4, 3))])
+def test_quadratic_landscape_equals_its_closed_form(tmp_path, precision, kind, size):
+    dtype, tolerance = {"float32": (torch.float32, 1e-6), "float64": (torch.float64, 1e-12)}[precision]
     problem = quadratic_problem(dtype)
     if kind == "pca":
         write_trajectory(tmp_path, wandering(problem.model, 6, 0.4))
@@ -161,7 +159,7 @@ def test_no_sample_is_dropped_where_they_do_not_fill_a_batch():
     assert found.mean["loss"][0] == 256.0  # the mean of 0 … 512; 255.5 without the last
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(batch_size=st.integers(1, 40))
 def test_values_do_not_depend_on_the_batch_size_beyond_rounding(batch_size):
     model = ConvNet()

@@ -17,8 +17,8 @@ from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
-from landscape.evaluation.tuning.protocol import Limits, TuningScope
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.choices import Limits, TuningScope
+from landscape.evaluation.tuning.trials import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
 from landscape.problem.samples import TensorSamples
@@ -212,7 +212,7 @@ def test_the_engine_is_chosen_for_streamed_samples_too():
         Grid(("alpha", "beta"), (axis, axis)),
         TuningScope(points=10_000_000),
         limits=Limits(longest=1.0),
-        peers=0,
+        load_processes=0,
     )
     assert tuned.trials
     assert not any(each.engine.base == "cudagraph" for each in tuned.trials)

@@ -80,16 +80,8 @@ def test_windows_are_those_of_the_whole_array(tmp_path):
     losses = computed(tmp_path / "run").loss_samples
     whole = np.asarray(losses)
     assert losses.shape == whole.shape == (4, 5, 20)
-    for window in (
-        0,
-        -1,
-        (1, 2),
-        (EVERY, 4),
-        (slice(1, 3), slice(2, 5), 7),
-        (..., -2),
-        (1, ..., slice(3, 9)),
-        slice(4, 1),
-    ):
+    windows = [0, -1, (1, 2), (EVERY, 4), (slice(1, 3), slice(2, 5), 7), (..., -2), (1, ..., slice(3, 9)), slice(4, 1)]
+    for window in windows:
         np.testing.assert_array_equal(losses[window], whole[window])
     for wrong in (4, (0, 5), (0, 0, 0, 0), slice(None, None, 2), [1], True):
         with pytest.raises(IndexError, match="loss_samples"):
@@ -131,8 +123,7 @@ def test_an_interruption_gives_the_same_bytes_and_means_stay_what_they_are_witho
     assert kept == {"loss_samples", "sample_weights", "origin_loss_samples"}
 
 
-@pytest.mark.parametrize("function", [observe, observe_weighted])
-@pytest.mark.parametrize("few, many", [(16, 64), (20, 53), (5, 9)])
+@pytest.mark.parametrize("few, many, function", [(16, 64, observe), (20, 53, observe_weighted), (5, 9, observe)])
 def test_more_samples_give_the_bytes_of_all_at_once(tmp_path, few, many, function):
     computed(tmp_path / "once", many, batch_size=min(8, few), function=function)
     computed(tmp_path / "run", few, batch_size=min(8, few), function=function)
@@ -187,9 +178,15 @@ def test_a_wider_range_and_another_observable_give_the_bytes_of_asking_at_once(t
 
 
 @pytest.mark.parametrize(
-    "chunk", ["loss_samples/c/0/1/0", "loss_samples/c/1/0/0", "sample_weights/c/0", "origin_loss_samples/c/0"]
+    "chunk, lost",
+    [
+        ("loss_samples/c/0/1/0", True),
+        ("loss_samples/c/1/0/0", False),
+        ("sample_weights/c/0", True),
+        ("sample_weights/c/0", False),
+        ("origin_loss_samples/c/0", True),
+    ],
 )
-@pytest.mark.parametrize("lost", [True, False])
 def test_a_damaged_chunk_is_found_and_computed_again(tmp_path, caplog, chunk, lost):
     computed(tmp_path / "run", function=observe_weighted)
     before, file = chunks_of(tmp_path / "run"), file_of(tmp_path / "run", chunk)

@@ -14,7 +14,7 @@ from torch import nn
 from landscape.core.grid import Grid
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import KeptChoices
+from landscape.evaluation.tuning.choices import KeptChoices
 from landscape.evaluation.tuning.trials import Trials
 
 POINTS = np.linspace(-1, 1, 5)[:, None]

@@ -258,8 +258,9 @@ def test_the_users_own_model_is_left_as_it_was(tmp_path):
 ENGINES = ["eager", "eager+channels_last+maxima", "eager+folded", "eager+folded+fused", "eager+superposed", "vmap:2"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("origin", ["problem", "last"])
+@pytest.mark.parametrize(
+    ("origin", "engine"), [*(("problem", engine) for engine in ENGINES), ("last", "eager+folded"), ("last", "vmap:2")]
+)
 def test_every_engine_agrees_with_the_model_in_any_batches(tmp_path, engine, origin):
     write_trajectory(tmp_path, wandering(ConvNet(), 4))
     # Components of the trajectory move the running statistics too.
@@ -309,8 +310,15 @@ def tied() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("watch", [observe, weighted, drawing, not_finite, huge, tiny, chaotic])
+@pytest.mark.parametrize(
+    ("watch", "precision"),
+    [
+        (observe, "float64"),
+        (weighted, "bfloat16"),
+        *((watch, "float32") for watch in (observe, weighted, drawing, not_finite, huge, tiny, chaotic)),
+        *((watch, "bfloat16") for watch in (drawing, huge, tiny, chaotic)),
+    ],
+)
 def test_sound_problems_raise_no_alarm(tmp_path, watch, precision):
     problem = Problem(net(), samples(), watch)
     surface = run(make_job(tmp_path, lambda: problem, [PLANE], precision=precision, batch_size=16))["plane"]

@@ -18,9 +18,9 @@ from landscape.core.quantisation import Quantisation
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.protocol import TuningScope
-from landscape.evaluation.tuning.tuning import tune
-from landscape.evaluation.weights import rounded_weights
+from landscape.evaluation.model_rounding import rounded_weights
+from landscape.evaluation.tuning.choices import TuningScope
+from landscape.evaluation.tuning.trials import tune
 from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")

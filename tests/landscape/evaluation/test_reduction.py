@@ -8,11 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Problem
+from landscape.evaluation.reduction import mean_of_moments
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of
-from landscape.evaluation.reduction import Before, block_moments, mean_of, merged, stderr_of, tree_sum
+from landscape.evaluation.reduction import (
+    Before,
+    block_moments,
+    mean_of_moments,
+    merge_moments,
+    stderr_of_moments,
+    tree_sum,
+)
 from landscape.model.parameters import state_of
 from landscape.problem.supervised import Combination
 
@@ -49,20 +57,20 @@ def test_moments_of_blocks_give_the_weighted_mean_and_its_error(cuts):
     ]
     whole = np.zeros_like(blocks[0])
     for block in blocks:
-        whole = merged(whole, block)
+        whole = merge_moments(whole, block)
     mean, stderr = reference(values, weights)
-    assert mean_of(whole).item() == pytest.approx(mean, rel=1e-14)
-    assert stderr_of(whole).item() == pytest.approx(stderr, rel=1e-11)
-    np.testing.assert_array_equal(merged(whole, np.zeros_like(whole)), whole)
+    assert mean_of_moments(whole).item() == pytest.approx(mean, rel=1e-14)
+    assert stderr_of_moments(whole).item() == pytest.approx(stderr, rel=1e-11)
+    np.testing.assert_array_equal(merge_moments(whole, np.zeros_like(whole)), whole)
 
 
 def test_the_error_keeps_a_small_spread_on_a_large_mean_and_is_unknown_of_one_sample():
     values = 1e8 + np.random.default_rng(1).normal(0, 1e-3, 1000)
     moments = block_moments(torch.from_numpy(values)[None, None], None).numpy()
-    assert stderr_of(moments).item() == pytest.approx(np.std(values - 1e8, ddof=1) / np.sqrt(1000), rel=1e-6)
+    assert stderr_of_moments(moments).item() == pytest.approx(np.std(values - 1e8, ddof=1) / np.sqrt(1000), rel=1e-6)
     one = block_moments(torch.full((1, 1, 1), 4.0, dtype=torch.float64), None).numpy()
-    assert mean_of(one).item() == 4.0
-    assert np.isnan(stderr_of(one)).all()
+    assert mean_of_moments(one).item() == 4.0
+    assert np.isnan(stderr_of_moments(one)).all()
 
 
 def test_weights_of_one_give_the_bits_of_no_weights():
@@ -74,9 +82,9 @@ def test_what_is_not_finite_stays_so():
     for value in (np.nan, np.inf, -np.inf):
         block = block_moments(torch.tensor([[[1.0, value, 2.0]]], dtype=torch.float64), None).numpy()
         other = block_moments(torch.ones(1, 1, 3).double(), None).numpy()
-        for both in (merged(block, other), merged(other, block)):
-            np.testing.assert_array_equal(mean_of(both), [[value]])
-            assert np.isnan(stderr_of(both)).all()
+        for both in (merge_moments(block, other), merge_moments(other, block)):
+            np.testing.assert_array_equal(mean_of_moments(both), [[value]])
+            assert np.isnan(stderr_of_moments(both)).all()
 
 
 @pytest.mark.parametrize(

@@ -459,19 +459,13 @@ def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkey
     monkeypatch.setattr(model_state.NamedMembers, "changed", lambda each: compared.append(each.name) or unpatched(each))
     state.restore()
     assert compared == []
-    model[5][0].forward = model[5][0].forward  # as an engine takes over the calls
-    state.restore()
-    compared.clear()
-    state.restore()
-    assert compared == []
     model[3][0].calls = 1
     state.restore()
     assert "3.0" in compared
     assert not hasattr(model[3][0], "calls")
     compared.clear()
-    model[3][0].calls = 2
     state.restore()
-    assert compared == ["3.0"]
+    assert compared == []
     assert not state.unnoticed()
 
 

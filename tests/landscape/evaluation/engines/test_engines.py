@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape.core.plan import Engine, default_plan
-from landscape.evaluation.engines.base import PoolingByMaxima, pool_by_maxima
-from landscape.evaluation.engines.batch_norm_folding import ChannelsLast
+from landscape.evaluation.engines.layer_rewrites import ChannelsLast, PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import MovingWeights, targets_of
 from landscape.model.parameters import state_of
@@ -212,7 +211,7 @@ class Branching(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.slow  # `make test` compiles in test_bfloat16_weights.py; the graph of a loop takes 20 seconds of a core
+@pytest.mark.slow  # test_bfloat16_weights.py compiles too, in `make test-faults`
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.parametrize(
     ("make", "engine"),

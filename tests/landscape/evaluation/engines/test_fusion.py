@@ -211,7 +211,7 @@ OPERATIONS = {
 
 
 @pytest.mark.long
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 5), st.integers(0, 5)), max_size=12))
 @torch.no_grad()
 def test_any_sequence_of_operations_computes_the_same(steps):

@@ -6,14 +6,15 @@ import json
 import logging
 import os
 import stat
-import subprocess
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_search import Machine, by_batch
 
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.protocol import LARGEST_FILE, MOST_FILES, KeptChoices, TunedChoice, TuningRecord
+from landscape.evaluation.tuning.choices import LARGEST_FILE, MOST_FILES, KeptChoices, TunedChoice, TuningRecord
 
 KEY = "ab" * 32
 CHOICE = TunedChoice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
@@ -22,10 +23,15 @@ RECORD = TuningRecord(
 )
 
 
+def write(kept, record):
+    for budget, choice in record.choices.items():
+        kept.write(KEY, record.seconds_per_point, budget, choice)
+
+
 def test_what_is_written_is_read(tmp_path):
     kept = KeptChoices(tmp_path / "deep" / "engines")
     assert kept.read(KEY) is None
-    kept.write(KEY, RECORD)
+    write(kept, RECORD)
     assert kept.read(KEY) == RECORD
     assert kept.read("cd" * 32) is None
     assert stat.S_IMODE((tmp_path / "deep" / "engines").stat().st_mode) == 0o700
@@ -39,8 +45,9 @@ def test_a_choice_holds_for_its_budget_and_one_that_left_nothing_untried_for_eve
     cut_short = TuningRecord(0.02, {1.0: first})
     assert cut_short.choice_for(4.0) is None
     later = TunedChoice(Engine.parse("vmap:8"), 64, 0.01, "2026-11-22T10:00:00+00:00", True)
-    assert RECORD.with_choice(60.0, later).choice_for(16.0) is CHOICE  # the first of them, for ever
-    assert RECORD.without(CHOICE).choice_for(4.0) is None
+    assert RECORD.with_choice(60.0, later).choice_for(16.0) == CHOICE  # the first of them, for ever
+    assert RECORD.with_choice(4.0, later).choice_for(4.0) == CHOICE
+    assert RECORD.with_choice(4.0, later, dropped=CHOICE).choice_for(4.0) == later
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_where_they_lie(environment, place):
 
 
 def test_a_relative_folder_is_refused_with_a_line(caplog):
-    KeptChoices.of_user({"LANDSCAPE_CACHE": "cache"}).write(KEY, RECORD)
+    write(KeptChoices.of_user({"LANDSCAPE_CACHE": "cache"}), RECORD)
     assert not Path("cache").exists()
     assert caplog.messages == [
         "LANDSCAPE_CACHE: must be an absolute folder, not 'cache'; no choice of an engine is kept"
@@ -68,18 +75,19 @@ def test_a_relative_folder_is_refused_with_a_line(caplog):
 
 def test_without_a_folder_nothing_is_kept():
     nowhere = KeptChoices.of_user({"LANDSCAPE_CACHE": ""})
-    nowhere.write(KEY, RECORD)
+    write(nowhere, RECORD)
     assert nowhere.read(KEY) is None
 
 
 def _changed(**changes):
-    return json.dumps({"seconds_per_point": 1, "choices": {"4": CHOICE.record() | changes}})
+    choice = {**vars(CHOICE), "engine": str(CHOICE.engine), **changes}
+    return json.dumps({"seconds_per_point": 1, "choices": {"4": choice}})
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "", "[]", "null", "\0\0", "{", "[" * 20_000, '{"seconds_per_point": 1}', " " * (LARGEST_FILE + 1),
+        "", "[]", "null", "\0\0", "{", "[" * 20_000, " " * (LARGEST_FILE + 1),
         '{"seconds_per_point": NaN, "choices": {}}', '{"seconds_per_point": true, "choices": {}}',
         '{"seconds_per_point": 1, "choices": {"soon": {}}}', '{"seconds_per_point": 1, "choices": {"4": []}}',
         _changed(engine="eager\x1b[31m"), _changed(engine=7), _changed(batch_size=0), _changed(batch_size=True),
@@ -94,72 +102,41 @@ def test_what_is_no_record_is_passed_over_with_one_line(tmp_path, content, caplo
     assert kept.read(KEY) is None
     (line,) = caplog.messages
     assert line.startswith("engine: the kept choice ")
-    assert line.endswith("holds no record of a choice")
-    kept.write(KEY, RECORD)
+    assert line.endswith("is too large" if len(content) > LARGEST_FILE else "holds no record of a choice")
+    write(kept, RECORD)
     assert kept.read(KEY) == RECORD
 
 
-SEARCHER = """
-import sys, time
-from pathlib import Path
-from test_search import Keep, Machine, by_batch
-from landscape.evaluation.tuning.protocol import KeptChoices
-from landscape.core.system import end_with_parent
+def test_two_that_search_at_once_end_with_the_same_choice(tmp_path):
+    """One finds batches of 64 the fastest, the other batches of 1024; nobody writes before both have searched."""
+    both = threading.Barrier(2, timeout=100)
 
-end_with_parent()
-place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    class Searcher(Machine):
+        def keep(self, key, *choice):
+            both.wait()
+            return KeptChoices(tmp_path).write(KEY, *choice)
 
-
-class Searcher(Machine):
-    def __call__(self, request):
-        if isinstance(request, Keep):  # nobody writes before both have searched
-            (place / own).touch()
-            while not (place / other).exists():
-                time.sleep(0.01)
-            return [KeptChoices(place / "engines").write("ab" * 32, request.record, request.dropped)]
-        return super().__call__(request)
-
-
-print(Searcher(by_batch(best)).search().plan.batch_size)
-"""
-
-
-@pytest.mark.long
-def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
-    """One finds batches of 64 the fastest, the other batches of 1024."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", SEARCHER, str(tmp_path), own, other, best],
-            env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
-        )
-        for own, other, best in (("a", "b", "64"), ("b", "a", "1024"))
-    ]  # fmt: skip
-    try:
-        found = [int(each.communicate(timeout=100)[0]) for each in both]
-    finally:  # where one fails the other waits for it without an end
-        for each in both:
-            each.kill()
-            each.communicate()
-    (choice,) = KeptChoices(tmp_path / "engines").read(KEY).choices.values()
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(lambda best: Searcher(by_batch(best)).search().plan.batch_size, (64, 1024))]
+    (choice,) = KeptChoices(tmp_path).read(KEY).choices.values()
     assert found == [choice.batch_size] * 2
 
 
 def test_what_is_kept_stays_and_what_was_dropped_goes(tmp_path):
     kept = KeptChoices(tmp_path)
-    kept.write(KEY, RECORD)
-    later = TuningRecord(0.5, {4.0: TunedChoice(Engine.parse("eager"), 8, 0.1, "2026-11-22T10:00:00+00:00")})
-    assert kept.write(KEY, later) == kept.read(KEY) == RECORD
-    replaced = kept.write(KEY, later, dropped=CHOICE)
+    write(kept, RECORD)
+    later = TunedChoice(Engine.parse("eager"), 8, 0.1, "2026-11-22T10:00:00+00:00")
+    assert kept.write(KEY, 0.5, 4.0, later) == kept.read(KEY) == RECORD
+    replaced = kept.write(KEY, 0.5, 4.0, later, dropped=CHOICE)
     assert replaced == kept.read(KEY)
-    assert (replaced.choices[4.0], replaced.seconds_per_point) == (later.choices[4.0], 0.02)
+    assert (replaced.choices[4.0], replaced.seconds_per_point) == (later, 0.02)
 
 
 def test_a_place_that_cannot_be_read_or_written_is_passed_over(tmp_path, caplog):
     caplog.set_level(logging.INFO, "landscape")
     (tmp_path / "file").touch()
     kept = KeptChoices(tmp_path / "file" / "engines")
-    kept.write(KEY, RECORD)
+    write(kept, RECORD)
     assert kept.read(KEY) is None
     assert "the choice is not kept" in caplog.messages[0]
     os.mkfifo(tmp_path / f"{KEY}.json")
@@ -170,9 +147,9 @@ def test_the_oldest_go_and_nothing_else(tmp_path):
     kept = KeptChoices(tmp_path)
     (tmp_path / "notes.txt").write_text("the user's")
     for k in range(MOST_FILES + 3):
-        kept.write(f"{k:064x}", TuningRecord(0.1))
+        kept.write(f"{k:064x}", 0.1)
         os.utime(tmp_path / f"{k:064x}.json", (k, k))
-    kept.write(KEY, RECORD)
+    write(kept, RECORD)
     assert kept.read(KEY) == RECORD
     assert kept.read(f"{MOST_FILES + 2:064x}") is not None
     assert kept.read(f"{0:064x}") is None

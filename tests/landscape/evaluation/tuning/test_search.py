@@ -9,28 +9,17 @@ from dataclasses import replace
 import pytest
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.tuning.protocol import (
-    AgreeingCandidate,
-    Candidate,
-    CheckAgreement,
-    Conclude,
-    ExamineModel,
+from landscape.evaluation.tuning.choices import Candidate, Limits, TunedChoice, TuningRecord, TuningScope
+from landscape.evaluation.tuning.search import (
+    ENDED,
+    GAIN,
     Facts,
-    FailedRequest,
-    Keep,
-    Limits,
-    Measure,
+    Failed,
     MeasuredCost,
-    Ready,
-    SetUp,
-    Time,
-    Timed,
-    TunedChoice,
-    TuningRecord,
-    TuningScope,
-    follow,
+    Search,
+    budget_of,
+    verdict,
 )
-from landscape.evaluation.tuning.search import GAIN, Search, Slices, budget_of, verdict
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)
@@ -89,37 +78,53 @@ class Machine:
 
     def __call__(self, request):
         self.asked.append(request)
-        if isinstance(request, Measure):
-            return [MeasuredCost(PLAN, 1.0, FACTS.samples, "key", self.kept)]
-        if isinstance(request, ExamineModel):
-            return [self.facts]
-        if isinstance(request, SetUp):
-            self.now += 0.01
-            return [] if request.one.candidate in self.dies else [Ready()] * self.processes
-        if isinstance(request, Time):
-            return [self.timed(request.one) for _ in range(self.processes)]
-        if isinstance(request, CheckAgreement):
-            self.checked += request.candidates
-            refused = [each for each in request.candidates if each in self.refused]
-            accepted = next((each for each in request.candidates if each not in self.refused), None)
-            return [AgreeingCandidate(accepted, 0.5, ("is off by 1 in loss",) * len(refused))]
-        if isinstance(request, Keep):
-            there = self.kept or TuningRecord(request.record.seconds_per_point)
-            self.kept = there.without(request.dropped).over(request.record)
-            return [self.kept]
-        assert isinstance(request, Conclude)
-        return [None]
+        answers = getattr(self, request.method)(*request.arguments)
+        return answers if request.everyone else [answers]
 
-    def timed(self, one):
-        speed = (self.loaded if self.processes > 1 else self.alone)(one.candidate)
+    def asked_for(self, *methods):
+        return [request for request in self.asked if request.method in methods]
+
+    def timed(self):
+        """The candidates that were timed, in order."""
+        return [request.arguments[0].candidate for request in self.asked_for("time")]
+
+    def measure(self, scope):
+        return MeasuredCost(PLAN, 1.0, FACTS.samples, "key", self.kept)
+
+    def examine(self):
+        return self.facts
+
+    def set_up(self, part, beside):
+        self.now += 0.01
+        return [] if part.candidate in self.dies else [None] * self.processes
+
+    def time(self, part, turn):
+        return [self.seconds_of(part) for _ in range(self.processes)]
+
+    def seconds_of(self, part):
+        speed = (self.loaded if self.processes > 1 else self.alone)(part.candidate)
         if speed is None:
-            return FailedRequest("fails: RuntimeError: no")
-        seconds = one.count * one.candidate.batch_size / speed * (1 + self.noise * self.chance.random())
+            return Failed("fails: RuntimeError: no")
+        seconds = part.count * part.candidate.batch_size / speed * (1 + self.noise * self.chance.random())
         self.now += seconds / self.processes
-        return Timed(seconds)
+        return seconds
+
+    def check(self, first, candidates):
+        self.checked += candidates
+        agreeing = next((k for k, each in enumerate(candidates) if each not in self.refused), len(candidates))
+        return ["is off by 1 in loss"] * agreeing, 0.5
+
+    def keep(self, key, seconds, budget=0.0, choice=None, dropped=None):
+        self.kept = self.kept or TuningRecord(seconds)
+        if choice is not None:
+            self.kept = self.kept.with_choice(budget, choice, dropped)
+        return self.kept
+
+    def conclude(self, plan):
+        return None
 
     def search(self, scope=MANY, **limits):
-        return follow(Search(PLAN, scope, Limits(**limits), lambda: self.now).steps(), self)
+        return Search(PLAN, scope, self, Limits(**limits), lambda: self.now).run()
 
 
 def flat(candidate):
@@ -151,15 +156,13 @@ def test_other_batch_sizes_are_not_tried_where_the_data_itself_cuts_the_batches(
 
     machine = Machine(speed, facts=replace(FACTS, options=options, whole_batches=True))
     assert {each.batch_size for each in machine.search().trials} == {256}
-    assert {each.one.candidate.batch_size for each in machine.asked if isinstance(each, Time)} <= {256}
+    assert {each.batch_size for each in machine.timed()} <= {256}
 
 
 def test_samples_per_second_count_the_samples_of_batches_that_the_data_itself_cuts():
-    first = Candidate(Engine.parse("eager"), 256)
-    facts = replace(FACTS, samples=300, batches=100, whole_batches=True)
-    slices = Slices.for_cost(first, 10.0, facts, None)
-    assert slices.of(first).count == 1
-    assert slices.speed(first, [Timed(0.5)]) == 6.0
+    """A batch holds three of 300 samples, whatever the batch size, and takes a sixteenth of a second."""
+    machine = Machine(flat, facts=replace(FACTS, samples=300, batches=100, whole_batches=True))
+    assert machine.search().trials[0].samples_per_second == pytest.approx(3 * 16)
 
 
 def test_the_best_of_all_combinations_wins():
@@ -186,7 +189,7 @@ def test_noise_does_not_choose():
 def test_every_round_times_both_and_neither_is_always_first():
     machine = Machine(flat, noise=0.3)
     machine.search()
-    timed = [(each.turn, each.one.candidate) for each in machine.asked if isinstance(each, Time)]
+    timed = [(request.arguments[1], request.arguments[0].candidate) for request in machine.asked_for("time")]
     firsts = {
         each == Candidate(Engine.parse("eager"), 256) for (turn, each), _ in zip(timed[::2], timed[1::2], strict=True)
     }
@@ -238,15 +241,13 @@ def test_where_nobody_is_left_the_best_so_far_is_taken_and_nothing_is_kept():
     machine = Machine(speed, dies=[killer])
     found = machine.search()
     assert found.plan.engine == Engine.parse("eager+channels_last")
-    assert (
-        next(each for each in found.trials if each.engine == killer.engine).refused == "ends the process that tries it"
-    )
+    assert next(each for each in found.trials if each.engine == killer.engine).refused == ENDED
     assert machine.kept is None
-    assert not any(each.one.candidate == killer for each in machine.asked if isinstance(each, Time))
+    assert killer not in machine.timed()
 
 
 def test_who_dies_at_the_first_point_leaves_the_plan_as_it_is():
-    assert follow(Search(PLAN, MANY).steps(), lambda request: []).plan == PLAN
+    assert Search(PLAN, MANY, lambda request: []).run().plan == PLAN
 
 
 def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all():
@@ -261,7 +262,7 @@ def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all
         assert again.plan == first.plan
         assert again.since == machine.kept.choices[60.0].since
         assert again.record().cached is True
-    assert not any(isinstance(each, (Time, SetUp)) for each in machine.asked)
+    assert not machine.asked_for("time", "set_up")
     assert machine.checked[-1] == Candidate(Engine.parse("eager"), 64)  # checked before it is used
 
 
@@ -311,10 +312,9 @@ class Racing(Machine):
         super().__init__(*arguments, **options)
         self.other = other
 
-    def __call__(self, request):
-        if isinstance(request, Keep):
-            self.kept = self.other
-        return super().__call__(request)
+    def keep(self, *record):
+        self.kept = self.other
+        return super().keep(*record)
 
 
 def test_of_two_that_search_at_once_both_take_what_was_kept_first():
@@ -355,10 +355,9 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
         return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(str(candidate.engine), 0.1)
 
     class Slow(Machine):
-        def __call__(self, request):
-            if isinstance(request, CheckAgreement):
-                self.now += 100.0
-            return super().__call__(request)
+        def check(self, first, candidates):
+            self.now += 100.0
+            return super().check(first, candidates)
 
     off = Candidate(Engine.parse("eager+maxima"), 256)
     machine = Slow(speed, refused=[off])
@@ -372,4 +371,4 @@ def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept(
     found = machine.search(TuningScope(Engine.parse("eager+maxima"), points=10**9))
     assert found.plan == replace(PLAN, engine=Engine.parse("eager+maxima"))
     assert machine.kept is None
-    assert not any(isinstance(each, (ExamineModel, SetUp, Time)) for each in machine.asked)
+    assert not machine.asked_for("examine", "set_up", "time")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pooled import POINTS, evaluator, pooled_problem
-from small_models import make_job, plan_on_disk
+from small_models import conv_problem, make_job, plan_on_disk
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
@@ -18,17 +18,17 @@ from landscape.compute.plans import tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
-from landscape.evaluation.engines import base
-from landscape.evaluation.tuning.protocol import Candidate, CheckAgreement, KeptChoices, Limits, TuningScope
+from landscape.evaluation.engines import layer_rewrites
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.search import Search
-from landscape.evaluation.tuning.trials import Trials
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.trials import Trials, tune
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import plain
 from landscape.views.prepare.words import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
-SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # not enough for a compiler
+SHORT = {"limits": Limits(longest=9.0), "load_processes": 0}  # not enough for a compiler
 
 
 def grid(size=9):
@@ -38,7 +38,7 @@ def grid(size=9):
 @pytest.fixture
 def patient(monkeypatch):
     """The time of a search does not run out, however slow the machine is."""
-    monkeypatch.setattr("landscape.evaluation.tuning.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.trials.Search", partial(Search, clock=lambda: 0.0))
 
 
 @pytest.mark.long
@@ -87,14 +87,12 @@ def test_nothing_is_measured_for_a_job_that_is_over_sooner():
 
 def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
-    right = base.pool_by_maxima
-    monkeypatch.setattr(base, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
+    right = layer_rewrites.pool_by_maxima
+    monkeypatch.setattr(layer_rewrites, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
-    checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
-        CheckAgreement(Candidate(Engine(), 8), (off, other))
-    )
-    assert checked.accepted == other
-    assert "is off by" in checked.refused[0]
+    trials = Trials(evaluator(problem, samples), grid(), KeptChoices(None))
+    (refused,), _ = trials.check(Candidate(Engine(), 8), (off, other))
+    assert "is off by" in refused
     forced = tune(evaluator(problem, samples), grid(), TuningScope(Engine.parse("eager+maxima")))
     assert forced.plan.engine == Engine()
     assert "is off by" in forced.trials[0].refused
@@ -165,6 +163,29 @@ def test_what_a_lower_precision_costs_is_recorded(tmp_path):
     assert precision_text(found).startswith("bfloat16 (up to ")
     assert precision_text(found).endswith("% off float32)")
     assert precision_text(exact) == "float32"
+
+
+def test_a_device_without_room_for_weights_in_float32_leaves_the_error_unknown(tmp_path, monkeypatch, caplog):
+    def problem():
+        made = conv_problem()
+        made.model.bfloat16()
+        return made
+
+    def computed(folder):
+        fields = {"num_samples": 8, "precision": "bfloat16", "engine": "eager"}
+        return run(make_job(tmp_path / folder, problem, [{"name": "a", "size": 3}], **fields))["a"]
+
+    def no_room(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    expected = computed("whole")
+    assert expected.attributes["precision_error"]["max_abs_error"] > 0
+    monkeypatch.setattr(Evaluator, "twin", no_room)
+    with caplog.at_level("INFO", "landscape"):
+        found = computed("small")
+    assert found.attributes["precision_error"] is None
+    assert "what bfloat16 costs is not known" in caplog.text
+    assert np.array_equal(found.loss, expected.loss)
 
 
 def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):

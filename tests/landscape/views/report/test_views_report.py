@@ -20,7 +20,7 @@ from landscape.compute.tasks import Task
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
 from landscape.core.progress import Failure
-from landscape.evaluation.tuning.protocol import Trial
+from landscape.evaluation.tuning.choices import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
 from landscape.views.export_files import find_browser

@@ -17,24 +17,21 @@ from test_tuning import MANY, grid
 
 from landscape import Problem
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.protocol import (
-    Candidate,
-    FailedRequest,
-    KeptChoices,
-    Limits,
-    Ready,
-    SetUp,
-    Slice,
-    Time,
-    Timed,
-    TuningScope,
-)
-from landscape.evaluation.tuning.trials import Peers, Trials, idle_cores
-from landscape.evaluation.tuning.tuning import tune
+from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.search import Failed, Slice, TuningRequest
+from landscape.evaluation.tuning.trials import LoadProcesses, Trials, idle_cores, tune
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 ONE, OTHER = (Slice(Candidate(Engine(), size), 1, 1) for size in (8, 4))
+
+
+def set_up(part):
+    return TuningRequest("set_up", (part, ONE), everyone=True)
+
+
+def time_slice(part):
+    return TuningRequest("time", (part, 0), everyone=True)
 
 
 def trials(observe=None):
@@ -58,12 +55,12 @@ def gone(pid):
 
 
 def test_all_answer_and_none_is_left():
-    with Peers(trials(), 2, patience=100.0) as peers:
-        assert peers.ask(SetUp(OTHER, ONE)) == [Ready()] * 3
-        forked = peers.forked
-        timed = peers.ask(Time(OTHER, 0))
+    with LoadProcesses(trials(), 2, patience=100.0) as processes:
+        assert processes.ask(set_up(OTHER)) == [None] * 3
+        forked = processes.pids
+        timed = processes.ask(time_slice(OTHER))
         assert len(timed) == 3
-        assert all(isinstance(each, Timed) and each.seconds > 0 for each in timed)
+        assert all(each > 0 for each in timed)
         assert len(set(forked)) == 2
     assert all(map(gone, forked))
 
@@ -79,9 +76,9 @@ def test_they_compute_at_the_same_time(tmp_path):
                 time.sleep(0.001)
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 2, patience=100.0) as peers:
-        assert peers.ask(SetUp(OTHER, ONE)) == [Ready()] * 3
-        pids = {os.getpid(), *peers.forked}
+    with LoadProcesses(trials(observe), 2, patience=100.0) as processes:
+        assert processes.ask(set_up(OTHER)) == [None] * 3
+        pids = {os.getpid(), *processes.pids}
     assert {int(each.name) for each in tmp_path.iterdir()} == pids
 
 
@@ -100,44 +97,43 @@ def test_who_dies_or_hangs_is_left_out(tmp_path, monkeypatch):
             time.sleep(600)
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 2, patience=100.0) as peers:
-        assert peers.ask(SetUp(ONE, ONE)) == [Ready()] * 3
-        monkeypatch.setattr(peers, "patience", 1.0)  # no sooner: these two are busy, not hung
-        forked = peers.forked
-        assert peers.ask(SetUp(OTHER, ONE)) == [Ready()]
-        assert peers.forked == []
+    with LoadProcesses(trials(observe), 2, patience=100.0) as processes:
+        assert processes.ask(set_up(ONE)) == [None] * 3
+        monkeypatch.setattr(processes, "patience", 1.0)  # no sooner: these two are busy, not hung
+        forked = processes.pids
+        assert processes.ask(set_up(OTHER)) == [None]
+        assert processes.pids == []
         assert all(map(gone, forked))
 
 
 def test_who_was_killed_between_two_questions_is_left_out():
-    with Peers(trials(), 2, patience=100.0) as peers:
-        peers.ask(SetUp(OTHER, ONE))
-        first = peers.forked[0]
+    with LoadProcesses(trials(), 2, patience=100.0) as processes:
+        processes.ask(set_up(OTHER))
+        first = processes.pids[0]
         os.kill(first, signal.SIGKILL)
-        assert len(peers.ask(Time(OTHER, 0))) == 2
-        assert first not in peers.forked
+        assert len(processes.ask(time_slice(OTHER))) == 2
+        assert first not in processes.pids
 
 
 KILLED = """
 import os, time
-import test_peers
-from landscape.evaluation.tuning.trials import Peers
-from landscape.evaluation.tuning.protocol import SetUp
+import test_load_processes
+from landscape.evaluation.tuning.trials import LoadProcesses
 
 def observe(model, batch):
-    while os.getpid() != here and test_peers.is_other(batch):
+    while os.getpid() != here and test_load_processes.is_other(batch):
         pass
-    return test_peers.pooled_problem()[0].observe(model, batch)
+    return test_load_processes.pooled_problem()[0].observe(model, batch)
 
 here = os.getpid()
-with Peers(test_peers.trials(observe), 2, patience=1000.0) as peers:
-    peers.ask(SetUp(test_peers.ONE, test_peers.ONE))
-    print(*peers.forked, flush=True)
-    peers.ask(SetUp(test_peers.OTHER, test_peers.ONE))
+with LoadProcesses(test_load_processes.trials(observe), 2, patience=1000.0) as processes:
+    processes.ask(test_load_processes.set_up(test_load_processes.ONE))
+    print(*processes.pids, flush=True)
+    processes.ask(test_load_processes.set_up(test_load_processes.OTHER))
 """
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_they_end_with_the_process_that_forked_them():
     """It is killed while they are in an endless loop."""
     folders = [str(Path(__file__).parent), str(Path(pooled.__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -164,8 +160,8 @@ def test_what_they_print_or_raise_is_not_seen(capfd):
                 raise ValueError("only there")
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 1, patience=100.0) as peers:
-        assert peers.ask(SetUp(OTHER, ONE)) == [Ready(), FailedRequest("fails: ValueError: only there")]
+    with LoadProcesses(trials(observe), 1, patience=100.0) as processes:
+        assert processes.ask(set_up(OTHER)) == [None, Failed("fails: ValueError: only there")]
     assert capfd.readouterr() == ("", "")
 
 
@@ -174,7 +170,7 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples)
     state = torch.get_rng_state()
-    found = tune(made, grid(), TuningScope(points=MANY), limits=Limits(longest=2.0), peers=1)
+    found = tune(made, grid(), TuningScope(points=MANY), limits=Limits(longest=2.0), load_processes=1)
     assert found.processes == 2
     assert made.plan == found.plan
     assert torch.equal(torch.get_rng_state(), state)
@@ -183,6 +179,6 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
 def test_there_is_one_for_each_core_that_is_idle(monkeypatch):
     monkeypatch.setattr("landscape.evaluation.tuning.trials.cores", lambda: 5)
     monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1 << 50)
-    assert idle_cores(trials()) == 4
+    assert idle_cores(trials().evaluator) == 4
     monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1)
-    assert idle_cores(trials()) == 0
+    assert idle_cores(trials().evaluator) == 0

@@ -1,0 +1,179 @@
+"""The weights of a model rounded to a few bits once they are set, and the inputs of its layers once they are called."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from landscape.core.quantisation import Quantisation
+from landscape.core.rounding import AffineRange, fake_quantise, round_rows, scales_of
+from landscape.model.parameters import ParameterInfo, describe_parameters, filter_unview, filter_view
+
+
+@dataclass(frozen=True)
+class WeightRounding:
+    """Rounds the weights of a model, each tensor by itself.
+
+    Args:
+        quantise: how.
+        infos: of the tensors that are rounded, by name.
+        scales: of these tensors [rows, 1], where they are those of the origin; empty where each point has its own.
+    """
+
+    quantise: Quantisation
+    infos: Mapping[str, ParameterInfo]
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: nn.Module, quantise: Quantisation | None) -> WeightRounding:
+        """What is rounded of a model; nothing where nothing, or activations alone, are quantised."""
+        if quantise is None or not quantise.weights:
+            return NOTHING_ROUNDED
+        return cls(quantise, {info.name: info for info in rounded_weights(model)})
+
+    def at_origin(self, origin: Mapping[str, Tensor]) -> WeightRounding:
+        """The same rounding for these weights at the origin, from which it takes the scales where it is asked to."""
+        if self.quantise.scale != "origin":
+            return self
+        scales = {
+            name: scales_of(self._rows(name, origin[name]), self.quantise.bits) for name in self.infos if name in origin
+        }
+        return WeightRounding(self.quantise, self.infos, scales)
+
+    def round_in_place(self, name: str, tensor: Tensor) -> None:
+        """Round a tensor of this name, in whatever memory format it lies; nothing where it is not to be rounded.
+
+        It is computed in float32, or in float64 where the tensor is of that: a tensor in bfloat16 gets what is nearest
+        in bfloat16.
+        """
+        info = self.infos.get(name)
+        if info is None:
+            return
+        rows = self._rows(name, tensor)
+        scales = self.scales.get(name)
+        if scales is None:
+            scales = scales_of(rows, self.quantise.bits)
+        rounded = round_rows(rows, scales, self.quantise.bits)
+        tensor.copy_(rounded.reshape(info.shape) if self._whole else filter_unview(rounded, info))
+
+    def levels_of_rows(self, name: str, rounded: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each output channel the largest rounded weight, and how many steps that is: [channels] each."""
+        scales = self.scales.get(name)
+        if scales is None:
+            scales = scales_of(self._rows(name, rounded), self.quantise.bits)
+        largest = filter_view(rounded, self.infos[name]).abs().amax(1)
+        return largest, (largest / scales[:, 0]).nan_to_num(0.0).round()
+
+    def changes_per_length(self, name: str, origin: Tensor, direction: Tensor) -> float:
+        """About how many weights of a tensor change their level per unit of length along a direction: Σ abs(d) / s."""
+        scales = scales_of(self._rows(name, origin), self.quantise.bits)
+        steps = 2 * scales if self.quantise.bits == 1 else scales
+        rates = self._rows(name, direction).abs() / steps
+        return float(rates[steps.expand_as(rates) > 0].sum(dtype=torch.float64))
+
+    @property
+    def _whole(self) -> bool:
+        return self.quantise.scheme == "per-tensor"
+
+    def _rows(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor in float32 or float64 as one row for each scale; elements in the same order in every format."""
+        given = tensor if tensor.dtype is torch.float64 else tensor.float()
+        return given.reshape(1, -1) if self._whole else filter_view(given, self.infos[name])
+
+
+NOTHING_ROUNDED = WeightRounding(Quantisation(8, weights=False), {})
+
+
+def rounded_weights(model: nn.Module) -> tuple[ParameterInfo, ...]:
+    """What is rounded of a model: its real floating-point weights of two dimensions or more, frozen ones as well.
+
+    Biases and what normalisation layers hold are left as they are, as in quantisation after training.
+    """
+    kinds = {name: each for name, each in model.named_parameters() if each.is_floating_point()}
+    return tuple(
+        info
+        for info in describe_parameters(model)
+        if info.role == "weight" and len(info.shape) > 1 and info.name in kinds
+    )
+
+
+class ActivationRounding:
+    """Rounds the inputs of a model's linear layers and convolutions, once their ranges are known.
+
+    A layer that the model does not call as a module, as attention calls its output projection by its weight alone, has
+    no input that could be seen: it is left as it is.
+
+    Args:
+        model: gets a hook before each of these layers, for good.
+    """
+
+    def __init__(self, model: nn.Module, bits: int) -> None:
+        self._bits, self._watching = bits, False
+        self._seen: dict[str, tuple[Tensor, Tensor]] = {}
+        self._ranges: dict[str, AffineRange] | None = None
+        self.left: frozenset[str] = frozenset()  # layers that round their inputs themselves
+        for name, module in rounded_layers(model).items():
+            self._hook(name, module)
+
+    def _hook(self, name: str, module: nn.Module) -> None:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            # Layers derived from torch's may call it by another name.
+            by = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), "input")
+            if self._watching:
+                self._see(name, args[0] if args else kwargs[by])
+                return None
+            over = None if name in self.left else self.range_of(name)
+            if over is None:
+                return None
+            if args:
+                return (fake_quantise(args[0], over), *args[1:]), kwargs
+            return args, {**kwargs, by: fake_quantise(kwargs[by], over)}
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+
+    def _see(self, name: str, values: Tensor) -> None:
+        if not values.numel():
+            return
+        given = values.detach()
+        low, high = torch.aminmax(given if given.dtype is torch.float64 else given.float())
+        before = self._seen.get(name, (low, high))
+        # Not Python's min and max, which would lose a NaN.
+        self._seen[name] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+
+    def range_of(self, name: str) -> AffineRange | None:
+        """The range of the input of a layer; None where it is not known."""
+        return None if self._ranges is None else self._ranges.get(name)
+
+    @property
+    def knows_ranges(self) -> bool:
+        """Whether the ranges were taken."""
+        return self._ranges is not None
+
+    def forget(self) -> None:
+        """Round nothing until the ranges are taken again, as the origin is another."""
+        self._ranges = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take the ranges from what the layers get meanwhile, unrounded; none where the block raises."""
+        self._seen, self._ranges, self._watching = {}, None, True
+        try:
+            yield
+        finally:
+            self._watching = False
+        self._ranges = {name: AffineRange.of(low, high, self._bits) for name, (low, high) in self._seen.items()}
+
+
+def rounded_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers whose inputs are rounded, by name: linear ones, convolutions, and the `Conv1D` of transformers."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, _ConvNd)) or type(module).__name__ == "Conv1D"
+    }
