@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Problem
-from landscape.evaluation.reduction import mean_of_moments
 from landscape.core.errors import JobError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
