@@ -21,7 +21,6 @@ from landscape.evaluation import model_state
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.model.parameters import state_of
-from landscape.problem.batches import split_batches
 
 CPU = torch.device("cpu")
 
@@ -391,7 +390,7 @@ def along(model: nn.Module, *names: str, seed: int = 1) -> dict[str, torch.Tenso
 
 
 def by_hand(model: nn.Module, direction, points, observe, samples, batch_size: int = 4) -> list[float]:
-    """Each point on a deep copy of its own, over batches of equal size; float32 as the evaluation."""
+    """Each point on a deep copy of its own, over batches of that size, the rest last; float32 as the evaluation."""
     found = []
     for (coordinate,) in points.tolist():
         moved = copy.deepcopy(model).eval().requires_grad_(False)
@@ -399,7 +398,7 @@ def by_hand(model: nn.Module, direction, points, observe, samples, batch_size: i
             for name, parameter in moved.named_parameters():
                 if name in direction:
                     parameter.add_(direction[name], alpha=coordinate)
-            pieces = [observe(moved, batch)["loss"].double() for batch in split_batches(samples.clone(), batch_size)]
+            pieces = [observe(moved, batch)["loss"].double() for batch in samples.clone().split(batch_size)]
         found.append(float(torch.cat(pieces).mean()))
     return found
 
