@@ -184,6 +184,14 @@ def make_asker(scene: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         each.close()
 
 
+@pytest.fixture(scope="module")
+def shared_asker(scene: Path) -> Iterator[Asker]:
+    """A service over the run that all tests of a file ask, so that its caches hold what earlier ones have asked for."""
+    asker = Asker(catalog_of((str(scene / "lenet"),)), RequestLimits(1000), queue=100)
+    yield asker
+    asker.close()
+
+
 @pytest.fixture
 def asker(make_asker: Callable[..., Asker]) -> Asker:
     """A service over the run."""
