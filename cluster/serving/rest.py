@@ -499,7 +499,8 @@ class Rest:
         """The answer that says what is wrong."""
         if isinstance(error, HTTPException):
             refusal = _of_http(request, error)
-            return json_reply({"error": refusal.sentence}, refusal.status, error.headers)  # Allow, of another method
+            headers = {name: _in_order(value) for name, value in (error.headers or {}).items()}  # Allow
+            return json_reply({"error": refusal.sentence}, refusal.status, headers)
         if isinstance(error, ClientDisconnect):
             refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
         else:
@@ -552,8 +553,12 @@ async def _gone(request: Request) -> None:
 
 def _of_http(request: Request, error: HTTPException) -> Refusal:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "POST")
+        allowed = _in_order((error.headers or {}).get("Allow", "POST"))
         return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {quoted(request.method)[1:-1]}")
     return Refusal(
         NOT_FOUND, f"address: {quoted(request.scope['path'])} is none of this service; /docs lists those there are"
     )
+
+
+def _in_order(methods: str) -> str:
+    return ", ".join(sorted(methods.split(", ")))  # Starlette has a set of them
