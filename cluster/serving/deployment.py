@@ -20,8 +20,8 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.runtime.address import is_loopback
 from cluster.runtime.placement import Placement
-from cluster.serving.gathering import is_cancelled_here
-from cluster.serving.replica import ComputedValues, Curvature, Gradient, LoadedLandscape, Replica
+from cluster.serving.batching import is_cancelled_here
+from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, LoadedLandscape, Replica
 from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
 from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount
 from landscape.core.errors import one_line
@@ -30,7 +30,7 @@ from landscape.evaluation.values import Floats
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
 REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
-GATHERED = 512  # requests that Serve hands over at once
+MOST_HANDED_OVER = 512  # requests that Serve hands over at once
 TRIES, PAUSE_SECONDS = 60, 0.25  # of a request whose replica has died: another one is started meanwhile
 
 log = logging.getLogger("landscape")
@@ -73,7 +73,7 @@ class ServedReplica(Replica):
         """A landscape that is ready; the one asked for longest ago makes room."""
         return await self.in_thread(self.make, key)
 
-    @serve.batch(max_batch_size=GATHERED, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
+    @serve.batch(max_batch_size=MOST_HANDED_OVER, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
     async def batched(self, asked: list[_Asked]) -> list[ComputedValues | Refusal | None]:
         """Requests that have come at once, gathered further while others are computed."""
         return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
@@ -104,13 +104,9 @@ class RayReplicas:
         """The values at points [P, axes]."""
         return await self._ask("ask_points", key, points)  # type: ignore[no-any-return]
 
-    async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
-        """The slopes at a point."""
-        return await self._ask("gradient", key, point)  # type: ignore[no-any-return]
-
-    async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
-        """The second derivatives at a point."""
-        return await self._ask("curvature", key, point)  # type: ignore[no-any-return]
+    async def derivative(self, key: str, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point."""
+        return await self._ask("derivative", key, kind, point)  # type: ignore[no-any-return]
 
     async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape once it is loaded."""

@@ -19,7 +19,7 @@ from cluster.runtime.address import is_loopback
 from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
-from cluster.serving.landscapes import KeptFiles, Replicas, ServedLandscape, keeping, refuse_other_kept
+from cluster.serving.landscapes import PointFiles, Replicas, ServedLandscape, check_point_file, lock_point_folder
 from cluster.serving.requests import (
     LARGEST_MESSAGE,
     UNAVAILABLE,
@@ -128,7 +128,7 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
         stack.enter_context(in_environment("RAY_ENABLE_AUTO_CONNECT", "0"))
         for name, value in handle_settings(serving.is_attached).items():
             stack.enter_context(in_environment(name, value))
-        folders = {run: stack.enter_context(keeping(run)) for run in _runs(catalog)} if serving.keep else {}
+        folders = {run: stack.enter_context(lock_point_folder(run)) for run in _runs(catalog)} if serving.keep else {}
         placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
         stopped = stack.enter_context(graceful_stop())
         scale = scale or scale_of(None, placement.workers)
@@ -174,11 +174,11 @@ class _Run:
     start: Callable[[Sequence[LandscapeSource]], Any]
     stopped: Callable[[], bool]
     ready: Callable[[Listening], None]
-    _kept: KeptFiles = field(default_factory=KeptFiles, init=False)
+    _point_files: PointFiles = field(default_factory=PointFiles, init=False)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal has come, and the answers under way are given."""
-        replicas = _Later()
+        replicas = _PendingReplicas()
         resolver = Resolver(
             replicas, PointCache(self.serving.cache << 20), Queue(self.serving.queue), count=self.scale.most
         )
@@ -215,7 +215,7 @@ class _Run:
             if self.serving.is_attached and replicas.those is not None:
                 replicas.those.end()  # a private Ray takes them along
             resolver.end()
-            self._kept.close()
+            self._point_files.close()
 
     async def _unless_stopped(self, work: Any) -> None:
         """Carry out work that takes long.
@@ -231,7 +231,7 @@ class _Run:
             await asyncio.wait([task], timeout=LOOK_SECONDS)
         task.result()
 
-    async def _begin(self, service: LandscapeService, replicas: _Later) -> None:
+    async def _begin(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
         """Start the replicas, and learn what is known of every landscape."""
         sources = self.catalog.sources()
         stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
@@ -248,17 +248,17 @@ class _Run:
 
     async def _served(self, source: LandscapeSource, replicas: Replicas, *, warm: bool) -> ServedLandscape:
         store = LandscapeStore.find(source.run, source.landscape)
-        described: LandscapeInfo | None = None
+        info: LandscapeInfo | None = None
         if store is not None and source.job is None and not store.refusal:
-            described = describe_stored(store)
-        if warm or described is None:
-            described = await replicas.describe(source.key)
+            info = describe_stored(store)
+        if warm or info is None:
+            info = await replicas.describe(source.key)
         folder = self.folders.get(source.run)
-        kept = None if folder is None else self._kept.points_of(folder, source.landscape, described)
-        if kept is not None:
-            await refuse_other_kept(kept, source.key, replicas)
-        served = ServedLandscape(source, described, kept=kept)
-        await asyncio.to_thread(served.look_now)
+        file = None if folder is None else self._point_files.points_of(folder, source.landscape, info)
+        if file is not None:
+            await check_point_file(file, source.key, replicas)
+        served = ServedLandscape(source, info, point_file=file)
+        await asyncio.to_thread(served.read_disk)
         return served
 
     def _listening(self, port: int, rpc_port: int) -> Listening:
@@ -279,7 +279,7 @@ class _Run:
             await asyncio.sleep(LOOK_SECONDS / 4)
 
 
-class _Later:
+class _PendingReplicas:
     """Replicas that are there later: while the service starts nobody asks them."""
 
     those: Any = None

@@ -23,20 +23,25 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class LandscapeSource:
-    """Where a replica gets a landscape from.
+    """A landscape of a version of a model, and where a replica gets it from.
 
     Attributes:
-        key: what it is called among all that are served: MODEL/VERSION/LANDSCAPE.
         job: None where it is the one that the run has recorded.
         problem, folder: the callback in place of the recorded one, and where it is looked up.
     """
 
-    key: str
-    run: str
+    model: str
+    version: int
     landscape: str
+    run: str
     job: Job | None = None
     problem: str | None = None
     folder: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is called among all that are served."""
+        return f"{self.model}/{self.version}/{self.landscape}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
                 f"run {quoted(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
             )
         landscapes = {
-            each: LandscapeSource(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
+            each: LandscapeSource(name, number, each, run, job, problem if job is None else None, folder)
             for each in names
         }
         models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))

@@ -90,11 +90,8 @@ class InProcess:
         self.asked.append(points)
         return await self._ask(self.replica.points(key, points))
 
-    async def gradient(self, key: str, point: Any) -> Any:
-        return await self._ask(self.replica.gradient(key, point))
-
-    async def curvature(self, key: str, point: Any) -> Any:
-        return await self._ask(self.replica.curvature(key, point))
+    async def derivative(self, key: str, kind: Any, point: Any) -> Any:
+        return await self._ask(self.replica.derivative(key, kind, point))
 
     async def describe(self, key: str) -> Any:
         return await self._ask(self.replica.describe(key))
@@ -113,8 +110,8 @@ class Asker:
         resolver = Resolver(self.replicas, PointCache(cache), Queue(queue))
         self.service = LandscapeService(catalog, limits, resolver)
         for source in catalog.sources():
-            described = self.run(self.replicas.describe(source.key))
-            self.service.served[source.key] = ServedLandscape(source, described)
+            info = self.run(self.replicas.describe(source.key))
+            self.service.served[source.key] = ServedLandscape(source, info)
         self.service.state = "ready"
         self.app: ASGIApp = make_app(self.service, Guard(token))
 

@@ -34,7 +34,7 @@ class _Waiting:
     answer: asyncio.Future[object]
 
 
-class Gathering:
+class Batcher:
     """Requests for points of several landscapes, computed in batches of one landscape each.
 
     Args:
@@ -127,7 +127,7 @@ def is_cancelled_here() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def all_of(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def run_all(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """What each of several works returns; where one fails, or nobody waits any more, the others are cancelled."""
     if len(works) == 1:  # as most requests are: without a task of its own
         return [await works[0]]

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from cluster.serving.gathering import FEWEST_POINTS, MOST_POINTS, Gathering, all_of
+from cluster.serving.batching import FEWEST_POINTS, MOST_POINTS, Batcher, run_all
 
 
 class Computing:
@@ -34,18 +34,18 @@ async def settled():
 def test_what_comes_while_one_batch_is_computed_makes_up_the_next():
     async def scene():
         compute = Computing()
-        gathering = Gathering(compute)
-        asked = [asyncio.create_task(gathering.add("a", rows(number))) for number in range(4)]
+        batcher = Batcher(compute)
+        asked = [asyncio.create_task(batcher.add("a", rows(number))) for number in range(4)]
         await settled()
         assert compute.batches == [("a", [[0.0], [1.0], [2.0], [3.0]])]
-        asked += [asyncio.create_task(gathering.add("a", rows(*numbers))) for numbers in ((4, 5), (6,))]
+        asked += [asyncio.create_task(batcher.add("a", rows(*numbers))) for numbers in ((4, 5), (6,))]
         await settled()
         compute.gate.release()
         await settled()
         assert compute.batches[1] == ("a", [[4.0, 5.0], [6.0]])
         compute.gate.release()
         assert await asyncio.gather(*asked) == [0, 1, 2, 3, 9, 6]
-        later = asyncio.create_task(gathering.add("a", rows(7)))
+        later = asyncio.create_task(batcher.add("a", rows(7)))
         compute.gate.release()
         assert await later == 7
 
@@ -55,8 +55,8 @@ def test_what_comes_while_one_batch_is_computed_makes_up_the_next():
 def test_a_batch_is_of_one_landscape_and_the_longest_waiting_comes_first():
     async def scene():
         compute = Computing()
-        gathering = Gathering(compute)
-        asked = [asyncio.create_task(gathering.add(key, rows(number))) for number, key in enumerate("abab")]
+        batcher = Batcher(compute)
+        asked = [asyncio.create_task(batcher.add(key, rows(number))) for number, key in enumerate("abab")]
         for _ in range(3):
             compute.gate.release()
         assert await asyncio.gather(*asked) == [0, 1, 2, 3]
@@ -68,8 +68,8 @@ def test_a_batch_is_of_one_landscape_and_the_longest_waiting_comes_first():
 def test_one_that_fails_leaves_the_others_and_a_batch_that_fails_fails_all():
     async def scene():
         compute = Computing()
-        gathering = Gathering(compute)
-        asked = [asyncio.create_task(gathering.add("a", rows(number))) for number in (1, -1, 2)]
+        batcher = Batcher(compute)
+        asked = [asyncio.create_task(batcher.add("a", rows(number))) for number in (1, -1, 2)]
         compute.gate.release()
         assert [str(each) for each in await asyncio.gather(*asked, return_exceptions=True)] == [
             "1.0",
@@ -80,7 +80,7 @@ def test_one_that_fails_leaves_the_others_and_a_batch_that_fails_fails_all():
         async def broken(key, asked):
             raise RuntimeError("all")
 
-        failing = Gathering(broken)
+        failing = Batcher(broken)
         found = await asyncio.gather(failing.add("a", rows(1)), failing.add("a", rows(2)), return_exceptions=True)
         assert list(map(str, found)) == ["all", "all"]
 
@@ -90,10 +90,10 @@ def test_one_that_fails_leaves_the_others_and_a_batch_that_fails_fails_all():
 def test_who_leaves_is_not_computed_for():
     async def scene():
         compute = Computing()
-        gathering = Gathering(compute)
-        asked = [asyncio.create_task(gathering.add("a", rows(number))) for number in range(3)]
+        batcher = Batcher(compute)
+        asked = [asyncio.create_task(batcher.add("a", rows(number))) for number in range(3)]
         await asyncio.sleep(0)
-        more = [asyncio.create_task(gathering.add("a", rows(number))) for number in (3, 4)]
+        more = [asyncio.create_task(batcher.add("a", rows(number))) for number in (3, 4)]
         await settled()
         more[0].cancel()
         compute.gate.release()
@@ -116,10 +116,10 @@ def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_one_begins():
                 ended.append([points[:, 0].tolist() for points in asked])
                 raise
 
-        gathering = Gathering(computing)
-        asked = [asyncio.create_task(gathering.add("a", rows(number))) for number in range(2)]
+        batcher = Batcher(computing)
+        asked = [asyncio.create_task(batcher.add("a", rows(number))) for number in range(2)]
         await settled()
-        later = asyncio.create_task(gathering.add("a", rows(7)))
+        later = asyncio.create_task(batcher.add("a", rows(7)))
         asked[0].cancel()
         await settled()
         assert ended == []  # the other one waits for the batch
@@ -139,8 +139,8 @@ def test_nobody_waits_for_ever_where_a_batch_is_cancelled_by_others():
                 raise asyncio.CancelledError
             return [points.sum() for points in asked]
 
-        gathering = Gathering(cancelled_once)
-        asked = [asyncio.create_task(gathering.add(key, rows(number))) for number, key in enumerate("aab")]
+        batcher = Batcher(cancelled_once)
+        asked = [asyncio.create_task(batcher.add(key, rows(number))) for number, key in enumerate("aab")]
         done, _ = await asyncio.wait(asked, timeout=60)
         assert [each.cancelled() for each in asked if each in done] == [True, True, False]
 
@@ -161,7 +161,7 @@ def test_where_one_of_several_works_fails_the_others_are_cancelled():
                 raise
 
         with pytest.raises(ValueError, match="one"):
-            await all_of([work(number) for number in range(3)])
+            await run_all([work(number) for number in range(3)])
         await settled()
         assert sorted(ended) == [0, 2]
 
@@ -179,8 +179,8 @@ def test_batches_grow_to_what_takes_a_quarter_of_a_second():
             now[0] += seconds_per_point * sizes[-1]
             return [None] * len(asked)
 
-        gathering = Gathering(compute, clock=lambda: now[0])
-        await asyncio.gather(*(gathering.add("a", rows(*range(16))) for _ in range(800)))
+        batcher = Batcher(compute, clock=lambda: now[0])
+        await asyncio.gather(*(batcher.add("a", rows(*range(16))) for _ in range(800)))
         return sizes
 
     slow, quick = asyncio.run(scene(1.0)), asyncio.run(scene(1e-5))
@@ -193,8 +193,8 @@ def test_batches_grow_to_what_takes_a_quarter_of_a_second():
 def test_so_many_batches_are_computed_at_once(at_once):
     async def scene():
         compute = Computing()
-        gathering = Gathering(compute, at_once)
-        asked = [asyncio.create_task(gathering.add("abcd"[number], rows(number))) for number in range(4)]
+        batcher = Batcher(compute, at_once)
+        asked = [asyncio.create_task(batcher.add("abcd"[number], rows(number))) for number in range(4)]
         await settled()
         assert len(compute.batches) == at_once
         for _ in range(4):
