@@ -52,9 +52,14 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+def to_json(value: Any) -> bytes:
+    """A value as JSON; a number that is not finite is refused."""
+    return utf8(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
+
+
 def pack_json(value: Any) -> Answer:
-    """The answer that holds this value as JSON; a number that is not finite is refused."""
-    return pack(utf8(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)))
+    """The answer that holds this value as JSON."""
+    return pack(to_json(value))
 
 
 class Keeper:
@@ -115,8 +120,7 @@ MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is t
 
 def event(name: str, data: Any) -> bytes:
     """An event as the stream carries it."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return utf8(f"event: {name}\r\ndata: {text}\r\n\r\n")
+    return b"event: " + name.encode() + b"\r\ndata: " + to_json(data) + b"\r\n\r\n"
 
 
 class Viewer:

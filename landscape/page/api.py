@@ -7,38 +7,64 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, EventStream, Keeper, in_thread, pack_json
-from landscape.page.comparison import Readable, compare_answer, compare_query, differences_answer, readable
+from landscape.page.comparison import Readable, compare_answer, differences_answer, readable
 from landscape.page.description import csv_answer, run_description
 from landscape.page.figures import (
     figure_answer,
     history_answer,
-    history_query,
     history_stamp,
     looks,
     no_thumbnail,
     thumbnail_answer,
 )
-from landscape.page.jobs import box_job, box_query
-from landscape.page.queries import MOST_POINTS, AddressQuery, Item, figure_query, items_of, log_of
+from landscape.page.jobs import box_job
+from landscape.page.queries import (
+    AddressQuery,
+    BoxQuery,
+    CompareQuery,
+    DifferencesQuery,
+    EventsQuery,
+    FigureQuery,
+    HistoryQuery,
+    Item,
+    NoQuery,
+    PatchQuery,
+    PointQuery,
+    RunQuery,
+    ThumbnailQuery,
+    parse,
+)
 from landscape.page.runs import OpenRuns, RunReader
-from landscape.page.service import PatchResponse, PatchStream, exact_answer, patch_query, point_query, slopes_answer
+from landscape.page.service import PatchResponse, PatchStream, exact_answer, slopes_answer
 from landscape.page.watching import SEARCH_SECONDS, Interest, RunListing, RunWatch
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import check_observable
-from landscape.views.draw.style import COLOUR_SCALES
 
 T = TypeVar("T")
 Answering = Callable[[AddressQuery], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
 REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
+
+
+# Questions about one run: what each asks for, and who answers it.
+OF_RUN: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], Answer]]] = {
+    "run": (RunQuery, lambda reader, asked: pack_json(run_description(reader))),
+    "csv": (FigureQuery, csv_answer),
+    "job": (BoxQuery, lambda reader, asked: pack_json(box_job(reader, asked))),
+}
+# Questions that are handed on to a service.
+BY_SERVICE: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], dict[str, Any]]]] = {
+    "exact": (PointQuery, exact_answer),
+    "slopes": (PointQuery, slopes_answer),
+}
 
 
 class Api:
@@ -62,22 +88,21 @@ class Api:
         self._watches: dict[str, RunWatch] = {}
 
     def table(self) -> Mapping[str, Answering]:
-        """The questions by the last part of their addresses."""
+        """Who answers, by the last part of the address."""
+        of_run = {name: partial(self._answer_of_run, name) for name in OF_RUN}
+        by_service = {name: partial(self._answer_by_service, name) for name in BY_SERVICE}
         return {
             "looks": self.looks,
             "runs": self.runs,
-            "run": self.run,
             "figure": self.figure,
-            "csv": self.csv,
             "history": self.history,
             "thumbnail": self.thumbnail,
-            "job": self.job,
             "compare": self.compare,
             "differences": self.differences,
-            "exact": self.exact,
-            "slopes": self.slopes,
             "patch": self.patch,
             "events": self.events,
+            **of_run,
+            **by_service,
         }
 
     @contextlib.asynccontextmanager
@@ -100,37 +125,31 @@ class Api:
 
     async def looks(self, query: AddressQuery) -> Answer:
         """What all figures have in common."""
-        query.refuse_others()
+        parse(query, NoQuery)
         return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
     async def runs(self, query: AddressQuery) -> Answer:
         """The list of runs."""
-        query.refuse_others()
+        parse(query, NoQuery)
         rows = await self._listing.rows()
         return await in_thread(self._threads, lambda: pack_json(rows))
 
-    async def run(self, query: AddressQuery) -> Answer:
-        """One run."""
-        reader = await self._reader(query.needed("run", "a run by its identifier"))
-        query.refuse_others()
-        return await self._of(reader, lambda: pack_json(run_description(reader)))
+    async def _answer_of_run(self, name: str, query: AddressQuery) -> Answer:
+        form, answer = OF_RUN[name]
+        asked = parse(query, form)
+        reader = await self._reader(asked.run)
+        return await self._of(reader, partial(answer, reader, asked))
 
     async def figure(self, query: AddressQuery) -> Answer:
         """One figure."""
-        asked = figure_query(query, COLOUR_SCALES)
+        asked = parse(query, FigureQuery)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
         return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
-    async def csv(self, query: AddressQuery) -> Answer:
-        """What a figure shows, as a table."""
-        asked = figure_query(query, COLOUR_SCALES)
-        reader = await self._reader(asked.run)
-        return await self._of(reader, partial(csv_answer, reader, asked))
-
     async def history(self, query: AddressQuery) -> Answer:
         """The history of the training of one or several runs."""
-        asked = history_query(query)
+        asked = parse(query, HistoryQuery)
         readers = [await self._reader(run) for run in asked.runs]
         stamp = await self._of(readers[0], partial(history_stamp, readers))
         compute = partial(history_answer, readers, asked)
@@ -140,38 +159,28 @@ class Api:
 
     async def thumbnail(self, query: AddressQuery) -> Answer:
         """A small picture of a landscape."""
-        run, landscape = query.needed("run", "a run"), query.needed("landscape", "a landscape of the run")
-        observable = query.text("observable", "loss")
-        query.refuse_others()
-        reader = await self._reader(run)
+        asked = parse(query, ThumbnailQuery)
+        reader = await self._reader(asked.run)
         try:
-            key = ("thumbnail", run, landscape, observable, await self._generation(reader, landscape))
-            return await self._kept(key, reader, partial(thumbnail_answer, reader, landscape, observable))
+            key = (asked, await self._generation(reader, asked.landscape))
+            return await self._kept(key, reader, partial(thumbnail_answer, reader, asked))
         except (GoneError, JobError, StoreError):
             raise
         except LandscapeError as error:
-            if not await self._of(reader, lambda: reader.lists(landscape)):
+            if not await self._of(reader, lambda: reader.lists(asked.landscape)):
                 raise
             return no_thumbnail(cause_of(error))  # the list asks for the pictures of all that it shows
 
-    async def job(self, query: AddressQuery) -> Answer:
-        """The job for a box of a landscape."""
-        asked = box_query(query)
-        reader = await self._reader(asked.run)
-        return await self._of(reader, lambda: pack_json(box_job(reader, asked)))
-
     async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
-        asked = compare_query(query, COLOUR_SCALES)
+        asked = parse(query, CompareQuery)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
         return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
 
     async def differences(self, query: AddressQuery) -> Answer:
         """What differs between several landscapes."""
-        items = items_of(query)
-        query.refuse_others()
-        there = await self._readable(items)
+        there = await self._readable(parse(query, DifferencesQuery).items)
         return await self._of(there.runs[0], partial(differences_answer, there))
 
     async def _readable(self, items: Sequence[Item]) -> Readable:
@@ -189,21 +198,15 @@ class Api:
         remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
         return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
 
-    async def exact(self, query: AddressQuery) -> Answer:
-        """The values of one point, as a service computes them."""
-        asked = point_query(query)
+    async def _answer_by_service(self, name: str, query: AddressQuery) -> Answer:
+        form, answer = BY_SERVICE[name]
+        asked = parse(query, form)
         reader = await self._reader(asked.run)
-        return await in_thread(self._service, lambda: pack_json(exact_answer(reader, asked)))
-
-    async def slopes(self, query: AddressQuery) -> Answer:
-        """Gradient and curvature at one point, as a service computes them."""
-        asked = point_query(query)
-        reader = await self._reader(asked.run)
-        return await in_thread(self._service, lambda: pack_json(slopes_answer(reader, asked)))
+        return await in_thread(self._service, lambda: pack_json(answer(reader, asked)))
 
     async def patch(self, query: AddressQuery) -> Response:
         """The values of a patch, row by row as a service computes them."""
-        asked = patch_query(query)
+        asked = parse(query, PatchQuery)
         reader = await self._reader(asked.run)
         patch = await in_thread(self._service, lambda: PatchStream(reader, asked, partial(in_thread, self._service)))
         await patch.begin()
@@ -211,23 +214,21 @@ class Api:
 
     async def events(self, query: AddressQuery) -> Response:
         """The stream of what is new: of the list, or of one run."""
-        run, landscape = query.text("run"), query.text("landscape")
-        observable, log = query.text("observable", "loss"), bool(log_of(query))
-        most = query.count("max", 2, MOST_POINTS)
-        query.refuse_others()
+        asked = parse(query, EventsQuery)
+        run, landscape = asked.followed_run, asked.followed_landscape
         if not run:
             viewer = self._listing.join()
             return EventStream(viewer, self._listing.leave)
         reader = await self._reader(run)
         if landscape:
             store = await self._of(reader, lambda: reader.reader(landscape).store())
-            check_observable(landscape, observable, store.record.surfaces)
+            check_observable(landscape, asked.observable, store.record.surfaces)
         watch = self._watches.get(run)
         if watch is None:
             watch = self._watches[run] = RunWatch(
                 reader, partial(in_thread, self._watching), partial(self._unwatch, run)
             )
-        viewer = watch.join(Interest(landscape, observable, log, most) if landscape else None)
+        viewer = watch.join(Interest(landscape, asked.observable, bool(asked.log), asked.most) if landscape else None)
         return EventStream(viewer, watch.leave)
 
     def _unwatch(self, run: str) -> None:

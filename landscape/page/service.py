@@ -23,16 +23,15 @@ import numpy as np
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from landscape.core.errors import JobError, LandscapeError, few_lines, quoted
+from landscape.core.errors import JobError, LandscapeError, few_lines
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, axis_coordinates
 from landscape.core.http import Service, services_of
-from landscape.page.answers import utf8
-from landscape.page.queries import AddressQuery, as_number
+from landscape.page.answers import to_json
+from landscape.page.queries import PatchQuery, PointQuery
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore, read_axes
 from landscape.store.state import cause_of, finite
-from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepare.words import observable_title
 
@@ -232,44 +231,6 @@ def _sentence(document: Mapping[str, Any]) -> str:
 ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own
 
 
-@dataclass(frozen=True)
-class PointQuery:
-    """A point of a landscape, a coordinate for each axis."""
-
-    run: str
-    landscape: str
-    at: tuple[float, ...]
-
-
-def point_query(query: AddressQuery) -> PointQuery:
-    """The parameters of `api/exact` and `api/slopes`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    run, landscape = landscape_of(query)
-    at = numbers_of(query, "at")
-    query.refuse_others()
-    return PointQuery(run, landscape, at)
-
-
-def landscape_of(query: AddressQuery) -> tuple[str, str]:
-    """The run and the landscape that an address names."""
-    return query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
-
-
-def numbers_of(query: AddressQuery, name: str) -> tuple[float, ...]:
-    """A coordinate for each axis.
-
-    Raises:
-        JobError: one of them is no finite number, or there are too many.
-    """
-    texts = query.needed(name, "a coordinate for each axis, such as 0.5,-1").split(",")
-    if len(texts) > 3:
-        raise JobError(f"{name}: must be a coordinate for each axis, not {len(texts)}")
-    return tuple(as_number(name, text.strip()) for text in texts)
-
-
 def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
     """The answer of `api/exact`: every value of a point with its error, and whether it was stored or computed.
 
@@ -278,10 +239,10 @@ def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         ServiceError: no service answers.
     """
     store = run.reader(asked.landscape).store()
-    point = placed(store, asked.at)
+    point = snap_to_grid(store, asked.at)
     found = answer_of(run.found.path, asked.landscape, "points", {"points": [point], "rise": True})
     with understood():
-        values = {name: column[0] for name, column in values_of(store, found).items()}
+        values = {name: column[0] for name, column in _columns(found).items()}
         source, status = str(found["source"][0]), int(found["status"][0])
     origin, rise_error = store.record.origin_loss, values.pop(RISE_STDERR, math.nan)
     names = [name for name in store.record.surfaces if name in values]
@@ -300,7 +261,7 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         JobError: the point does not fit the axes.
         ServiceError: no service answers, or the loss has no derivatives.
     """
-    point = placed(run.reader(asked.landscape).store(), asked.at)
+    point = snap_to_grid(run.reader(asked.landscape).store(), asked.at)
     gradient, curvature = (
         answer_of(run.found.path, asked.landscape, kind, {"point": point}) for kind in ("gradient", "curvature")
     )
@@ -314,7 +275,7 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         }))  # fmt: skip
 
 
-def placed(store: LandscapeStore, at: Sequence[float]) -> list[float]:
+def snap_to_grid(store: LandscapeStore, at: Sequence[float]) -> list[float]:
     """A point whose coordinates are exactly those of the grid where they differ from them by rounding alone.
 
     Raises:
@@ -333,11 +294,9 @@ def placed(store: LandscapeStore, at: Sequence[float]) -> list[float]:
     return point
 
 
-def values_of(store: LandscapeStore, found: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values that a service answers, [P] each, with those that are derived from them; NaN where there is none."""
-    columns = {str(name): np.array([_number(each) for each in column]) for name, column in found["values"].items()}
-    columns |= derive(store.record.derived, columns)
-    return {name: column.tolist() for name, column in columns.items()}
+def _columns(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The values that a service answers, [P] each, the derived ones too; NaN where there is none."""
+    return {str(name): [_number(value) for value in column] for name, column in found["values"].items()}
 
 
 def _number(value: Any) -> float:
@@ -364,41 +323,7 @@ def understood() -> Iterator[None]:
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
-MOST_ACROSS, MOST_ALONG = 128, 2048  # points of a patch along each axis: of several, and of one
 WIDEST_PASS = 8  # rows between two of the first pass
-
-
-@dataclass(frozen=True)
-class PatchQuery:
-    """A patch of a landscape: where it begins and ends along each axis, and how many points it has there."""
-
-    run: str
-    landscape: str
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    shape: tuple[int, ...]
-
-
-def patch_query(query: AddressQuery) -> PatchQuery:
-    """The parameters of `api/patch`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    run, landscape = landscape_of(query)
-    low, high = numbers_of(query, "low"), numbers_of(query, "high")
-    texts = query.needed("shape", "points along each axis").split(",")
-    query.refuse_others()
-    sizes = [int(text) if text.isdecimal() and len(text) < 6 else 0 for text in texts]
-    most = MOST_ALONG if sum(size > 1 for size in sizes) < 2 else MOST_ACROSS
-    if not all(1 <= size <= most for size in sizes):
-        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {quoted(','.join(texts))}")
-    if not len(low) == len(high) == len(sizes):
-        raise JobError(f"shape: must be as many as low and high have, {len(low)}, not {len(sizes)}")
-    for size, first, last in zip(sizes, low, high, strict=True):
-        if (size == 1) != (first == last) or first > last:
-            raise JobError("high: must be above low where there are several points, and equal to it where there is one")
-    return PatchQuery(run, landscape, low, high, tuple(sizes))
 
 
 def passes(count: int) -> Iterator[range]:
@@ -490,7 +415,7 @@ class PatchStream:
         with understood():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
-            values, status = values_of(self._store, found), [int(each) for each in found["status"]]
+            values, status = _columns(found), [int(each) for each in found["status"]]
         return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
 
 
@@ -510,4 +435,4 @@ class PatchResponse(StreamingResponse):
 
 
 def _line(value: Any) -> bytes:
-    return utf8(json.dumps(finite(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)) + b"\n"
+    return to_json(finite(value)) + b"\n"

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
-from landscape.page.comparison import compare_answer, compare_query, differences_answer, readable
-from landscape.page.queries import AddressQuery, Item, figure_query
+from landscape.page.comparison import compare_answer, differences_answer, readable
+from landscape.page.queries import AddressQuery, CompareQuery, FigureQuery, Item, parse
 from landscape.page.runs import RunReader
 from landscape.store.status import FoundRun
-
-SCALES = ("viridis", "cividis")
 
 
 def reader(runs: Path, name: str = "net") -> RunReader:
@@ -23,7 +21,7 @@ def reader(runs: Path, name: str = "net") -> RunReader:
 
 def asked(*items: str, **options: str) -> Any:
     pairs = [("item", item) for item in items] + list(options.items())
-    return compare_query(AddressQuery(pairs), SCALES)
+    return parse(AddressQuery(pairs), CompareQuery)
 
 
 def answer(runs: Path, *items: str, **options: str) -> Any:
@@ -128,6 +126,6 @@ def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
 def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
     assert asked("net|minimum", "net|path").scale is None
     assert asked("net|minimum", "net|path", scale="viridis").scale == "viridis"
-    assert figure_query(AddressQuery([("run", "net"), ("landscape", "path")]), SCALES).scale is None
+    assert parse(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")

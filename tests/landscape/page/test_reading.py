@@ -18,6 +18,7 @@ from landscape import Job, Problem, run
 from landscape.core.errors import StoreError
 from landscape.core.http import Guard
 from landscape.page import runs as open_runs
+from landscape.page.api import Api
 from landscape.page.runs import LandscapeReader
 from landscape.page.server import make_app
 from landscape.store.chunk_io import ChunkReader
@@ -106,7 +107,8 @@ def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting
 
 def test_what_the_page_first_shows_after_a_run_was_replaced_is_the_new_one(runs):
     """Nobody looks meanwhile, so that nothing is noticed before it is asked for."""
-    with asking(make_app([open_place(str(runs))], GUARD), f"{GUARD.cookie}=t") as client:
+    places = [open_place(str(runs))]
+    with asking(make_app(places, GUARD, Api(places, search_seconds=3600)), f"{GUARD.cookie}=t") as client:
         while (answer := client.json("/api/runs"))["scanning"]:
             pass
         net = answer["runs"][0]["id"]
