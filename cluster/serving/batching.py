@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 
 FEWEST_POINTS, MOST_POINTS = 16, 4096  # of a batch
 BATCH_SECONDS = 0.25  # about how long one takes, so that a request which comes meanwhile does not wait long
@@ -158,17 +158,17 @@ class BusyTime:
     seconds: float
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, BusyTime]:
+def time_work(work: Callable[[], Result]) -> tuple[Result, BusyTime]:
     """What work returns, and when it was carried out."""
     begin, start = time.time(), time.perf_counter()
     result = work()
     return result, BusyTime(begin, time.perf_counter() - start)
 
 
-def covered(stretches: Sequence[BusyTime]) -> float:
+def covered_seconds(stretches: Sequence[BusyTime]) -> float:
     """The seconds in which at least one of several stretches ran.
 
-    >>> covered([BusyTime(0.0, 2.0), BusyTime(1.0, 2.0), BusyTime(5.0, 1.0), BusyTime(5.0, 1.0)])
+    >>> covered_seconds([BusyTime(0.0, 2.0), BusyTime(1.0, 2.0), BusyTime(5.0, 1.0), BusyTime(5.0, 1.0)])
     4.0
     """
     total, end = 0.0, float("-inf")
@@ -189,4 +189,4 @@ def server_timing(stretches: Sequence[BusyTime], total: float) -> str:
         stretches: of the evaluations that gave the answer; none where nothing was computed for it.
         total: seconds from the beginning of the request to its answer.
     """
-    return f"evaluate;dur={1e3 * covered(stretches):.1f}, total;dur={1e3 * total:.1f}"
+    return f"evaluate;dur={1e3 * covered_seconds(stretches):.1f}, total;dur={1e3 * total:.1f}"

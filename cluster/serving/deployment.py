@@ -25,7 +25,7 @@ from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, G
 from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
 from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount
 from landscape.core.errors import one_line
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them

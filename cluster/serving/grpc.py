@@ -29,7 +29,7 @@ from cluster.serving.requests import (
     Refusal,
     RequestedPatch,
     RequestedPoints,
-    refusal_of,
+    refusal_for,
 )
 from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import QUESTIONS, LandscapeService, Row
@@ -94,7 +94,7 @@ Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and when it was eva
 log = logging.getLogger("landscape")
 
 
-def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
+def _with_status(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
     """The method, whose errors become a status of gRPC with their sentence; its times go along as trailing metadata."""
 
     @wraps(answer)
@@ -120,7 +120,7 @@ def _send_timing(context: Any, evaluated: Sequence[BusyTime], begin: float) -> N
 async def _abort(context: Any, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    refusal = refusal_of(error)
+    refusal = refusal_for(error)
     code = CODES.get(refusal.status, grpc.StatusCode.INTERNAL)
     if code == grpc.StatusCode.INTERNAL:
         log.warning("%s", refusal, exc_info=None if refusal is error else error)
@@ -156,13 +156,13 @@ class Rpc:
         served = self.service.find(target.model, target.version or LATEST, target.landscape)
         return served, QUESTIONS[question].parse(fields, served.info, self.service.limits)
 
-    @_refusing
+    @_with_status
     async def Points(self, request: Any, context: Any) -> Answer:
         """The values at points."""
         fields = {"points": [tuple(point.coordinates) for point in request.points], "rise": request.rise}
         return _points_answer(*await self._ask("points", request, fields))
 
-    @_refusing
+    @_with_status
     async def Line(self, request: Any, context: Any) -> Answer:
         """The values at even steps between two points."""
         fields = {
@@ -190,7 +190,7 @@ class Rpc:
         except Exception as error:
             await _abort(context, error)
 
-    @_refusing
+    @_with_status
     async def Gradient(self, request: Any, context: Any) -> Answer:
         """The slopes at a point."""
         served, _, found = await self._ask("gradient", request, {"point": tuple(request.point.coordinates)})
@@ -199,7 +199,7 @@ class Rpc:
         )
         return message, found.evaluated
 
-    @_refusing
+    @_with_status
     async def Curvature(self, request: Any, context: Any) -> Answer:
         """The second derivatives at a point."""
         served, _, found = await self._ask("curvature", request, {"point": tuple(request.point.coordinates)})
@@ -210,7 +210,7 @@ class Rpc:
         )  # fmt: skip
         return message, found.evaluated
 
-    @_refusing
+    @_with_status
     async def Models(self, request: Any, context: Any) -> Answer:
         """All that is served."""
         return ParseDict(await self.service.models(), messages.ModelsAnswer()), None

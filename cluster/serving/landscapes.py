@@ -30,7 +30,7 @@ from cluster.serving.requests import NOT_FOUND, LandscapeInfo, Refusal, describe
 from cluster.serving.sources import LandscapeSource
 from landscape.core.errors import JobError, quoted
 from landscape.core.files import fsync, make_folder, whole_file
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.derived import derive
 from landscape.surface.surface import NOT_FINITE, OK, RISE_STDERR, Surface

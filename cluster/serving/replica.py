@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from cluster.serving.batching import FEWEST_POINTS, Batcher, BusyTime, run_all, timed
-from cluster.serving.requests import FAILED, LandscapeInfo, Refusal, describe, refusal_of
+from cluster.serving.batching import FEWEST_POINTS, Batcher, BusyTime, run_all, time_work
+from cluster.serving.requests import FAILED, LandscapeInfo, Refusal, describe_landscape, refusal_for
 from cluster.serving.sources import LandscapeSource
 from landscape.compute.executor import (
     Answer,
@@ -45,10 +45,11 @@ from landscape.compute.tasks import GivenUp, try_task
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
 from landscape.core.folders import open_folder
+from landscape.core.grid import Floats
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import Floats, SampleValues, Values
+from landscape.evaluation.values import SampleValues, Values
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters
 from landscape.problem.user_code import in_folder
@@ -279,7 +280,7 @@ class LoadedLandscape:
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
-            outcome, evaluated = timed(lambda: try_task(self.evaluator, work_at(self.landscape, places)))
+            outcome, evaluated = time_work(lambda: try_task(self.evaluator, work_at(self.landscape, places)))
         if isinstance(outcome, GivenUp):
             raise Refusal(FAILED, f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()
@@ -291,11 +292,11 @@ class LoadedLandscape:
         """The first or the second derivatives of the loss along the axes at a point."""
         compute = gradient_at if kind == "gradient" else curvature_at
         with in_folder(self.prepared.folder):
-            found, evaluated = timed(lambda: compute(self.prepared, self.landscape, self.evaluator, point))
+            found, evaluated = time_work(lambda: compute(self.prepared, self.landscape, self.evaluator, point))
         return replace(found, evaluated=(evaluated,), revision=self.revision)
 
 
-def load(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
+def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
     """Prepare a landscape and reproduce the values that its record holds.
 
     Args:
@@ -316,7 +317,7 @@ def load(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> Loa
     if store is not None:
         with in_folder(prepared.folder):
             refuse_other_values(store, landscape, evaluator)
-    info = describe(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
+    info = describe_landscape(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
     return LoadedLandscape(prepared, landscape, evaluator, info, revision_of(source, info, store))
 
 
@@ -404,7 +405,7 @@ def _returning_refusals(
         try:
             return await answer(self, *asked)
         except Exception as error:
-            refusal = refusal_of(error)
+            refusal = refusal_for(error)
             if refusal.status >= FAILED:
                 log.warning("%s", refusal, exc_info=error)
             return refusal
@@ -442,7 +443,7 @@ class Replica:
 
     def make(self, key: str) -> LoadedLandscape:
         """Prepare a landscape; takes seconds. Who asks for it holds it."""
-        found = self._alive[key] = load(self._sources[key], list(self._alive.values()))
+        found = self._alive[key] = load_landscape(self._sources[key], list(self._alive.values()))
         return found
 
     async def in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:

@@ -24,9 +24,8 @@ from landscape.core.errors import (
     one_line,
     quoted,
 )
-from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.grid import Floats, Grid, axis_coordinates
 from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
-from landscape.evaluation.values import Floats
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR
@@ -83,7 +82,9 @@ class LandscapeInfo:
         return document
 
 
-def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> LandscapeInfo:
+def describe_landscape(
+    grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]
+) -> LandscapeInfo:
     """A landscape by its grid, its record and the record of its plan."""
     axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
     return LandscapeInfo(
@@ -100,7 +101,7 @@ def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mappi
 def describe_stored(store: LandscapeStore) -> LandscapeInfo | None:
     """A landscape on disk; None where its coordinates are damaged."""
     grid = store.grid()
-    return None if grid is None else describe(grid, store.observables, store.record, store.plan.whole)
+    return None if grid is None else describe_landscape(grid, store.observables, store.record, store.plan.whole)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Refusal(Exception):
         return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def refusal_for(error: BaseException) -> Refusal:
     """What a client is told of an error."""
     match error:
         case Refusal():
@@ -256,10 +257,10 @@ def parse_fields(body: bytes, known: Sequence[str]) -> Fields:
 
 def parse_points(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPoints:
     """The request {"points": [[a, b], …], "rise": false}."""
-    return RequestedPoints(checked_points(fields.get("points"), info, limits), _flag(fields, "rise"))
+    return RequestedPoints(check_points(fields.get("points"), info, limits), _flag(fields, "rise"))
 
 
-def checked_points(given: Any, info: LandscapeInfo, limits: RequestLimits) -> Floats:
+def check_points(given: Any, info: LandscapeInfo, limits: RequestLimits) -> Floats:
     """A list of points, each a list of coordinates.
 
     Raises:
@@ -273,8 +274,8 @@ def checked_points(given: Any, info: LandscapeInfo, limits: RequestLimits) -> Fl
     for place, point in enumerate(given):
         plain = isinstance(point, (list, tuple)) and len(point) == axes
         if not plain or not all(_fits_float(number) for number in point):
-            checked_point(f"points[{place}]", point, info)
-    return checked_table(np.asarray(given, np.float64), info)
+            check_point(f"points[{place}]", point, info)
+    return check_table(np.asarray(given, np.float64), info)
 
 
 def parse_raw_points(body: bytes, info: LandscapeInfo, limits: RequestLimits) -> Floats:
@@ -286,10 +287,10 @@ def parse_raw_points(body: bytes, info: LandscapeInfo, limits: RequestLimits) ->
             f"points: must be float64 of {axes} coordinates each, {8 * axes} bytes a point, not {len(body)} bytes",
         )
     limits.refuse_many("points", len(body) // (8 * axes))
-    return checked_table(np.frombuffer(body, "<f8").reshape(-1, axes).astype(np.float64), info)
+    return check_table(np.frombuffer(body, "<f8").reshape(-1, axes).astype(np.float64), info)
 
 
-def checked_table(points: Floats, info: LandscapeInfo) -> Floats:
+def check_table(points: Floats, info: LandscapeInfo) -> Floats:
     """Points [P, axes] of finite numbers; −0 becomes 0, which is the same point.
 
     Raises:
@@ -307,7 +308,7 @@ def checked_table(points: Floats, info: LandscapeInfo) -> Floats:
     return np.ascontiguousarray(points + 0.0)
 
 
-def checked_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
+def check_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
     """One point.
 
     Raises:
@@ -326,21 +327,21 @@ def checked_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
 
 def parse_point(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> list[float]:
     """The request {"point": [a, b]}."""
-    return checked_point("point", fields.get("point"), info)
+    return check_point("point", fields.get("point"), info)
 
 
 def parse_line(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPoints:
     """The request {"from": [a, b], "to": [a, b], "count": 101}: points at even steps that hit both ends exactly."""
-    first, last = (checked_point(name, fields.get(name), info) for name in ("from", "to"))
+    first, last = (check_point(name, fields.get(name), info) for name in ("from", "to"))
     count = _count("count", fields.get("count", 101), 2)
     limits.refuse_many("count", count)
     columns = [even_steps(*each, count) for each in zip(info.axes, first, last, strict=True)]
-    return RequestedPoints(checked_table(np.stack(columns, axis=1), info), _flag(fields, "rise"))
+    return RequestedPoints(check_table(np.stack(columns, axis=1), info), _flag(fields, "rise"))
 
 
 def parse_patch(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPatch:
     """The request {"low": [a, b], "high": [a, b], "shape": [W, H], "stream": false}: as many points along each axis."""
-    low, high = (checked_point(name, fields.get(name), info) for name in ("low", "high"))
+    low, high = (check_point(name, fields.get(name), info) for name in ("low", "high"))
     shape = fields.get("shape")
     if not isinstance(shape, (list, tuple)) or len(shape) != len(info.axes):
         raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(info)}], not {quoted(shape)}")

@@ -19,7 +19,7 @@ from cluster.serving.batching import Batcher, BusyTime, run_all
 from cluster.serving.landscapes import Replicas, ServedLandscape, rows_as_bytes
 from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, join_values
 from cluster.serving.requests import BUSY, FAILED, Refusal
-from landscape.evaluation.values import Floats
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_FINITE, OK
 
 # ----------------------------------------------------------------------------------------------------

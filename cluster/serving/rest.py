@@ -37,14 +37,14 @@ from cluster.serving.requests import (
     RequestLimits,
     parse_fields,
     parse_raw_points,
-    refusal_of,
+    refusal_for,
 )
 from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import QUESTIONS, LandscapeService, Row, row_document
 from landscape import __version__
 from landscape.core.errors import nearest, quoted
+from landscape.core.grid import Floats
 from landscape.core.http import Guard
-from landscape.evaluation.values import Floats
 
 Result = TypeVar("Result")
 
@@ -258,7 +258,7 @@ def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | No
 log = logging.getLogger("landscape")
 
 
-def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
+def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     """The application.
 
     Args:
@@ -365,7 +365,7 @@ class Rest:
                     async for row in rows:
                         yield _line(row_document(served, asked, row))
         except Exception as error:
-            yield _line({"error": refusal_of(error).sentence})
+            yield _line({"error": refusal_for(error).sentence})
 
     # -- who asks --------------------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Rest:
         if isinstance(error, ClientDisconnect):
             refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
         else:
-            refusal = refusal_of(error)
+            refusal = refusal_for(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 # What user code raised has its sentence; where it lies says nothing of the service.
                 log.warning("%s", refusal, exc_info=None if refusal is error else error)

@@ -29,7 +29,7 @@ from cluster.serving.requests import (
     describe_stored,
 )
 from cluster.serving.resolver import PointCache, Queue, Resolver
-from cluster.serving.rest import make_app
+from cluster.serving.rest import make_rest_app
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, scale_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError, stage
@@ -106,7 +106,7 @@ class Listening:
     token: str
 
 
-def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]) -> None:
+def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]) -> None:
     """Serve landscapes until a signal ends it.
 
     Args:
@@ -184,7 +184,7 @@ class _Run:
         )
         service = LandscapeService(self.catalog, self.serving.limits, resolver)
         config = uvicorn.Config(
-            make_app(service, self.guard), log_config=None, log_level="critical", access_log=False, lifespan="off",
+            make_rest_app(service, self.guard), log_config=None, log_level="critical", access_log=False, lifespan="off",
             ws="none", server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=BACKLOG,
             timeout_graceful_shutdown=1,
         )  # fmt: skip

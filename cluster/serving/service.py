@@ -68,7 +68,7 @@ def _values(served: ServedLandscape, found: ResolvedValues, rise: bool, shape: t
     """The values of points by name, the status of each and where its values come from, as arrays of that shape."""
     values = served.values(found.table, rise)
     return {
-        "values": {name: numbers(column.reshape(shape)) for name, column in values.items()},
+        "values": {name: json_numbers(column.reshape(shape)) for name, column in values.items()},
         "status": found.status.reshape(shape).tolist(),
         "source": np.array(SOURCES)[found.source].reshape(shape).tolist(),
     }
@@ -77,20 +77,20 @@ def _values(served: ServedLandscape, found: ResolvedValues, rise: bool, shape: t
 def gradient_document(served: ServedLandscape, asked: list[float], found: Gradient) -> dict[str, Any]:
     """The answer for a gradient."""
     return {
-        **_head(served), "point": asked, "loss": number(found.loss),
-        "gradient": numbers(found.gradient), "stderr": numbers(found.stderr),
+        **_head(served), "point": asked, "loss": json_number(found.loss),
+        "gradient": json_numbers(found.gradient), "stderr": json_numbers(found.stderr),
     }  # fmt: skip
 
 
 def curvature_document(served: ServedLandscape, asked: list[float], found: Curvature) -> dict[str, Any]:
     """The answer for curvature."""
     return {
-        **_head(served), "point": asked, "curvature": numbers(found.curvature),
-        "eigenvalues": numbers(found.eigenvalues), "method": found.method,
+        **_head(served), "point": asked, "curvature": json_numbers(found.curvature),
+        "eigenvalues": json_numbers(found.eigenvalues), "method": found.method,
     }  # fmt: skip
 
 
-def numbers(values: Any) -> Any:
+def json_numbers(values: Any) -> Any:
     """Numbers as JSON has them: null where one is not finite."""
     array = np.asarray(values, np.float64)
     if np.isfinite(array).all():
@@ -98,13 +98,13 @@ def numbers(values: Any) -> Any:
     return _with_nulls(array.tolist())
 
 
-def number(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """A number as JSON has it: null where it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def _with_nulls(values: Any) -> Any:
-    return [_with_nulls(each) for each in values] if isinstance(values, list) else number(values)
+    return [_with_nulls(each) for each in values] if isinstance(values, list) else json_number(values)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Answer:
         return len(self.body) + len(self.packed or b"")
 
 
-def pack(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
+def pack_body(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
     """The answer with this body, compressed where that is worth it."""
     packed = gzip.compress(body, level, mtime=0) if len(body) >= WORTH_COMPRESSING else None
     return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type, file)
@@ -59,7 +59,7 @@ def to_json(value: Any) -> bytes:
 
 def pack_json(value: Any) -> Answer:
     """The answer that holds this value as JSON."""
-    return pack(to_json(value))
+    return pack_body(to_json(value))
 
 
 class Keeper:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, EventStream, Keeper, in_thread, pack_json
-from landscape.page.comparison import Readable, compare_answer, differences_answer, readable
+from landscape.page.comparison import Readable, compare_answer, differences_answer, find_readable
 from landscape.page.description import csv_answer, run_description
 from landscape.page.figures import (
     figure_answer,
@@ -38,7 +38,7 @@ from landscape.page.queries import (
     PointQuery,
     RunQuery,
     ThumbnailQuery,
-    parse,
+    parse_query,
 )
 from landscape.page.runs import OpenRuns, RunReader
 from landscape.page.service import PatchResponse, PatchStream, exact_answer, slopes_answer
@@ -125,31 +125,31 @@ class Api:
 
     async def looks(self, query: AddressQuery) -> Answer:
         """What all figures have in common."""
-        parse(query, NoQuery)
+        parse_query(query, NoQuery)
         return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
     async def runs(self, query: AddressQuery) -> Answer:
         """The list of runs."""
-        parse(query, NoQuery)
+        parse_query(query, NoQuery)
         rows = await self._listing.rows()
         return await in_thread(self._threads, lambda: pack_json(rows))
 
     async def _answer_of_run(self, name: str, query: AddressQuery) -> Answer:
         form, answer = OF_RUN[name]
-        asked = parse(query, form)
+        asked = parse_query(query, form)
         reader = await self._reader(asked.run)
         return await self._of(reader, partial(answer, reader, asked))
 
     async def figure(self, query: AddressQuery) -> Answer:
         """One figure."""
-        asked = parse(query, FigureQuery)
+        asked = parse_query(query, FigureQuery)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
         return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
     async def history(self, query: AddressQuery) -> Answer:
         """The history of the training of one or several runs."""
-        asked = parse(query, HistoryQuery)
+        asked = parse_query(query, HistoryQuery)
         readers = [await self._reader(run) for run in asked.runs]
         stamp = await self._of(readers[0], partial(history_stamp, readers))
         compute = partial(history_answer, readers, asked)
@@ -159,7 +159,7 @@ class Api:
 
     async def thumbnail(self, query: AddressQuery) -> Answer:
         """A small picture of a landscape."""
-        asked = parse(query, ThumbnailQuery)
+        asked = parse_query(query, ThumbnailQuery)
         reader = await self._reader(asked.run)
         try:
             key = (asked, await self._generation(reader, asked.landscape))
@@ -173,14 +173,14 @@ class Api:
 
     async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
-        asked = parse(query, CompareQuery)
+        asked = parse_query(query, CompareQuery)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
         return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
 
     async def differences(self, query: AddressQuery) -> Answer:
         """What differs between several landscapes."""
-        there = await self._readable(parse(query, DifferencesQuery).items)
+        there = await self._readable(parse_query(query, DifferencesQuery).items)
         return await self._of(there.runs[0], partial(differences_answer, there))
 
     async def _readable(self, items: Sequence[Item]) -> Readable:
@@ -196,17 +196,17 @@ class Api:
             except LandscapeError as error:
                 runs[run] = error
         remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
-        return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
+        return await in_thread(self._remote if remote else self._threads, partial(find_readable, items, runs))
 
     async def _answer_by_service(self, name: str, query: AddressQuery) -> Answer:
         form, answer = BY_SERVICE[name]
-        asked = parse(query, form)
+        asked = parse_query(query, form)
         reader = await self._reader(asked.run)
         return await in_thread(self._service, lambda: pack_json(answer(reader, asked)))
 
     async def patch(self, query: AddressQuery) -> Response:
         """The values of a patch, row by row as a service computes them."""
-        asked = parse(query, PatchQuery)
+        asked = parse_query(query, PatchQuery)
         reader = await self._reader(asked.run)
         patch = await in_thread(self._service, lambda: PatchStream(reader, asked, partial(in_thread, self._service)))
         await patch.begin()
@@ -214,7 +214,7 @@ class Api:
 
     async def events(self, query: AddressQuery) -> Response:
         """The stream of what is new: of the list, or of one run."""
-        asked = parse(query, EventsQuery)
+        asked = parse_query(query, EventsQuery)
         run, landscape = asked.followed_run, asked.followed_landscape
         if not run:
             viewer = self._listing.join()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from landscape.core.errors import LandscapeError
-from landscape.page.answers import Answer, pack, pack_json, utf8
+from landscape.page.answers import Answer, pack_body, pack_json, utf8
 from landscape.page.content import View
 from landscape.page.figures import whole_size, with_figure
 from landscape.page.queries import CompareQuery, Item
@@ -39,7 +39,7 @@ class Readable:
     notes: tuple[str, ...]
 
 
-def readable(items: Sequence[Item], runs: Mapping[str, RunReader | LandscapeError]) -> Readable:
+def find_readable(items: Sequence[Item], runs: Mapping[str, RunReader | LandscapeError]) -> Readable:
     """What of the items is there; one that is gone or damaged is left out, with a note.
 
     Args:
@@ -98,7 +98,7 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     ]
     parts = ",".join(_figure(figure, there.items) for figure in figures)
     told = json.dumps([*there.notes, *notes, *thinned], ensure_ascii=False)
-    return pack(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
+    return pack_body(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
 
 
 def _most(count: int) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 
 import landscape
 from landscape.core.errors import LandscapeError, NotFoundError
-from landscape.page.answers import Answer, pack, pack_json, utf8
-from landscape.page.content import View, encoded
+from landscape.page.answers import Answer, pack_body, pack_json, utf8
+from landscape.page.content import View, encode_array
 from landscape.page.queries import FigureQuery, HistoryQuery, ThumbnailQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
@@ -53,7 +53,7 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
     return (query.observable, *(name for name in ("loss", *beside) if name in store.record.surfaces))
 
 
-def prepared(run: RunReader, query: FigureQuery) -> Prepared:
+def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
     """The values of the figure that is asked for.
 
     Raises:
@@ -123,7 +123,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     Raises:
         As `prepared`, and JobError for an unknown colour scale.
     """
-    shown = prepared(run, query)
+    shown = prepare_view(run, query)
     data, scale = shown.data, shown.data.scale
     style = Style(query.scale, query.theme, PATH_COLOUR, 2.5, title=False, caption=False)
     values = data.values[np.isfinite(data.values)]
@@ -142,9 +142,9 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "index": None if shown.view.picks is None else [pick.tolist() for pick in shown.view.picks],
         "slices": data.axes[2].coordinates.tolist() if len(data.axes) == 3 else None,
         "generation": shown.view.generation,
-        "states": encoded(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
+        "states": encode_array(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }
-    return pack(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, style))))
+    return pack_body(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, style))))
 
 
 def with_figure(head: Mapping[str, Any], figure: Any) -> str:
@@ -256,7 +256,7 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
         raise NotFoundError("no history was recorded in training")
     name = file_name(runs[0].found.name.rpartition("/")[2], "history")
     head = {"file": name, "columns": list(history.columns), "notes": list(history.notes), "unit": history.unit}
-    return pack(utf8(with_figure(head, draw_history(history, asked.theme))))
+    return pack_body(utf8(with_figure(head, draw_history(history, asked.theme))))
 
 
 def history_stamp(runs: Sequence[RunReader]) -> object:
@@ -271,7 +271,7 @@ def history_stamp(runs: Sequence[RunReader]) -> object:
         stamp = run.stamp("run.json", "history.jsonl")
         if stamp is None:
             return None
-        paths = {name: (path.unit, path.step.tobytes()) for name, path in paths_of(run).items()}
+        paths = {name: (path.unit, path.step.tobytes()) for name, path in own_paths(run).items()}
         stamps.append((stamp, tuple(paths.items())))
     return tuple(stamps)
 
@@ -285,11 +285,11 @@ def training_record(run: RunReader, named: bool) -> TrainingRecord:
     run.refuse_gone()
     opened = Run(run.found.path)
     return TrainingRecord(
-        run.found.name if named else "", opened.history, paths_of(run), opened.info.get("steps_per_epoch")
+        run.found.name if named else "", opened.history, own_paths(run), opened.info.get("steps_per_epoch")
     )
 
 
-def paths_of(run: RunReader) -> dict[str, ProjectedPath]:
+def own_paths(run: RunReader) -> dict[str, ProjectedPath]:
     """The paths of the run itself on its landscapes, by their names; a landscape that cannot be read has none."""
     paths: dict[str, ProjectedPath] = {}
     for name in run.names():

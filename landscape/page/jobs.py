@@ -14,7 +14,7 @@ from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.job.job import Job
 from landscape.job.recorded import spec_as_computed
 from landscape.page.content import View
-from landscape.page.queries import BoxQuery, rounded
+from landscape.page.queries import BoxQuery, round_end
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import FACTORS, Finer, box_of_blocks, levels_left, points_left
@@ -51,7 +51,7 @@ def _finer(
     problem: str | None,
 ) -> dict[str, Any]:
     try:
-        inside = [snapped(*ends, axis) for ends, axis in zip(box, axes, strict=False)]
+        inside = [snap_to_axis(*ends, axis) for ends, axis in zip(box, axes, strict=False)]
         inside += [(float(axis.coordinates[0]), float(axis.coordinates[-1])) for axis in axes[len(box) :]]
         finer = Finer(factor, inside)
         if run.alive():
@@ -64,11 +64,11 @@ def _finer(
     return {"command": _command(path, landscape, inside, factor, problem), "points": points, "covers": covers}
 
 
-def snapped(low: float, high: float, axis: Axis) -> tuple[float, float]:
+def snap_to_axis(low: float, high: float, axis: Axis) -> tuple[float, float]:
     """The ends of a box along an axis in a few digits, within the landscape.
 
     >>> import numpy as np
-    >>> snapped(-3.0, 0.123456789, Axis("alpha", np.array([-1.0, 0.0, 1.0])))
+    >>> snap_to_axis(-3.0, 0.123456789, Axis("alpha", np.array([-1.0, 0.0, 1.0])))
     (-1.0, 0.123457)
     """
     first, last = float(axis.coordinates[0]), float(axis.coordinates[-1])
@@ -179,7 +179,7 @@ def _landscape(
 
 
 def _range(axis: Axis) -> tuple[float, float]:
-    return rounded(float(axis.coordinates[0])), rounded(float(axis.coordinates[-1]))
+    return round_end(float(axis.coordinates[0])), round_end(float(axis.coordinates[-1]))
 
 
 def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:

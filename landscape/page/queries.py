@@ -183,7 +183,7 @@ def _box(query: AddressQuery) -> tuple[tuple[float, float], ...]:
     texts = query.needed("box", "the ends of the ranges, such as -1,1,-0.5,0.5").split(",")
     if len(texts) not in (2, 4, 6):
         raise JobError(f"box: must have two numbers for each axis, not {len(texts)}")
-    ends = [rounded(as_number("box", text.strip())) for text in texts]
+    ends = [round_end(as_number("box", text.strip())) for text in texts]
     pairs = tuple((min(pair), max(pair)) for pair in zip(ends[::2], ends[1::2], strict=True))
     if any(low == high for low, high in pairs):
         raise JobError(f"box: must have different ends on each axis, not {quoted(texts)}")
@@ -198,7 +198,7 @@ def _box_sizes(query: AddressQuery) -> tuple[int, ...]:
     return tuple(map(int, texts))
 
 
-def rounded(value: float) -> float:
+def round_end(value: float) -> float:
     """The end of a box in so many digits as a job file has."""
     return float(f"{value:.{DIGITS}g}")
 
@@ -238,7 +238,7 @@ PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
 }
 
 
-def parse(query: AddressQuery, form: type[T]) -> T:
+def parse_query(query: AddressQuery, form: type[T]) -> T:
     """What an address asks for, as a value of that dataclass.
 
     Raises:

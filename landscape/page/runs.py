@@ -12,7 +12,7 @@ from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nea
 from landscape.core.folders import open_folder
 from landscape.core.grid import Index
 from landscape.core.lock import driver_alive
-from landscape.page.content import Content, TileBlock, View, thinned_view
+from landscape.page.content import Content, TileBlock, View, thin_view
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import survey
@@ -101,7 +101,7 @@ class LandscapeReader:
             content = self._refresh() if fresh or self._content is None else self._content
             content, names = self._load(content, tuple(observables))
             view = content.view(names, alive)
-        return view if most is None else thinned_view(view, most)
+        return view if most is None else thin_view(view, most)
 
     def generation(self, alive: bool) -> str:
         """What differs between two contents of the landscape, as it is now."""
@@ -349,7 +349,7 @@ class RunReader:
     def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
         """A landscape as it is now; see `LandscapeReader.view`."""
         view = self.reader(name).view(observables, self.alive(), most)
-        bound(self.readers)
+        bound_memory(self.readers)
         return view
 
     def remembered(self, name: str, stamp: object, compute: Callable[[], T]) -> T:
@@ -395,7 +395,7 @@ class OpenRuns:
             reader = self._runs.get(found.id)
             if reader is None:
                 reader = self._runs[found.id] = RunReader(found)
-            bound([reader for run in self._runs.values() for reader in run.readers])
+            bound_memory([reader for run in self._runs.values() for reader in run.readers])
             return reader
 
     def close(self, run: str) -> None:
@@ -404,7 +404,7 @@ class OpenRuns:
             self._runs.pop(run, None)
 
 
-def bound(readers: Collection[LandscapeReader]) -> None:
+def bound_memory(readers: Collection[LandscapeReader]) -> None:
     """Forget values of the landscapes that were asked for longest ago, until the others take at most `VALUE_BYTES`."""
     total = sum(reader.size for reader in readers)
     if total <= VALUE_BYTES:

@@ -66,14 +66,14 @@ def serve_command(run: str) -> str:
     return f"landscape serve {shlex.quote(run)}"
 
 
-def landscapes_served(run: str) -> list[str]:
+def list_served(run: str) -> list[str]:
     """The landscapes of a run that a service answers for."""
     place = open_folder(run).name
     served = [each for service in services_of(run) for each in service.runs if each.run == place]
     return sorted({name for each in served for name in each.landscapes})
 
 
-def served_by(run: str, landscape: str) -> list[Served]:
+def find_services(run: str, landscape: str) -> list[Served]:
     """The services that answer for a landscape, the latest first; of several versions of a run the last one."""
     place, found = open_folder(run).name, list[Served]()
     for service in services_of(run):
@@ -107,7 +107,7 @@ def rows_of(run: str, landscape: str, asked: Mapping[str, Any]) -> SentRequest:
 
 def _first(run: str, landscape: str, ask: Callable[[Served], SentRequest]) -> SentRequest:
     """The request to the first service that listens."""
-    services = served_by(run, landscape)
+    services = find_services(run, landscape)
     for served in services:
         with contextlib.suppress(NoServiceError):
             return ask(served)
@@ -131,7 +131,7 @@ class SentRequest:
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=CONNECT_SECONDS)
         self._socket: socket.socket | None = None
         try:
-            with _said():
+            with _connection_errors():
                 try:
                     self._connection.connect()
                 except OSError as error:
@@ -152,7 +152,7 @@ class SentRequest:
         Raises:
             ServiceError: it does not come, or is none.
         """
-        with _said():
+        with _connection_errors():
             return _document(self._answer.read(LARGEST_ANSWER + 1), LARGEST_ANSWER)
 
     def next(self) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ class SentRequest:
         Raises:
             ServiceError: it does not come, or the service says why there are no more.
         """
-        with _said():
+        with _connection_errors():
             line = self._answer.readline(LONGEST_LINE + 1)
             if not line:  # also where the connection has ended: Python takes that for the end of the answer
                 raise EOFError
@@ -192,11 +192,11 @@ class SentRequest:
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[None]:
-    """Within the block what goes wrong with a connection is said in a sentence.
+def _connection_errors() -> Iterator[None]:
+    """Turn what goes wrong with a connection in the block into a sentence.
 
     Raises:
-        ServiceError: says it.
+        ServiceError: it has gone wrong.
     """
     try:
         yield
@@ -241,7 +241,7 @@ def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
     store = run.reader(asked.landscape).store()
     point = snap_to_grid(store, asked.at)
     found = answer_of(run.found.path, asked.landscape, "points", {"points": [point], "rise": True})
-    with understood():
+    with reading_answer():
         values = {name: column[0] for name, column in _columns(found).items()}
         source, status = str(found["source"][0]), int(found["status"][0])
     origin, rise_error = store.record.origin_loss, values.pop(RISE_STDERR, math.nan)
@@ -265,7 +265,7 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
     gradient, curvature = (
         answer_of(run.found.path, asked.landscape, kind, {"point": point}) for kind in ("gradient", "curvature")
     )
-    with understood():
+    with reading_answer():
         return dict(finite({
             "at": point,
             "gradient": [_number(each) for each in gradient["gradient"]],
@@ -305,8 +305,8 @@ def _number(value: Any) -> float:
 
 
 @contextmanager
-def understood() -> Iterator[None]:
-    """Within the block an answer is read; one that has not the form of this version is refused.
+def reading_answer() -> Iterator[None]:
+    """Refuse an answer, read in the block, that has not the form of this version.
 
     Raises:
         ServiceError: it has another form.
@@ -412,7 +412,7 @@ class PatchStream:
     def _next(self, rows: range) -> dict[str, Any]:
         assert self._request is not None
         found = self._request.next()
-        with understood():
+        with reading_answer():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
             values, status = _columns(found), [int(each) for each in found["status"]]

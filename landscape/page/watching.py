@@ -16,7 +16,7 @@ from landscape.page.answers import Viewer, event
 from landscape.page.content import tile_facts
 from landscape.page.description import LogTails, state_facts
 from landscape.page.runs import RunChange, RunReader
-from landscape.page.service import landscapes_served, serve_command
+from landscape.page.service import list_served, serve_command
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, FoundRun, GoneError, Row, Summaries, changed, pending_row
 from landscape.surface.surface import check_observable
@@ -146,7 +146,7 @@ class RunWatch:
         if now - self._services_read < SERVICE_SECONDS:
             return b""
         self._services_read, path = now, self.reader.found.path
-        told = event("serving", {"landscapes": landscapes_served(path), "command": serve_command(path)})
+        told = event("serving", {"landscapes": list_served(path), "command": serve_command(path)})
         return b"" if told == self._serving else told
 
     def _tiles(self, interest: Interest, tiles: Iterable[Any], alive: bool) -> bytes:

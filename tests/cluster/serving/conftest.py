@@ -18,7 +18,7 @@ from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Replica
 from cluster.serving.requests import Refusal, RequestLimits
 from cluster.serving.resolver import PointCache, Queue, Resolver
-from cluster.serving.rest import make_app
+from cluster.serving.rest import make_rest_app
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
 from landscape.compute.serial import run as run_serially
@@ -113,7 +113,7 @@ class Asker:
             info = self.run(self.replicas.describe(source.key))
             self.service.served[source.key] = ServedLandscape(source, info)
         self.service.state = "ready"
-        self.app: ASGIApp = make_app(self.service, Guard(token))
+        self.app: ASGIApp = make_rest_app(self.service, Guard(token))
 
     async def _replica(self, catalog: Catalog) -> Replica:
         return Replica(catalog.sources())
