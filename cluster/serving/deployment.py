@@ -37,8 +37,8 @@ log = logging.getLogger("landscape")
 
 
 @dataclass(eq=False)
-class _Asked:
-    """A request among those that Serve hands over at once, of which each may be cancelled alone."""
+class _Request:
+    """One of the requests that Serve hands over together; each may be cancelled alone."""
 
     key: str
     points: Floats
@@ -46,7 +46,7 @@ class _Asked:
     _dropped: bool = False
 
     async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, ComputedValues | Refusal]]) -> Any:
-        """What it is answered; None where nobody waits for it any more."""
+        """Its answer; None where nobody waits for it any more."""
         if self._dropped:
             return None
         self._task = asyncio.create_task(points(self.key, self.points))
@@ -74,13 +74,13 @@ class ServedReplica(Replica):
         return await self.in_thread(self.make, key)
 
     @serve.batch(max_batch_size=MOST_HANDED_OVER, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
-    async def batched(self, asked: list[_Asked]) -> list[ComputedValues | Refusal | None]:
-        """Requests that have come at once, gathered further while others are computed."""
+    async def batched(self, asked: list[_Request]) -> list[ComputedValues | Refusal | None]:
+        """The answers of requests that have come together; they are batched further while others are computed."""
         return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
 
     async def ask_points(self, key: str, points: Floats) -> ComputedValues | Refusal:
         """The values at points."""
-        asked = _Asked(key, points)
+        asked = _Request(key, points)
         try:
             return await self.batched(asked)  # type: ignore[no-any-return]
         finally:
@@ -88,9 +88,9 @@ class ServedReplica(Replica):
 
 
 class RayReplicas:
-    """The replicas as those who ask see them. A request whose replica dies is answered by another one.
+    """Calls the replicas. Where a replica dies, another one answers its request.
 
-    That is safe, since values depend on the point alone: whoever computes them again gets the same bits.
+    That is safe, since values depend on the point alone: any replica computes the same bits.
     """
 
     def __init__(self, name: str, handle: Any, *, routed: bool) -> None:
@@ -162,7 +162,7 @@ def _keep_to_loopback() -> None:
 
 
 async def _answer(response: Any) -> Any:
-    """What a replica answers, which is told where nobody waits for it any more."""
+    """What a replica answers; where nobody waits any more, the replica is told to stop."""
     try:
         return await response
     except asyncio.CancelledError:

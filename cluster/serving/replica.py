@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -104,30 +104,25 @@ DerivativeKind = Literal["gradient", "curvature"]
 
 
 @dataclass
-class _Here(Executor):
-    """Answers questions about any weights by the evaluator of a landscape, which stays set to its own origin."""
+class _ReplicaExecutor(Executor):
+    """Computes work items at any weights by the evaluator of a landscape, which keeps its own origin."""
 
     evaluator: Evaluator
-    _station: EvaluationContext | None = field(default=None, init=False)
+    _context: EvaluationContext | None = field(default=None, init=False)
 
     def share(self, value: object) -> Shared[object]:
         """The value, held as it is."""
         return SharedValue(value)
 
     def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
-        """The answers, in the order of the questions."""
-        if self._station is None or self._station.origin is not setting.origin:
-            self._station = EvaluationContext(self.evaluator, setting.origin)
-        station = self._station
-        return [self.evaluator.within_memory(_asking(question, station)) for question in questions]
+        """The answers, in the order of the work items."""
+        if self._context is None or self._context.origin is not setting.origin:
+            self._context = EvaluationContext(self.evaluator, setting.origin)
+        return [self.evaluator.within_memory(partial(question.answer, self._context)) for question in questions]
 
     def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of this process."""
         return [answer for _ in range(times) for answer in self.ask(setting, [question])]
-
-
-def _asking(question: WorkItem[Answer], station: EvaluationContext) -> Callable[[], Answer]:
-    return lambda: question.answer(station)
 
 
 def gradient_at(
@@ -141,7 +136,7 @@ def gradient_at(
         JobError: the loss has no derivatives along the axes.
     """
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
-    executor, samples = _Here(evaluator), prepared.samples
+    executor, samples = _ReplicaExecutor(evaluator), prepared.samples
     blocks = range(block_count(setting, samples))
     totals = executor.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
     factors = loss_factors([total for answer in totals for total in answer], prepared.problem.observe)
@@ -168,7 +163,7 @@ def curvature_at(
         JobError: the loss has no derivatives along the axes.
     """
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
-    operator = HessianOperator(_Here(evaluator), setting, prepared.problem, prepared.samples)
+    operator = HessianOperator(_ReplicaExecutor(evaluator), setting, prepared.problem, prepared.samples)
     table = vectors @ operator(vectors).T
     table = (table + table.T) / 2  # which it is, but for rounding
     finite = bool(np.isfinite(table).all())
@@ -179,7 +174,7 @@ def curvature_at(
 def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> tuple[EvaluationSetting, Floats]:
-    """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
+    """The weights of a point, at which work items are computed, and the axes as vectors of trainable parameters."""
     if landscape.plan.quantise is not None:
         raise JobError(
             "derivatives: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
@@ -322,7 +317,7 @@ def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = 
 
 
 def revision_of(source: LandscapeSource, info: LandscapeInfo, store: LandscapeStore | None) -> str:
-    """What tells a landscape that is served from another one of its name, computed by other code too.
+    """What tells a landscape that is served from another one of its name, even one that only other code computed.
 
     A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
     """
@@ -414,7 +409,7 @@ def _returning_refusals(
 
 
 class Replica:
-    """Answers questions about landscapes, by their keys. What it refuses it returns, as a `Refusal`.
+    """Computes values of landscapes, named by their keys. It returns a `Refusal` of what it refuses.
 
     One thread computes, so that all of torch's settings hold for one evaluation at a time; the event loop meanwhile
     takes in what comes.
@@ -450,7 +445,7 @@ class Replica:
         """What a call returns that computes, or loads."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    # -- what is asked ----------------------------------------------------------------------------------------
+    # -- what clients ask for ----------------------------------------------------------------------------------------
 
     @_returning_refusals
     async def points(self, key: str, points: Floats) -> ComputedValues:
@@ -477,7 +472,7 @@ class Replica:
         return (await self._landscape(key)).info
 
     async def _landscape(self, key: str) -> LoadedLandscape:
-        """A landscape that is ready; it is loaded to the end where nobody waits any more, too, as it takes seconds."""
+        """A landscape that is ready; loading takes seconds, so it goes on to its end even if nobody waits any more."""
         return await asyncio.shield(self.loading(key))
 
     async def _compute(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:

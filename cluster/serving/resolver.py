@@ -128,7 +128,7 @@ class Queue:
 
 
 class Resolver:
-    """Answers for points of landscapes, each value from the first place that has it.
+    """Finds the values at points of landscapes, each in the first place that has it.
 
     Args:
         replicas: compute what no other place has.
@@ -139,10 +139,10 @@ class Resolver:
     def __init__(self, replicas: Replicas, cache: PointCache, queue: Queue, count: int = 1) -> None:
         self._replicas, self._cache, self.queue = replicas, cache, queue
         self._at_once = CHUNKS_AT_ONCE * count
-        self._batcher = Batcher(self._asked, self._at_once)
+        self._batcher = Batcher(self._ask_replica, self._at_once)
         self._writer = ThreadPoolExecutor(1, "keeping")
         self.under_way = 0
-        self._told = set[Path]()  # files that could not be written, each warned of once
+        self._warned = set[Path]()  # files that could not be written, each warned of once
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Resolver:
             self.under_way -= 1
 
     def end(self) -> None:
-        """End, with all written that is to be kept: files may be closed then."""
+        """End once all values that are kept are written, so that their files may be closed."""
         self._writer.shutdown()
 
     async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> ResolvedValues:
@@ -175,13 +175,13 @@ class Resolver:
             table[held], source[held], missing[held] = values, STORE, False
         for row in np.flatnonzero(missing).tolist():
             (point,) = rows_as_bytes(points[row : row + 1])
-            known = self._known(served, point)
+            known = self._find_held(served, point)
             if known is not None:
                 table[row], source[row], missing[row] = np.frombuffer(known), CACHE, False
         evaluated: Sequence[BusyTime] = ()
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
-                table[missing], evaluated = await self._computed(served, points[missing])
+                table[missing], evaluated = await self._compute(served, points[missing])
             await served.refresh()  # computing takes long, and the run may have gone meanwhile
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
         return ResolvedValues(table, status, source, evaluated)
@@ -197,14 +197,14 @@ class Resolver:
         await served.refresh()
         return found
 
-    def _known(self, served: ServedLandscape, point: bytes) -> bytes | None:
+    def _find_held(self, served: ServedLandscape, point: bytes) -> bytes | None:
         row = self._cache.get(served.info.identity, point)
         if row is None and served.point_file is not None:
             row = served.point_file.get(point)
         return row
 
-    async def _computed(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
-        """The values of points that are known nowhere, each computed once, and held from now on; and when they were."""
+    async def _compute(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
+        """Compute the values of points, each point once, and hold them; returns them, and when they were computed."""
         places, back = np.unique(points, axis=0, return_inverse=True)
         gate = asyncio.Semaphore(self._at_once)
 
@@ -221,10 +221,10 @@ class Resolver:
         computed = join_values(await run_all([part(each) for each in chunks]))
         return computed.table[back.reshape(-1)], computed.evaluated
 
-    async def _asked(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
-        """The values of each of several requests, by one question to a replica; one by one where user code raises.
+    async def _ask_replica(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
+        """The values of several requests, by one call of a replica; by a call for each where user code raises.
 
-        Other refusals hold for all: asking each again would load a landscape, or wait for a replica, as many times.
+        Any other refusal holds for all: repeating it would load a landscape, or wait for a replica, as many times.
         """
         points, back = np.unique(np.concatenate(asked), axis=0, return_inverse=True)
         try:
@@ -232,7 +232,7 @@ class Resolver:
         except Refusal as refusal:
             if len(asked) == 1 or refusal.status != FAILED:
                 return [refusal] * len(asked)
-            return [(await self._asked(key, [each]))[0] for each in asked]
+            return [(await self._ask_replica(key, [each]))[0] for each in asked]
         whole = replace(computed, table=computed.table[back.reshape(-1)])
         return whole.split([len(each) for each in asked])
 
@@ -242,8 +242,8 @@ class Resolver:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._writer, served.point_file.commit, rows)
             except OSError as error:
-                if served.point_file.path not in self._told:
-                    self._told.add(served.point_file.path)
+                if served.point_file.path not in self._warned:
+                    self._warned.add(served.point_file.path)
                     log.warning(
                         "keep: %s is not written: %s; values are answered all the same", served.point_file.path, error
                     )

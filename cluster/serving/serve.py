@@ -138,7 +138,7 @@ def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listen
         def start(sources: Sequence[LandscapeSource]) -> Replicas:
             return deploy(sources, placement, scale)
 
-        asyncio.run(_Run(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
+        asyncio.run(_ServiceRun(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
     raise Interrupted("the service has ended; the same command begins it again")
 
 
@@ -163,8 +163,8 @@ def handle_settings(is_attached: bool) -> dict[str, str]:
 
 
 @dataclass
-class _Run:
-    """One run of the service."""
+class _ServiceRun:
+    """A service from its start to its end."""
 
     catalog: Catalog
     serving: Serving
@@ -195,7 +195,7 @@ class _Run:
                 from cluster.serving.grpc import start_rpc
 
                 rpc, rpc_port = await start_rpc(service, self.guard, self.serving.host, self.serving.grpc_port)
-            await self._unless_stopped(self._begin(service, replicas))
+            await self._unless_stopped(self._start_replicas(service, replicas))
             service.state = "ready"
             listening = self._listening(opened.getsockname()[1], rpc_port)
             with announce(self._note(listening)):
@@ -212,8 +212,8 @@ class _Run:
                 await rpc.stop(1.0)
             server.should_exit = True
             await answering
-            if self.serving.is_attached and replicas.those is not None:
-                replicas.those.end()  # a private Ray takes them along
+            if self.serving.is_attached and replicas.target is not None:
+                replicas.target.end()  # a private Ray takes them along
             resolver.end()
             self._point_files.close()
 
@@ -231,11 +231,11 @@ class _Run:
             await asyncio.wait([task], timeout=LOOK_SECONDS)
         task.result()
 
-    async def _begin(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
+    async def _start_replicas(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
         """Start the replicas, and learn what is known of every landscape."""
         sources = self.catalog.sources()
         stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
-        replicas.those = await asyncio.to_thread(self.start, sources)
+        replicas.target = await asyncio.to_thread(self.start, sources)
         stage("preparing the landscapes")
         for number, source in enumerate(sources):
             try:
@@ -280,14 +280,14 @@ class _Run:
 
 
 class _PendingReplicas:
-    """Replicas that are there later: while the service starts nobody asks them."""
+    """The replicas once they have started; until then every call is refused."""
 
-    those: Any = None
+    target: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if self.those is None:
+        if self.target is None:
             raise Refusal(UNAVAILABLE, "service: it is starting; ask again later", 2.0)
-        return getattr(self.those, name)
+        return getattr(self.target, name)
 
 
 def _runs(catalog: Catalog) -> list[str]:

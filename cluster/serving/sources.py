@@ -55,7 +55,7 @@ class Version:
     landscapes: Mapping[str, LandscapeSource] = field(repr=False)
 
     def holds(self, landscape: str) -> bool:
-        """Whether the run has a landscape by now, that a job computes or has computed."""
+        """Whether the run has a landscape of that name by now that a job computes."""
         return (
             landscape in landscape_names(self.run) and not LandscapeStore.open(self.run, landscape).record.is_imported
         )
@@ -129,7 +129,7 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
 
 
 def _computed(run: str) -> list[str]:
-    """The landscapes of a run but for imported ones, of which no point can be computed."""
+    """The landscapes of a run, but for imported ones: no point of these can be computed."""
     return [name for name in landscape_names(run) if not LandscapeStore.open(run, name).record.is_imported]
 
 
@@ -160,8 +160,8 @@ def _name_of(run: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 # How many replicas there are, at least and at most, and how many landscapes each of them holds.
 
-# That a replica holds at once, where the one asked for longest ago goes first; as many are loaded before a service is
-# ready, so that none of these is loaded twice.
+# That a replica holds at once; the one asked for longest ago makes room. As many are loaded before a service is ready,
+# so that none of them is loaded twice.
 LANDSCAPES = 8
 
 

@@ -62,10 +62,10 @@ def pack_json(value: Any) -> Answer:
     return pack_body(to_json(value))
 
 
-class Keeper:
-    """Keeps answers by what they answer, the last used ones within a bound; each is computed once at a time.
+class AnswerCache:
+    """A cache of answers: the last used ones, within a bound of memory. Each is computed once, whoever asks meanwhile.
 
-    Used by one event loop.
+    For one event loop.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -75,7 +75,7 @@ class Keeper:
         self._bytes = 0
 
     async def answer(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The kept answer of that key, or what `compute` gives, for all who ask for it meanwhile."""
+        """The cached answer of that key, or what `compute` gives."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -83,7 +83,7 @@ class Keeper:
             task = asyncio.create_task(self._computed(key, compute))
             self._coming[key] = task
             task.add_done_callback(partial(self._done, key))
-        # One who goes away must not take the answer from the others.
+        # A browser that goes away must not take the answer from the others.
         return await asyncio.shield(self._coming[key])
 
     async def _computed(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -112,7 +112,7 @@ def in_thread(threads: ThreadPoolExecutor, compute: Callable[[], T]) -> Awaitabl
 
 
 # ----------------------------------------------------------------------------------------------------
-# The viewers of a stream of events: each has a queue with a bound, so that a slow one holds up nobody.
+# The viewers of a stream of events. Each has a queue with a bound, so that a slow one holds up nobody.
 
 PING_SECONDS = 15  # between two lines that keep a silent connection open through proxies
 MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is told the whole state instead
@@ -134,7 +134,7 @@ class Viewer:
         self.behind = False
 
     def put(self, *events: bytes) -> None:
-        """Have the viewer told these events, unless it is behind."""
+        """Queue these events, unless the viewer is behind."""
         if self.behind:
             return
         if self._waiting.qsize() + len(events) > MOST_WAITING:
@@ -146,7 +146,7 @@ class Viewer:
             self._waiting.put_nowait(one)
 
     def catch_up(self, *events: bytes) -> None:
-        """Have it told these events, from which it can go on, where it was behind and has taken all that waited."""
+        """Queue these events, which tell the whole state, where the viewer was behind and its queue is empty by now."""
         if self.behind and self._waiting.empty():
             self.behind = False
             self.put(*events)

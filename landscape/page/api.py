@@ -1,4 +1,4 @@
-"""The answers to what the page's scripts ask, each computed in a thread; those that many ask for are kept."""
+"""The answers to what the page's scripts ask. Each is computed in a thread; those that many ask for are cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
-from landscape.page.answers import THREADS, Answer, EventStream, Keeper, in_thread, pack_json
+from landscape.page.answers import THREADS, Answer, AnswerCache, EventStream, in_thread, pack_json
 from landscape.page.comparison import Readable, compare_answer, differences_answer, find_readable
 from landscape.page.description import csv_answer, run_description
 from landscape.page.figures import (
@@ -82,7 +82,7 @@ class Api:
         self._watching = ThreadPoolExecutor(WATCHING_THREADS, "landscape-watch")
         self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # which a patch may take for minutes
         self._background = ThreadPoolExecutor(1, "landscape-list")
-        self._keeper = Keeper(KEPT_BYTES)
+        self._cache = AnswerCache(KEPT_BYTES)
         self._listing = RunListing(Directory(places), partial(in_thread, self._background), search_seconds)
         self._listing.gone = self._runs.close
         self._watches: dict[str, RunWatch] = {}
@@ -126,7 +126,7 @@ class Api:
     async def looks(self, query: AddressQuery) -> Answer:
         """What all figures have in common."""
         parse_query(query, NoQuery)
-        return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
+        return await self._cache.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
     async def runs(self, query: AddressQuery) -> Answer:
         """The list of runs."""
@@ -145,7 +145,7 @@ class Api:
         asked = parse_query(query, FigureQuery)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
-        return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
+        return await self._cached((asked, generation), reader, partial(figure_answer, reader, asked))
 
     async def history(self, query: AddressQuery) -> Answer:
         """The history of the training of one or several runs."""
@@ -155,7 +155,7 @@ class Api:
         compute = partial(history_answer, readers, asked)
         if stamp is None:
             return await self._of(readers[0], compute)
-        return await self._kept((asked, stamp), readers[0], compute)
+        return await self._cached((asked, stamp), readers[0], compute)
 
     async def thumbnail(self, query: AddressQuery) -> Answer:
         """A small picture of a landscape."""
@@ -163,7 +163,7 @@ class Api:
         reader = await self._reader(asked.run)
         try:
             key = (asked, await self._generation(reader, asked.landscape))
-            return await self._kept(key, reader, partial(thumbnail_answer, reader, asked))
+            return await self._cached(key, reader, partial(thumbnail_answer, reader, asked))
         except (GoneError, JobError, StoreError):
             raise
         except LandscapeError as error:
@@ -176,7 +176,7 @@ class Api:
         asked = parse_query(query, CompareQuery)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
-        return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
+        return await self._cached(key, there.runs[0], partial(compare_answer, there, asked))
 
     async def differences(self, query: AddressQuery) -> Answer:
         """What differs between several landscapes."""
@@ -235,16 +235,16 @@ class Api:
         self._watches.pop(run, None)
 
     async def _generation(self, reader: RunReader, landscape: str) -> str:
-        """What the kept answers of a landscape are told apart by."""
+        """What differs between two contents of a landscape: the key of its cached answers."""
         return await self._of(reader, lambda: reader.reader(landscape).generation(reader.alive()))
 
     async def _of(self, reader: RunReader, compute: Callable[[], T]) -> T:
         """What `compute` makes of a run, in a thread."""
         return await in_thread(self._remote if reader.is_remote else self._threads, compute)
 
-    async def _kept(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
-        """The kept answer with that key, or what `compute` makes of a run."""
-        return await self._keeper.answer(key, lambda: self._of(reader, compute))
+    async def _cached(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
+        """The cached answer of that key, or what `compute` makes of a run."""
+        return await self._cache.answer(key, lambda: self._of(reader, compute))
 
     async def _reader(self, run: str) -> RunReader:
         """The open run with that identifier; while the first search goes on, an unknown one is waited for.

@@ -1,4 +1,4 @@
-"""What the page says of a run and of each of its landscapes in words and numbers."""
+"""What the page says of a run and of its landscapes, in words and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches a run as long as somebody looks at it: one watcher for all its viewers tells them what is new."""
+"""Watching runs, and the list of runs: one watcher tells all viewers what is new, as long as there are viewers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVICE_SECONDS = 1.0  # between two looks for a service
 
 @dataclass(frozen=True)
 class Interest:
-    """The tiles that a viewer wants to be told: of which landscape, and how its figure shows them."""
+    """Which tiles a viewer is told: those of a landscape, in the form that its figure shows."""
 
     landscape: str
     observable: str
