@@ -1,4 +1,4 @@
-"""What clients ask for, parsed once: points, a line, a patch, a place; each with its limits."""
+"""What is known of a landscape that is served, what clients ask for, parsed once, and why they are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from landscape.core.errors import (
     quoted,
 )
 from landscape.core.grid import Floats, Grid, axis_coordinates
-from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
+from landscape.core.validation import RepeatedKey, check_whole, is_number, parse_json, refuse_too_far
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR
@@ -315,7 +315,7 @@ def check_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
         Refusal: it has more or fewer axes, or what is no finite number.
     """
     numbers = given if isinstance(given, (list, tuple)) else ()
-    if len(numbers) != len(info.axes) or not all(_is_number(each) for each in numbers):
+    if len(numbers) != len(info.axes) or not all(is_number(each) for each in numbers):
         axes = len(info.axes)
         raise Refusal(
             BAD_REQUEST,
@@ -333,7 +333,8 @@ def parse_point(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> l
 def parse_line(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPoints:
     """The request {"from": [a, b], "to": [a, b], "count": 101}: points at even steps that hit both ends exactly."""
     first, last = (check_point(name, fields.get(name), info) for name in ("from", "to"))
-    count = _count("count", fields.get("count", 101), 2)
+    count = fields.get("count", 101)
+    check_whole("count", count, 2)
     limits.refuse_many("count", count)
     columns = [even_steps(*each, count) for each in zip(info.axes, first, last, strict=True)]
     return RequestedPoints(check_table(np.stack(columns, axis=1), info), _flag(fields, "rise"))
@@ -345,14 +346,15 @@ def parse_patch(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> R
     shape = fields.get("shape")
     if not isinstance(shape, (list, tuple)) or len(shape) != len(info.axes):
         raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(info)}], not {quoted(shape)}")
-    sizes = [_count(f"shape[{place}]", size, 1) for place, size in enumerate(shape)]
-    limits.refuse_many("shape", math.prod(sizes))
-    for axis, size, one, other in zip(info.axes, sizes, low, high, strict=True):
+    for place, size in enumerate(shape):
+        check_whole(f"shape[{place}]", size, 1)
+    limits.refuse_many("shape", math.prod(shape))
+    for axis, size, one, other in zip(info.axes, shape, low, high, strict=True):
         if size == 1 and one != other:
             raise Refusal(BAD_REQUEST, f"shape: one point along {axis.name} needs low equal to high; ask for 2 or more")
     coordinates = tuple(
         np.array([one]) if size == 1 else even_steps(axis, one, other, size)
-        for axis, one, other, size in zip(info.axes, low, high, sizes, strict=True)
+        for axis, one, other, size in zip(info.axes, low, high, shape, strict=True)
     )
     return RequestedPatch(coordinates, _flag(fields, "rise"), _flag(fields, "stream"))
 
@@ -376,23 +378,8 @@ def _fits_float(value: Any) -> bool:
     return type(value) is float or (type(value) is int and value.bit_length() < 1024)
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
 def _flag(fields: Fields, name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
         raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {quoted(value)}")
-    return value
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Refusal(BAD_REQUEST, f"{name}: must be a whole number from {least} on, not {quoted(value)}")
     return value

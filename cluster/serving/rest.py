@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import cache
+from functools import cache, wraps
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -280,6 +280,19 @@ def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     return close_unread(app)
 
 
+def _with_refusals(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    """The method, whose errors become answers: as exceptions of the application they would end the connection."""
+
+    @wraps(answer)
+    async def call(self: Rest, request: Request) -> Response:
+        try:
+            return await answer(self, request)
+        except Exception as error:
+            return await self.on_error(request, error)
+
+    return call
+
+
 class Rest:
     """Answers requests over HTTP."""
 
@@ -301,29 +314,18 @@ class Rest:
         found = self._service.health()
         return json_reply(found, 200 if found["status"] == "ready" else 503)
 
+    @_with_refusals
     async def models(self, request: Request) -> Response:
         """All that is served."""
-        return await self._answered(request, self._models)
-
-    async def ask(self, request: Request) -> Response:
-        """One of the questions about a landscape."""
-        return await self._answered(request, self._ask)
-
-    async def _answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """The answer, also where that is an error: as an exception of the application it would end the connection."""
-        try:
-            return await answer(request)
-        except Exception as error:
-            return await self.on_error(request, error)
-
-    async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
             return json_reply(await self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
-    async def _ask(self, request: Request) -> Response:
+    @_with_refusals
+    async def ask(self, request: Request) -> Response:
+        """One of the questions about a landscape."""
         begin = time.perf_counter()
         self._refuse_strangers(request)
         name, limits = request.path_params["question"], self._service.limits

@@ -42,7 +42,7 @@ from landscape.page.queries import (
 )
 from landscape.page.runs import OpenRuns, RunReader
 from landscape.page.service import PatchResponse, PatchStream, exact_answer, slopes_answer
-from landscape.page.watching import SEARCH_SECONDS, Interest, RunListing, RunWatch
+from landscape.page.watching import SEARCH_SECONDS, RunListing, RunWatch
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import check_observable
@@ -228,7 +228,7 @@ class Api:
             watch = self._watches[run] = RunWatch(
                 reader, partial(in_thread, self._watching), partial(self._unwatch, run)
             )
-        viewer = watch.join(Interest(landscape, asked.observable, bool(asked.log), asked.most) if landscape else None)
+        viewer = watch.join(asked if landscape else None)
         return EventStream(viewer, watch.leave)
 
     def _unwatch(self, run: str) -> None:
