@@ -1,4 +1,4 @@
-"""Requests are gathered while others are computed, answered in order, and fail alone."""
+"""Requests are batched while others are computed, answered in order, and fail alone."""
 
 from __future__ import annotations
 
