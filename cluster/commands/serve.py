@@ -98,8 +98,7 @@ def serve(
     refuse_token(token or "")
     refuse_open_service(how.host, token)
     from cluster.serving.requests import RequestLimits
-    from cluster.serving.serve import Serving
-    from cluster.serving.serve import serve as serve_landscapes
+    from cluster.serving.serve import Serving, serve_landscapes
     from cluster.serving.sources import catalog_of
 
     catalog = catalog_of(places, callback.problem, callback.folder)
@@ -158,7 +157,7 @@ def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequen
     if not 0 <= port <= 65_535:
         raise JobError(f"port: must be from 0 to 65535, not {port}; 0 is any free one")
     try:
-        from landscape.page.server import Address, serve
+        from landscape.page.server import Address, serve_page
         from landscape.store.status import open_place
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "sse_starlette"):
@@ -173,7 +172,7 @@ def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequen
         if opens and has_screen():
             webbrowser.open(address.url)
 
-    serve([open_place(place) for place in places], host=host, port=port, allow_hosts=allow_hosts, ready=ready)
+    serve_page([open_place(place) for place in places], host=host, port=port, allow_hosts=allow_hosts, ready=ready)
     return DONE
 
 

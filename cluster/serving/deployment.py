@@ -20,8 +20,8 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.runtime.address import is_loopback
 from cluster.runtime.placement import Placement
-from cluster.serving.gathering import is_cancelled_here
-from cluster.serving.replica import ComputedValues, Curvature, Gradient, LoadedLandscape, Replica
+from cluster.serving.batching import is_cancelled_here
+from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, LoadedLandscape, Replica
 from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
 from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount
 from landscape.core.errors import one_line
@@ -30,15 +30,15 @@ from landscape.core.grid import Floats
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
 REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
-GATHERED = 512  # requests that Serve hands over at once
+MOST_HANDED_OVER = 512  # requests that Serve hands over at once
 TRIES, PAUSE_SECONDS = 60, 0.25  # of a request whose replica has died: another one is started meanwhile
 
 log = logging.getLogger("landscape")
 
 
 @dataclass(eq=False)
-class _Asked:
-    """A request among those that Serve hands over at once, of which each may be cancelled alone."""
+class _Request:
+    """One of the requests that Serve hands over together; each may be cancelled alone."""
 
     key: str
     points: Floats
@@ -46,7 +46,7 @@ class _Asked:
     _dropped: bool = False
 
     async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, ComputedValues | Refusal]]) -> Any:
-        """What it is answered; None where nobody waits for it any more."""
+        """Its answer; None where nobody waits for it any more."""
         if self._dropped:
             return None
         self._task = asyncio.create_task(points(self.key, self.points))
@@ -73,14 +73,14 @@ class ServedReplica(Replica):
         """A landscape that is ready; the one asked for longest ago makes room."""
         return await self.in_thread(self.make, key)
 
-    @serve.batch(max_batch_size=GATHERED, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
-    async def batched(self, asked: list[_Asked]) -> list[ComputedValues | Refusal | None]:
-        """Requests that have come at once, gathered further while others are computed."""
+    @serve.batch(max_batch_size=MOST_HANDED_OVER, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
+    async def batched(self, asked: list[_Request]) -> list[ComputedValues | Refusal | None]:
+        """The answers of requests that have come together; they are batched further while others are computed."""
         return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
 
     async def ask_points(self, key: str, points: Floats) -> ComputedValues | Refusal:
         """The values at points."""
-        asked = _Asked(key, points)
+        asked = _Request(key, points)
         try:
             return await self.batched(asked)  # type: ignore[no-any-return]
         finally:
@@ -88,9 +88,9 @@ class ServedReplica(Replica):
 
 
 class RayReplicas:
-    """The replicas as those who ask see them. A request whose replica dies is answered by another one.
+    """Calls the replicas. Where a replica dies, another one answers its request.
 
-    That is safe, since values depend on the point alone: whoever computes them again gets the same bits.
+    That is safe, since values depend on the point alone: any replica computes the same bits.
     """
 
     def __init__(self, name: str, handle: Any, *, routed: bool) -> None:
@@ -104,13 +104,9 @@ class RayReplicas:
         """The values at points [P, axes]."""
         return await self._ask("ask_points", key, points)  # type: ignore[no-any-return]
 
-    async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
-        """The slopes at a point."""
-        return await self._ask("gradient", key, point)  # type: ignore[no-any-return]
-
-    async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
-        """The second derivatives at a point."""
-        return await self._ask("curvature", key, point)  # type: ignore[no-any-return]
+    async def derivative(self, key: str, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point."""
+        return await self._ask("derivative", key, kind, point)  # type: ignore[no-any-return]
 
     async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape once it is loaded."""
@@ -166,7 +162,7 @@ def _keep_to_loopback() -> None:
 
 
 async def _answer(response: Any) -> Any:
-    """What a replica answers, which is told where nobody waits for it any more."""
+    """What a replica answers; where nobody waits any more, the replica is told to stop."""
     try:
         return await response
     except asyncio.CancelledError:

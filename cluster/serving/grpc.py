@@ -14,7 +14,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
 from cluster.serving import landscape_pb2 as messages
-from cluster.serving.gathering import HEADER, BusyTime, server_timing
+from cluster.serving.batching import HEADER, BusyTime, server_timing
 from cluster.serving.landscape_pb2 import DESCRIPTOR
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.requests import (
@@ -25,20 +25,16 @@ from cluster.serving.requests import (
     TOO_LARGE,
     UNAUTHORIZED,
     UNAVAILABLE,
-    AskedPatch,
-    AskedPoints,
+    Fields,
     Refusal,
-    asked_line,
-    asked_patch,
-    asked_place,
-    checked_points,
-    refusal_of,
+    RequestedPatch,
+    RequestedPoints,
+    refusal_for,
 )
 from cluster.serving.resolver import ResolvedValues
-from cluster.serving.service import LandscapeService, ServedIdentity
+from cluster.serving.service import QUESTIONS, LandscapeService, Row
 from cluster.serving.sources import LATEST
 from landscape.core.errors import JobError, quoted
-from landscape.core.grid import Floats
 from landscape.core.http import Guard
 
 # ----------------------------------------------------------------------------------------------------
@@ -98,7 +94,7 @@ Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and when it was eva
 log = logging.getLogger("landscape")
 
 
-def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
+def _with_status(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
     """The method, whose errors become a status of gRPC with their sentence; its times go along as trailing metadata."""
 
     @wraps(answer)
@@ -109,7 +105,7 @@ def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitab
             with self.service.answering():
                 message, evaluated = await answer(self, request, context)
                 if evaluated is not None:
-                    _tell_time(context, evaluated, begin)
+                    _send_timing(context, evaluated, begin)
                 return message
         except Exception as error:
             await _abort(context, error)
@@ -117,14 +113,14 @@ def _refusing(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitab
     return call
 
 
-def _tell_time(context: Any, evaluated: Sequence[BusyTime], begin: float) -> None:
+def _send_timing(context: Any, evaluated: Sequence[BusyTime], begin: float) -> None:
     context.set_trailing_metadata(((HEADER, server_timing(evaluated, time.perf_counter() - begin)),))
 
 
 async def _abort(context: Any, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    refusal = refusal_of(error)
+    refusal = refusal_for(error)
     code = CODES.get(refusal.status, grpc.StatusCode.INTERNAL)
     if code == grpc.StatusCode.INTERNAL:
         log.warning("%s", refusal, exc_info=None if refusal is error else error)
@@ -150,32 +146,30 @@ class Rpc:
                 "token: must be sent as the metadata 'authorization: Bearer TOKEN'; `landscape serve` has printed it",
             )
 
-    def _find(self, request: Any) -> tuple[ServedIdentity, ServedLandscape]:
-        target = request.target
-        return self.service.find(target.model, target.version or LATEST, target.landscape)
+    async def _ask(self, question: str, request: Any, fields: Fields) -> tuple[ServedLandscape, Any, Any]:
+        """The landscape that a request names, what is asked of it, and its values."""
+        served, asked = self._parse(question, request, fields)
+        return served, asked, await self.service.answer(question, served, asked)
 
-    @_refusing
+    def _parse(self, question: str, request: Any, fields: Fields) -> tuple[ServedLandscape, Any]:
+        target = request.target
+        served = self.service.find(target.model, target.version or LATEST, target.landscape)
+        return served, QUESTIONS[question].parse(fields, served.info, self.service.limits)
+
+    @_with_status
     async def Points(self, request: Any, context: Any) -> Answer:
         """The values at points."""
-        named, served = self._find(request)
-        points = [tuple(point.coordinates) for point in request.points]
-        asked = AskedPoints(checked_points(points, named.described, self.service.limits), request.rise)
-        return await self._of_points(named, served, asked)
+        fields = {"points": [tuple(point.coordinates) for point in request.points], "rise": request.rise}
+        return _points_answer(*await self._ask("points", request, fields))
 
-    @_refusing
+    @_with_status
     async def Line(self, request: Any, context: Any) -> Answer:
         """The values at even steps between two points."""
-        named, served = self._find(request)
         fields = {
             "from": tuple(getattr(request, "from").coordinates), "to": tuple(request.to.coordinates),
             "count": request.count or 101, "rise": request.rise,
         }  # fmt: skip
-        asked = asked_line(fields, named.described, self.service.limits)
-        return await self._of_points(named, served, asked)
-
-    async def _of_points(self, named: ServedIdentity, served: ServedLandscape, asked: AskedPoints) -> Answer:
-        found = await self.service.points(served, asked)
-        return _points_answer(named, asked, found), found.evaluated
+        return _points_answer(*await self._ask("line", request, fields))
 
     async def Patch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The rows of a grid between two corners."""
@@ -183,44 +177,40 @@ class Rpc:
         try:
             self.refuse_strangers(context)
             with self.service.answering():
-                named, served = self._find(request)
                 fields = {
                     "low": tuple(request.low.coordinates), "high": tuple(request.high.coordinates),
                     "shape": tuple(request.shape), "rise": request.rise,
                 }  # fmt: skip
-                asked = asked_patch(fields, named.described, self.service.limits)
+                served, asked = self._parse("patch", request, fields)
                 async with aclosing(self.service.rows(served, asked)) as rows:
-                    async for index, found in rows:
-                        evaluated += found.evaluated
-                        yield _row(named, asked, index, found)
-            _tell_time(context, evaluated, begin)
+                    async for row in rows:
+                        evaluated += row[1].evaluated
+                        yield _patch_row(served, asked, row)
+            _send_timing(context, evaluated, begin)
         except Exception as error:
             await _abort(context, error)
 
-    @_refusing
+    @_with_status
     async def Gradient(self, request: Any, context: Any) -> Answer:
         """The slopes at a point."""
-        named, served = self._find(request)
-        point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
-        found = await self.service.gradient(served, point)
+        served, _, found = await self._ask("gradient", request, {"point": tuple(request.point.coordinates)})
         message = messages.GradientAnswer(
-            **_of(named), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
+            **_head(served), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
         )
         return message, found.evaluated
 
-    @_refusing
+    @_with_status
     async def Curvature(self, request: Any, context: Any) -> Answer:
         """The second derivatives at a point."""
-        named, served = self._find(request)
-        point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
-        found = await self.service.curvature(served, point)
+        served, _, found = await self._ask("curvature", request, {"point": tuple(request.point.coordinates)})
         table = [number for row in found.curvature for number in row]
         message = messages.CurvatureAnswer(
-            **_of(named), point=_point(found.point), curvature=table, eigenvalues=found.eigenvalues, method=found.method
-        )
+            **_head(served), point=_point(found.point), curvature=table, eigenvalues=found.eigenvalues,
+            method=found.method,
+        )  # fmt: skip
         return message, found.evaluated
 
-    @_refusing
+    @_with_status
     async def Models(self, request: Any, context: Any) -> Answer:
         """All that is served."""
         return ParseDict(await self.service.models(), messages.ModelsAnswer()), None
@@ -259,31 +249,29 @@ async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: in
     return server, bound
 
 
-def _of(named: ServedIdentity) -> dict[str, Any]:
+def _head(served: ServedLandscape) -> dict[str, Any]:
     """The fields that every answer begins with."""
-    target = messages.Target(model=named.model, version=str(named.version), landscape=named.landscape)
-    return {"target": target, "axes": [axis.name for axis in named.described.axes]}
+    source = served.source
+    target = messages.Target(model=source.model, version=str(source.version), landscape=source.landscape)
+    return {"target": target, "axes": [axis.name for axis in served.info.axes]}
 
 
 def _point(coordinates: Any) -> Any:
     return messages.Point(coordinates=coordinates)
 
 
-def _values(named: ServedIdentity, found: ResolvedValues, rise: bool) -> list[Any]:
-    columns: dict[str, Floats] = named.values(found, rise)
-    return [messages.Observable(name=name, values=column) for name, column in columns.items()]
+def _values(served: ServedLandscape, found: ResolvedValues, rise: bool) -> dict[str, Any]:
+    """The values of points by name, the status of each, and where its values come from."""
+    columns = served.values(found.table, rise)
+    values = [messages.Observable(name=name, values=column) for name, column in columns.items()]
+    return {"values": values, "status": found.status.tolist(), "source": found.source.tolist()}
 
 
-def _row(named: ServedIdentity, asked: AskedPatch, index: Sequence[int], found: ResolvedValues) -> Any:
-    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
-    return messages.PatchRow(
-        row=index, place=place, values=_values(named, found, asked.rise), status=found.status.tolist(),
-        source=found.source.tolist(),
-    )  # fmt: skip
+def _patch_row(served: ServedLandscape, asked: RequestedPatch, row: Row) -> Any:
+    index, found = row
+    return messages.PatchRow(row=index, place=asked.place(index), **_values(served, found, asked.rise))
 
 
-def _points_answer(named: ServedIdentity, asked: AskedPoints, found: ResolvedValues) -> Any:
-    return messages.PointsAnswer(
-        **_of(named), points=[_point(point) for point in asked.points.tolist()],
-        values=_values(named, found, asked.rise), status=found.status.tolist(), source=found.source.tolist(),
-    )  # fmt: skip
+def _points_answer(served: ServedLandscape, asked: RequestedPoints, found: ResolvedValues) -> Answer:
+    points = [_point(point) for point in asked.points.tolist()]
+    return messages.PointsAnswer(**_head(served), points=points, **_values(served, found, asked.rise)), found.evaluated

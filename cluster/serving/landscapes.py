@@ -1,8 +1,8 @@
-"""Served values on disk, beside the run: appended row by row, each with its checksum, safe against kills.
+"""The landscapes that are served: what the disk has of each by now, and the file of the values that were served of it.
 
-RUN/served/LANDSCAPE-IDENTITY.points is a header, which names what the values are of, and rows of equal length: the
-coordinates, the values, a CRC32C. The identity is the digest of all that decides the values, so that those of another
-landscape, plan or network are in another file.
+RUN/served/LANDSCAPE-IDENTITY.points is that file: a header, which names what the values are of, and rows of equal
+length, each the coordinates of a point, its values and a CRC32C. Rows are appended, safe against kills. The identity is
+the digest of all that decides the values, so another landscape, plan or network has another file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from cluster.serving.replica import ComputedValues, Curvature, Gradient, mark_of, refuse_gone
+from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, refuse_gone, revision_of
 from cluster.serving.requests import NOT_FOUND, LandscapeInfo, Refusal, describe_stored
 from cluster.serving.sources import LandscapeSource
 from landscape.core.errors import JobError, quoted
 from landscape.core.files import fsync, make_folder, whole_file
 from landscape.core.grid import Floats
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.surface import NOT_FINITE, OK, Surface
+from landscape.surface.derived import derive
+from landscape.surface.surface import NOT_FINITE, OK, RISE_STDERR, Surface
 
 FOLDER, LOCK = "served", ".lock"
 MAGIC = b"landscape served points 1\n"
@@ -42,18 +43,18 @@ READ_ROWS = 1 << 14  # at once
 log = logging.getLogger("landscape")
 
 
-class KeptPoints:
-    """The file of one landscape, open for appending. One process alone has it, see `keeping`.
+class PointFile:
+    """The file of one landscape, open for appending. One process alone has it, see `lock_point_folder`.
 
     Raises:
         JobError: the file is of something else, or cannot be written.
     """
 
-    def __init__(self, folder: Path, landscape: str, described: LandscapeInfo) -> None:
-        self.path = folder / f"{landscape}-{described.identity}.points"
-        self._point, self._row = 8 * len(described.axes), 8 * len(described.columns)
+    def __init__(self, folder: Path, landscape: str, info: LandscapeInfo) -> None:
+        self.path = folder / f"{landscape}-{info.identity}.points"
+        self._point, self._row = 8 * len(info.axes), 8 * len(info.columns)
         self._length = self._point + self._row + CRC.size
-        header = _header(described)
+        header = _header(info)
         self._begin, self._places = len(header), dict[bytes, int]()
         try:
             if not self.path.exists() or self.path.stat().st_size < len(header):
@@ -136,32 +137,33 @@ class KeptPoints:
         return end
 
 
-class KeptFiles:
-    """The open files of a service: one for all versions that are the same landscape, which would else write into it by
-    turns and mix their values.
+class PointFiles:
+    """The open files of a service.
+
+    Versions that are the same landscape share one: with a file each, they would overwrite each other's rows.
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Path, str, str], KeptPoints] = {}
+        self._open: dict[tuple[Path, str, str], PointFile] = {}
 
-    def points_of(self, folder: Path, landscape: str, described: LandscapeInfo) -> KeptPoints:
+    def points_of(self, folder: Path, landscape: str, info: LandscapeInfo) -> PointFile:
         """The file of a landscape, opened when it is first asked for."""
-        place = folder, landscape, described.identity
+        place = folder, landscape, info.identity
         if place not in self._open:
-            self._open[place] = KeptPoints(folder, landscape, described)
+            self._open[place] = PointFile(folder, landscape, info)
         return self._open[place]
 
     def close(self) -> None:
         """Close all files."""
-        for kept in self._open.values():
-            kept.close()
+        for file in self._open.values():
+            file.close()
 
 
-def _header(described: LandscapeInfo) -> bytes:
+def _header(info: LandscapeInfo) -> bytes:
     known = {
-        "identity": described.identity,
-        "axes": [axis.name for axis in described.axes],
-        "columns": list(described.columns),
+        "identity": info.identity,
+        "axes": [axis.name for axis in info.axes],
+        "columns": list(info.columns),
     }
     content = json.dumps(known, separators=(",", ":")).encode()
     return MAGIC + CRC.pack(len(content)) + content + _crc(content)
@@ -172,7 +174,7 @@ def _crc(content: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def keeping(run: str) -> Iterator[Path]:
+def lock_point_folder(run: str) -> Iterator[Path]:
     """Within the block, this process alone keeps values of a run; gives the folder that they lie in.
 
     Raises:
@@ -239,13 +241,8 @@ def _places(coordinates: Floats, wanted: Floats) -> tuple[NDArray[np.intp], NDAr
     return index, coordinates[index] == wanted
 
 
-def read_stored(store: LandscapeStore, columns: tuple[str, ...]) -> StoredPoints:
-    """All values of a landscape and its levels."""
-    return StoredPoints(store.read_surface().merged(), columns)
-
-
-def state_of(store: LandscapeStore) -> Sequence[object]:
-    """What changes when the store gets values, or is another one: of the landscape, and of each level."""
+def _content_state(store: LandscapeStore) -> Sequence[object]:
+    """What changes when a landscape or one of its levels gets values, or is replaced."""
     records = [each.record for each in (store, *store.levels())]
     return [(each.digest, each.provenance.created, each.progress) for each in records]
 
@@ -254,7 +251,7 @@ def state_of(store: LandscapeStore) -> Sequence[object]:
 # A landscape as the service knows it: what is on disk of it by now, and where its served values are kept.
 
 PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it
-EARLY_SECONDS = 1.0  # after which the disk is looked at beside the answers, so that under load no request waits for it
+EARLY_SECONDS = 1.0  # after which the disk is read beside the answers, so that under load no request waits for it
 
 
 class Replicas(Protocol):
@@ -263,11 +260,8 @@ class Replicas(Protocol):
     async def points(self, key: str, points: Floats) -> ComputedValues:
         """The values at points [P, axes]; raises a Refusal."""
 
-    async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
-        """The slopes at a point; raises a Refusal."""
-
-    async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
-        """The second derivatives at a point; raises a Refusal."""
+    async def derivative(self, key: str, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point; raises a Refusal."""
 
     async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape; raises a Refusal."""
@@ -278,68 +272,62 @@ class ServedLandscape:
     """One landscape that is served.
 
     Attributes:
-        described: what it was when the service began; another one is not answered for.
-        mark: tells what is answered for from another landscape of that name; empty until the first look.
-        stored: the values on disk, as of the last look.
-        kept: its served values on disk; None where they are not kept.
+        info: what is known of it since the service began; another one of its name is not answered for.
+        revision: tells it from another landscape of its name; empty until the disk is first read.
+        stored: the values on disk when that was last read.
+        point_file: its served values on disk; None where they are not kept.
     """
 
     source: LandscapeSource
-    described: LandscapeInfo
+    info: LandscapeInfo
     stored: StoredPoints | None = None
-    kept: KeptPoints | None = None
+    point_file: PointFile | None = None
     clock: Callable[[], float] = time.monotonic
-    mark: str = field(default="", init=False)
-    _looked: float = field(default=-1e9, init=False)  # when the last look that has ended began
+    revision: str = field(default="", init=False)
+    _read_at: float = field(default=-1e9, init=False)  # when the last reading that has ended began
     _state: Sequence[object] = field(default=(), init=False)
-    _looking: asyncio.Task[None] | None = field(default=None, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
     _failure: Exception | None = field(default=None, init=False)
 
-    async def look(self) -> None:
-        """See to it that what is known of the disk is at most two seconds old.
+    def values(self, table: Floats, rise: bool) -> dict[str, Floats]:
+        """The values of points by name, [P] each, from a table [P, columns]: what is computed, and what is derived.
+
+        Args:
+            rise: whether the error of the rise is among them.
+        """
+        named: dict[str, Floats] = dict(zip(self.info.columns, np.ascontiguousarray(table.T), strict=True))
+        error = named.pop(RISE_STDERR)
+        named |= derive(dict(self.info.derived), named)
+        return {**named, RISE_STDERR: error} if rise else named
+
+    async def refresh(self) -> None:
+        """Make sure that what is known of the disk is at most two seconds old.
 
         Raises:
             NotFoundError: the run is gone.
             Refusal: the landscape is gone, or another one has its name.
         """
-        asked = self.clock()
-        if self._failure is not None or self._looked < asked - PROMISED_SECONDS:
-            await asyncio.shield(self._looks())
-        if self._looked < asked - PROMISED_SECONDS:  # that look was under way already, and takes long
-            await asyncio.shield(self._looks())
+        now = self.clock()
+        if self._failure is not None or self._read_at < now - PROMISED_SECONDS:
+            await asyncio.shield(self._reading())
+        if self._read_at < now - PROMISED_SECONDS:  # that reading was under way already, and takes long
+            await asyncio.shield(self._reading())
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if asked - self._looked >= EARLY_SECONDS:
-            self._looks()
+        if now - self._read_at >= EARLY_SECONDS:
+            self._reading()
 
-    def _looks(self) -> asyncio.Task[None]:
-        """The look that is under way; where there is none, one begins."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(asyncio.to_thread(self._try_to_look))
-        return self._looking
-
-    def refuse_another(self, mark: str) -> None:
-        """Refuse what a replica has computed of another landscape, which has this one's name by now.
+    def refuse_other_revision(self, revision: str) -> None:
+        """Refuse what a replica has computed of another landscape that has taken this one's name.
 
         Raises:
-            Refusal: it has.
+            Refusal: the revision is another one.
         """
-        if mark != self.mark:
-            raise self._anew()
+        if revision != self.revision:
+            raise self._replaced()
 
-    def _anew(self) -> Refusal:
-        name = quoted(self.source.landscape)
-        return Refusal(NOT_FOUND, f"landscape: {name} was computed anew since this service began; start it again")
-
-    def _try_to_look(self) -> None:
-        try:
-            self.look_now()
-            self._failure = None
-        except Exception as error:  # which the next request gets
-            self._failure = error
-
-    def look_now(self) -> None:
-        """Take in what the disk has by now."""
+    def read_disk(self) -> None:
+        """Read what the disk has by now."""
         began = self.clock()
         try:
             refuse_gone(self.source)
@@ -348,58 +336,75 @@ class ServedLandscape:
                 raise Refusal(
                     NOT_FOUND, f"landscape: {quoted(self.source.landscape)} is gone from its run; put it back"
                 )
-            self.mark = self.mark or mark_of(self.source, self.described, store)
-            state = () if store is None else state_of(store)
+            self.revision = self.revision or revision_of(self.source, self.info, store)
+            state = () if store is None else _content_state(store)
             if state != self._state:
-                self.stored, self._state = self._read(store), state
+                self.stored, self._state = self._stored_points(store), state
         finally:
-            self._looked = began
+            self._read_at = began
 
-    def _read(self, store: LandscapeStore | None) -> StoredPoints | None:
+    def _reading(self) -> asyncio.Task[None]:
+        """The reading that is under way; where there is none, one begins."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(asyncio.to_thread(self._try_to_read))
+        return self._task
+
+    def _try_to_read(self) -> None:
+        try:
+            self.read_disk()
+            self._failure = None
+        except Exception as error:  # which the next request gets
+            self._failure = error
+
+    def _stored_points(self, store: LandscapeStore | None) -> StoredPoints | None:
         """The values on disk; None where there are none of what is served."""
         if store is None or self._is_another(store):
             return None
-        values = read_stored(store, self.described.columns)
+        values = StoredPoints(store.read_surface().merged(), self.info.columns)
         after = LandscapeStore.find(self.source.run, self.source.landscape)
-        # Another landscape that has taken the place meanwhile may have given some of the values.
+        # Some of the values may be of another landscape that has taken the place meanwhile.
         return None if after is None or self._is_another(after) else values
 
     def _is_another(self, store: LandscapeStore) -> bool:
         """Whether the landscape on disk is of something else, or by another plan: a job's values are not taken from it.
 
         Raises:
-            Refusal: it is what is served.
+            Refusal: it is, in the place of a run's landscape.
         """
         now = describe_stored(store)
-        if now is None or mark_of(self.source, now, store) == self.mark:
+        if now is None or revision_of(self.source, now, store) == self.revision:
             return False
         if self.source.job is None:
-            raise self._anew()
+            raise self._replaced()
         return True
 
+    def _replaced(self) -> Refusal:
+        name = quoted(self.source.landscape)
+        return Refusal(NOT_FOUND, f"landscape: {name} was computed anew since this service began; start it again")
 
-async def refuse_other_kept(kept: KeptPoints, key: str, replicas: Replicas) -> None:
-    """Refuse kept values where a replica computes others.
 
-    The identity by which they are kept has weights and samples, and not the code that computes with them.
+async def check_point_file(file: PointFile, key: str, replicas: Replicas) -> None:
+    """Refuse a file of values where a replica computes others.
+
+    The identity in its name covers weights and samples, and not the code that computes with them.
 
     Raises:
-        JobError: they are of other code, or of another machine.
+        JobError: the values are of other code, or of another machine.
         Refusal: no replica computes.
     """
-    known = kept.latest()
-    if known is None:
+    latest = file.latest()
+    if latest is None:
         return
-    point, row = known
+    point, row = latest
     computed = await replicas.points(key, np.frombuffer(point)[None])
     if computed.whole and not np.array_equal(computed.table[0], np.frombuffer(row), equal_nan=True):
         raise JobError(
-            f"keep: {quoted(str(kept.path), 300)} holds other values than are computed now, as of other code or "
+            f"keep: {quoted(str(file.path), 300)} holds other values than are computed now, as of other code or "
             "another machine; move it away, and values are kept anew"
         )
 
 
-def plain_bytes(points: Floats) -> list[bytes]:
+def rows_as_bytes(points: Floats) -> list[bytes]:
     """The coordinates of each point [P, axes] as bytes, by which it is known."""
     content, length = np.ascontiguousarray(points).tobytes(), 8 * points.shape[1]
     return [content[start : start + length] for start in range(0, len(content), length)]

@@ -9,17 +9,18 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
-from cluster.serving.gathering import FEWEST_POINTS, BusyTime, Gathering, all_of, timed
-from cluster.serving.requests import FAILED, LandscapeInfo, Refusal, describe, refusal_of
+from cluster.serving.batching import FEWEST_POINTS, Batcher, BusyTime, run_all, time_work
+from cluster.serving.requests import FAILED, LandscapeInfo, Refusal, describe_landscape, refusal_for
 from cluster.serving.sources import LandscapeSource
 from landscape.compute.executor import (
     Answer,
@@ -69,7 +70,7 @@ class Gradient:
         stderr: of each, over the samples: that of the mean of ∂ℓᵢ/∂x, whose samples are those of every point. NaN
             where the losses of single samples are not to be had.
         evaluated: when it was computed.
-        mark: of the landscape that it is of.
+        revision: of the landscape that it is of.
     """
 
     point: tuple[float, ...]
@@ -77,7 +78,7 @@ class Gradient:
     gradient: tuple[float, ...]
     stderr: tuple[float, ...]
     evaluated: tuple[BusyTime, ...] = ()
-    mark: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Curvature:
         eigenvalues: of this matrix, the smallest first.
         method: how the derivatives were computed: `autograd`, or `differences` of gradients in float64.
         evaluated: when it was computed.
-        mark: of the landscape that it is of.
+        revision: of the landscape that it is of.
     """
 
     point: tuple[float, ...]
@@ -96,34 +97,32 @@ class Curvature:
     eigenvalues: tuple[float, ...]
     method: str
     evaluated: tuple[BusyTime, ...] = ()
-    mark: str = ""
+    revision: str = ""
+
+
+DerivativeKind = Literal["gradient", "curvature"]
 
 
 @dataclass
-class _Here(Executor):
-    """Answers questions about any weights by the evaluator of a landscape, which stays set to its own origin."""
+class _ReplicaExecutor(Executor):
+    """Computes work items at any weights by the evaluator of a landscape, which keeps its own origin."""
 
     evaluator: Evaluator
-    _station: EvaluationContext | None = field(default=None, init=False)
+    _context: EvaluationContext | None = field(default=None, init=False)
 
     def share(self, value: object) -> Shared[object]:
         """The value, held as it is."""
         return SharedValue(value)
 
     def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
-        """The answers, in the order of the questions."""
-        if self._station is None or self._station.origin is not setting.origin:
-            self._station = EvaluationContext(self.evaluator, setting.origin)
-        station = self._station
-        return [self.evaluator.within_memory(_asking(question, station)) for question in questions]
+        """The answers, in the order of the work items."""
+        if self._context is None or self._context.origin is not setting.origin:
+            self._context = EvaluationContext(self.evaluator, setting.origin)
+        return [self.evaluator.within_memory(partial(question.answer, self._context)) for question in questions]
 
     def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
         """The answers of this process."""
         return [answer for _ in range(times) for answer in self.ask(setting, [question])]
-
-
-def _asking(question: WorkItem[Answer], station: EvaluationContext) -> Callable[[], Answer]:
-    return lambda: question.answer(station)
 
 
 def gradient_at(
@@ -137,7 +136,7 @@ def gradient_at(
         JobError: the loss has no derivatives along the axes.
     """
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
-    executor, samples = _Here(evaluator), prepared.samples
+    executor, samples = _ReplicaExecutor(evaluator), prepared.samples
     blocks = range(block_count(setting, samples))
     totals = executor.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
     factors = loss_factors([total for answer in totals for total in answer], prepared.problem.observe)
@@ -164,7 +163,7 @@ def curvature_at(
         JobError: the loss has no derivatives along the axes.
     """
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
-    operator = HessianOperator(_Here(evaluator), setting, prepared.problem, prepared.samples)
+    operator = HessianOperator(_ReplicaExecutor(evaluator), setting, prepared.problem, prepared.samples)
     table = vectors @ operator(vectors).T
     table = (table + table.T) / 2  # which it is, but for rounding
     finite = bool(np.isfinite(table).all())
@@ -175,7 +174,7 @@ def curvature_at(
 def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> tuple[EvaluationSetting, Floats]:
-    """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
+    """The weights of a point, at which work items are computed, and the axes as vectors of trainable parameters."""
     if landscape.plan.quantise is not None:
         raise JobError(
             "derivatives: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
@@ -233,28 +232,28 @@ class ComputedValues:
         whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
             answered but not kept.
         evaluated: when they were evaluated, with the other points of their batches.
-        mark: of the landscape that they are of, see `mark_of`.
+        revision: of the landscape that they are of, see `revision_of`.
     """
 
     table: Floats
     whole: bool = True
     evaluated: tuple[BusyTime, ...] = ()
-    mark: str = ""
+    revision: str = ""
 
     def split(self, counts: Sequence[int]) -> list[ComputedValues]:
         """The values of as many requests, of so many points each."""
         return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
 
 
-def joined(parts: Sequence[ComputedValues]) -> ComputedValues:
+def join_values(parts: Sequence[ComputedValues]) -> ComputedValues:
     """The values of all points of several answers, in their order."""
     if len(parts) == 1:
         return parts[0]
     evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
-    marks = {each.mark for each in parts}
-    mark = marks.pop() if len(marks) == 1 else ""  # which no landscape has
+    revisions = {each.revision for each in parts}
+    revision = revisions.pop() if len(revisions) == 1 else ""  # which no landscape has
     return ComputedValues(
-        np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, mark
+        np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, revision
     )
 
 
@@ -265,8 +264,8 @@ class LoadedLandscape:
     prepared: PreparedJob
     landscape: PreparedLandscape
     evaluator: Evaluator
-    described: LandscapeInfo
-    mark: str
+    info: LandscapeInfo
+    revision: str
 
     def points(self, points: Floats) -> ComputedValues:
         """The values at points [P, axes], those that stand several times computed once.
@@ -276,32 +275,27 @@ class LoadedLandscape:
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
-            outcome, evaluated = timed(lambda: self._evaluate(places))
+            outcome, evaluated = time_work(lambda: self._evaluate(places))
         if isinstance(outcome, GivenUp):
             raise Refusal(FAILED, f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()
-        table = np.stack([arrays[name] for name in self.described.columns], axis=1)
+        table = np.stack([arrays[name] for name in self.info.columns], axis=1)
         whole = self.evaluator.batch_size == self.evaluator.plan.batch_size
-        return ComputedValues(table[back.reshape(-1)], whole, (evaluated,), self.mark)
+        return ComputedValues(table[back.reshape(-1)], whole, (evaluated,), self.revision)
 
     def _evaluate(self, places: Floats) -> Outcome | GivenUp:
         work = work_at(self.landscape, places)
         return try_computing(self.evaluator, lambda: evaluate(self.evaluator, work))
 
-    def gradient(self, point: Sequence[float]) -> Gradient:
-        """The slope of the loss along each axis at a point."""
+    def derivative(self, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point."""
+        compute = gradient_at if kind == "gradient" else curvature_at
         with in_folder(self.prepared.folder):
-            found, evaluated = timed(lambda: gradient_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=(evaluated,), mark=self.mark)
-
-    def curvature(self, point: Sequence[float]) -> Curvature:
-        """The second derivatives of the loss along the axes at a point."""
-        with in_folder(self.prepared.folder):
-            found, evaluated = timed(lambda: curvature_at(self.prepared, self.landscape, self.evaluator, point))
-        return replace(found, evaluated=(evaluated,), mark=self.mark)
+            found, evaluated = time_work(lambda: compute(self.prepared, self.landscape, self.evaluator, point))
+        return replace(found, evaluated=(evaluated,), revision=self.revision)
 
 
-def load(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
+def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
     """Prepare a landscape and reproduce the values that its record holds.
 
     Args:
@@ -322,18 +316,18 @@ def load(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> Loa
     if store is not None:
         with in_folder(prepared.folder):
             refuse_other_values(store, landscape, evaluator)
-    described = describe(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
-    return LoadedLandscape(prepared, landscape, evaluator, described, mark_of(source, described, store))
+    info = describe_landscape(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
+    return LoadedLandscape(prepared, landscape, evaluator, info, revision_of(source, info, store))
 
 
-def mark_of(source: LandscapeSource, described: LandscapeInfo, store: LandscapeStore | None) -> str:
-    """What tells a landscape that is served from another one of its name, computed by other code too.
+def revision_of(source: LandscapeSource, info: LandscapeInfo, store: LandscapeStore | None) -> str:
+    """What tells a landscape that is served from another one of its name, even one that only other code computed.
 
     A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
     """
     if source.job is not None or store is None:
-        return described.identity
-    return f"{described.identity} {store.record.provenance.created}"
+        return info.identity
+    return f"{info.identity} {store.record.provenance.created}"
 
 
 def refuse_gone(source: LandscapeSource) -> None:
@@ -400,8 +394,26 @@ Load = Callable[[str], Awaitable[LoadedLandscape]]
 log = logging.getLogger("landscape")
 
 
+def _returning_refusals(
+    answer: Callable[..., Awaitable[Result]],
+) -> Callable[..., Coroutine[Any, Any, Result | Refusal]]:
+    """The method, which returns why it has no answer: Ray would wrap what it raises."""
+
+    @wraps(answer)
+    async def call(self: Replica, *asked: Any) -> Result | Refusal:
+        try:
+            return await answer(self, *asked)
+        except Exception as error:
+            refusal = refusal_for(error)
+            if refusal.status >= FAILED:
+                log.warning("%s", refusal, exc_info=error)
+            return refusal
+
+    return call
+
+
 class Replica:
-    """Answers questions about landscapes, by their keys. What it refuses it returns, as a `Refusal`.
+    """Computes values of landscapes, named by their keys. It returns a `Refusal` of what it refuses.
 
     One thread computes, so that all of torch's settings hold for one evaluation at a time; the event loop meanwhile
     takes in what comes.
@@ -416,7 +428,7 @@ class Replica:
         keep_freed_memory()
         self._sources = {source.key: source for source in sources}
         self._thread = ThreadPoolExecutor(1, "computing")
-        self._gathering = Gathering(self._compute)
+        self._batcher = Batcher(self._compute)
         self._loaded: dict[str, LoadedLandscape] = {}
         self._alive: WeakValueDictionary[str, LoadedLandscape] = WeakValueDictionary()
         self.loading: Load = self.load  # a deployment bounds how many are held at once
@@ -430,54 +442,41 @@ class Replica:
 
     def make(self, key: str) -> LoadedLandscape:
         """Prepare a landscape; takes seconds. Who asks for it holds it."""
-        found = self._alive[key] = load(self._sources[key], list(self._alive.values()))
+        found = self._alive[key] = load_landscape(self._sources[key], list(self._alive.values()))
         return found
 
     async def in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
         """What a call returns that computes, or loads."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    # -- what is asked ----------------------------------------------------------------------------------------
+    # -- what clients ask for ----------------------------------------------------------------------------------------
 
-    async def points(self, key: str, points: Floats) -> ComputedValues | Refusal:
+    @_returning_refusals
+    async def points(self, key: str, points: Floats) -> ComputedValues:
         """The values at points [P, axes], computed with those of other requests.
 
         A few are computed at a time, so that those that are not begun are dropped where nobody waits any more.
         """
         parts = [points[start : start + FEWEST_POINTS] for start in range(0, len(points), FEWEST_POINTS)]
-        try:
-            return joined(await all_of([self._part(key, each) for each in parts]))
-        except Exception as error:
-            return _refused(error)
+        return join_values(await run_all([self._part(key, each) for each in parts]))
 
     async def _part(self, key: str, points: Floats) -> ComputedValues:
-        answer = await self._gathering.add(key, points)
+        answer = await self._batcher.add(key, points)
         assert isinstance(answer, ComputedValues)
         return answer
 
-    async def gradient(self, key: str, point: Sequence[float]) -> Gradient | Refusal:
-        """The slopes at a point."""
-        try:
-            return await self.in_thread((await self._landscape(key)).gradient, point)
-        except Exception as error:
-            return _refused(error)
+    @_returning_refusals
+    async def derivative(self, key: str, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point."""
+        return await self.in_thread((await self._landscape(key)).derivative, kind, point)
 
-    async def curvature(self, key: str, point: Sequence[float]) -> Curvature | Refusal:
-        """The second derivatives at a point."""
-        try:
-            return await self.in_thread((await self._landscape(key)).curvature, point)
-        except Exception as error:
-            return _refused(error)
-
-    async def describe(self, key: str) -> LandscapeInfo | Refusal:
+    @_returning_refusals
+    async def describe(self, key: str) -> LandscapeInfo:
         """What is known of a landscape once it is loaded."""
-        try:
-            return (await self._landscape(key)).described
-        except Exception as error:
-            return _refused(error)
+        return (await self._landscape(key)).info
 
     async def _landscape(self, key: str) -> LoadedLandscape:
-        """A landscape that is ready; it is loaded to the end where nobody waits any more, too, as it takes seconds."""
+        """A landscape that is ready; loading takes seconds, so it goes on to its end even if nobody waits any more."""
         return await asyncio.shield(self.loading(key))
 
     async def _compute(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
@@ -490,10 +489,3 @@ class Replica:
                 return [error]
             return [(await self._compute(key, [points]))[0] for points in asked]
         return whole.split([len(points) for points in asked])
-
-
-def _refused(error: Exception) -> Refusal:
-    refusal = refusal_of(error)
-    if refusal.status >= 500:
-        log.warning("%s", refusal, exc_info=error)
-    return refusal

@@ -1,4 +1,4 @@
-"""What clients ask for, parsed once: points, a line, a patch, a place; each with its limits."""
+"""What is known of a landscape that is served, what clients ask for, parsed once, and why they are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from landscape.core.errors import (
     quoted,
 )
 from landscape.core.grid import Floats, Grid, axis_coordinates
-from landscape.core.validation import RepeatedKey, parse_json, refuse_too_far
+from landscape.core.validation import RepeatedKey, check_whole, is_number, parse_json, refuse_too_far
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR
@@ -82,7 +82,9 @@ class LandscapeInfo:
         return document
 
 
-def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]) -> LandscapeInfo:
+def describe_landscape(
+    grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]
+) -> LandscapeInfo:
     """A landscape by its grid, its record and the record of its plan."""
     axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
     return LandscapeInfo(
@@ -99,7 +101,7 @@ def describe(grid: Grid, observables: Sequence[str], record: Record, plan: Mappi
 def describe_stored(store: LandscapeStore) -> LandscapeInfo | None:
     """A landscape on disk; None where its coordinates are damaged."""
     grid = store.grid()
-    return None if grid is None else describe(grid, store.observables, store.record, store.plan.whole)
+    return None if grid is None else describe_landscape(grid, store.observables, store.record, store.plan.whole)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class Refusal(Exception):
         return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def refusal_for(error: BaseException) -> Refusal:
     """What a client is told of an error."""
     match error:
         case Refusal():
@@ -192,7 +194,7 @@ class RequestLimits:
 
 
 @dataclass(frozen=True)
-class AskedPoints:
+class RequestedPoints:
     """Points [P, axes], and whether the error of the rise is wanted with their values."""
 
     points: Floats
@@ -200,7 +202,7 @@ class AskedPoints:
 
 
 @dataclass(frozen=True)
-class AskedPatch:
+class RequestedPatch:
     """A patch: the coordinates along each axis, and whether rows are sent as they are ready."""
 
     coordinates: tuple[Floats, ...]
@@ -212,13 +214,27 @@ class AskedPatch:
         """Points per dimension, the last axis first."""
         return tuple(len(each) for each in reversed(self.coordinates))
 
+    @property
     def points(self) -> Floats:
         """All of them [P, axes], the first axis moving fastest."""
         tables = np.meshgrid(*reversed(self.coordinates), indexing="ij")
         return np.stack([table.reshape(-1) for table in reversed(tables)], axis=1)
 
+    def place(self, index: Sequence[int]) -> list[float]:
+        """Where a row lies along the other axes, the last one first, by its index along these."""
+        return [float(along[at]) for along, at in zip(reversed(self.coordinates), index, strict=False)]
 
-def fields_of(body: bytes, known: Sequence[str]) -> Mapping[str, Any]:
+    def row(self, index: Sequence[int]) -> Floats:
+        """The points of a row, which runs along the first axis."""
+        along = self.coordinates[0]
+        fixed = (np.full(len(along), each) for each in reversed(self.place(index)))
+        return np.stack([along, *fixed], axis=1)
+
+
+Fields = Mapping[str, Any]  # of a request, by name
+
+
+def parse_fields(body: bytes, known: Sequence[str]) -> Fields:
     """The fields of a JSON body.
 
     Raises:
@@ -239,107 +255,108 @@ def fields_of(body: bytes, known: Sequence[str]) -> Mapping[str, Any]:
     return parsed
 
 
-def points_of_json(body: bytes, described: LandscapeInfo, limits: RequestLimits) -> AskedPoints:
+def parse_points(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPoints:
     """The request {"points": [[a, b], …], "rise": false}."""
-    fields = fields_of(body, ("points", "rise"))
-    return AskedPoints(checked_points(fields.get("points"), described, limits), _flag(fields, "rise"))
+    return RequestedPoints(check_points(fields.get("points"), info, limits), _flag(fields, "rise"))
 
 
-def checked_points(given: Any, described: LandscapeInfo, limits: RequestLimits) -> Floats:
+def check_points(given: Any, info: LandscapeInfo, limits: RequestLimits) -> Floats:
     """A list of points, each a list of coordinates.
 
     Raises:
         Refusal: it is none, or longer than a request may be.
     """
     if not isinstance(given, list) or not given:
-        raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(described)}], not {quoted(given)}")
+        raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(info)}], not {quoted(given)}")
     limits.refuse_many("points", len(given))
     # Looked at one by one first: of a long text among them NumPy would make an array of as long texts throughout.
-    axes = len(described.axes)
+    axes = len(info.axes)
     for place, point in enumerate(given):
         plain = isinstance(point, (list, tuple)) and len(point) == axes
         if not plain or not all(_fits_float(number) for number in point):
-            checked_point(f"points[{place}]", point, described)
-    return checked_table(np.asarray(given, np.float64), described)
+            check_point(f"points[{place}]", point, info)
+    return check_table(np.asarray(given, np.float64), info)
 
 
-def points_of_bytes(body: bytes, described: LandscapeInfo, limits: RequestLimits) -> Floats:
+def parse_raw_points(body: bytes, info: LandscapeInfo, limits: RequestLimits) -> Floats:
     """Points as float64, the least byte first, one point after the other."""
-    axes = len(described.axes)
+    axes = len(info.axes)
     if not body or len(body) % (8 * axes):
         raise Refusal(
             BAD_REQUEST,
             f"points: must be float64 of {axes} coordinates each, {8 * axes} bytes a point, not {len(body)} bytes",
         )
     limits.refuse_many("points", len(body) // (8 * axes))
-    return checked_table(np.frombuffer(body, "<f8").reshape(-1, axes).astype(np.float64), described)
+    return check_table(np.frombuffer(body, "<f8").reshape(-1, axes).astype(np.float64), info)
 
 
-def checked_table(points: Floats, described: LandscapeInfo) -> Floats:
+def check_table(points: Floats, info: LandscapeInfo) -> Floats:
     """Points [P, axes] of finite numbers; −0 becomes 0, which is the same point.
 
     Raises:
         Refusal: a number is not finite, or there are more or fewer axes.
     """
-    if points.ndim != 2 or points.shape[1] != len(described.axes) or not len(points):
-        raise Refusal(BAD_REQUEST, f"points: must be points [{_names(described)}], not an array {points.shape}")
+    if points.ndim != 2 or points.shape[1] != len(info.axes) or not len(points):
+        raise Refusal(BAD_REQUEST, f"points: must be points [{_names(info)}], not an array {points.shape}")
     bad = np.flatnonzero(~np.isfinite(points).all(1))
     if len(bad):
         raise Refusal(
             BAD_REQUEST,
             f"points[{bad[0]}]: must be finite numbers, not {quoted(points[bad[0]].tolist())}; leave it out",
         )
-    refuse_too_far("points", points, described.precision)
+    refuse_too_far("points", points, info.precision)
     return np.ascontiguousarray(points + 0.0)
 
 
-def checked_point(what: str, given: Any, described: LandscapeInfo) -> list[float]:
+def check_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
     """One point.
 
     Raises:
         Refusal: it has more or fewer axes, or what is no finite number.
     """
     numbers = given if isinstance(given, (list, tuple)) else ()
-    if len(numbers) != len(described.axes) or not all(_is_number(each) for each in numbers):
-        axes = len(described.axes)
+    if len(numbers) != len(info.axes) or not all(is_number(each) for each in numbers):
+        axes = len(info.axes)
         raise Refusal(
             BAD_REQUEST,
-            f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(described)}], not {quoted(given)}",
+            f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(info)}], not {quoted(given)}",
         )
-    refuse_too_far(what, numbers, described.precision)
+    refuse_too_far(what, numbers, info.precision)
     return [float(each) + 0.0 for each in numbers]
 
 
-def asked_place(fields: Mapping[str, Any], described: LandscapeInfo) -> list[float]:
+def parse_point(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> list[float]:
     """The request {"point": [a, b]}."""
-    return checked_point("point", fields.get("point"), described)
+    return check_point("point", fields.get("point"), info)
 
 
-def asked_line(fields: Mapping[str, Any], described: LandscapeInfo, limits: RequestLimits) -> AskedPoints:
+def parse_line(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPoints:
     """The request {"from": [a, b], "to": [a, b], "count": 101}: points at even steps that hit both ends exactly."""
-    first, last = (checked_point(name, fields.get(name), described) for name in ("from", "to"))
-    count = _count("count", fields.get("count", 101), 2)
+    first, last = (check_point(name, fields.get(name), info) for name in ("from", "to"))
+    count = fields.get("count", 101)
+    check_whole("count", count, 2)
     limits.refuse_many("count", count)
-    columns = [even_steps(*each, count) for each in zip(described.axes, first, last, strict=True)]
-    return AskedPoints(checked_table(np.stack(columns, axis=1), described), _flag(fields, "rise"))
+    columns = [even_steps(*each, count) for each in zip(info.axes, first, last, strict=True)]
+    return RequestedPoints(check_table(np.stack(columns, axis=1), info), _flag(fields, "rise"))
 
 
-def asked_patch(fields: Mapping[str, Any], described: LandscapeInfo, limits: RequestLimits) -> AskedPatch:
+def parse_patch(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> RequestedPatch:
     """The request {"low": [a, b], "high": [a, b], "shape": [W, H], "stream": false}: as many points along each axis."""
-    low, high = (checked_point(name, fields.get(name), described) for name in ("low", "high"))
+    low, high = (check_point(name, fields.get(name), info) for name in ("low", "high"))
     shape = fields.get("shape")
-    if not isinstance(shape, (list, tuple)) or len(shape) != len(described.axes):
-        raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(described)}], not {quoted(shape)}")
-    sizes = [_count(f"shape[{place}]", size, 1) for place, size in enumerate(shape)]
-    limits.refuse_many("shape", math.prod(sizes))
-    for axis, size, one, other in zip(described.axes, sizes, low, high, strict=True):
+    if not isinstance(shape, (list, tuple)) or len(shape) != len(info.axes):
+        raise Refusal(BAD_REQUEST, f"shape: must be points along each axis, [{_names(info)}], not {quoted(shape)}")
+    for place, size in enumerate(shape):
+        check_whole(f"shape[{place}]", size, 1)
+    limits.refuse_many("shape", math.prod(shape))
+    for axis, size, one, other in zip(info.axes, shape, low, high, strict=True):
         if size == 1 and one != other:
             raise Refusal(BAD_REQUEST, f"shape: one point along {axis.name} needs low equal to high; ask for 2 or more")
     coordinates = tuple(
         np.array([one]) if size == 1 else even_steps(axis, one, other, size)
-        for axis, one, other, size in zip(described.axes, low, high, sizes, strict=True)
+        for axis, one, other, size in zip(info.axes, low, high, shape, strict=True)
     )
-    return AskedPatch(coordinates, _flag(fields, "rise"), _flag(fields, "stream"))
+    return RequestedPatch(coordinates, _flag(fields, "rise"), _flag(fields, "stream"))
 
 
 def even_steps(axis: ServedAxis, first: float, last: float, count: int) -> Floats:
@@ -353,31 +370,16 @@ def even_steps(axis: ServedAxis, first: float, last: float, count: int) -> Float
     return np.where(np.abs(steps - nearest) <= ROUNDING * np.abs(grid).max(), nearest, steps)
 
 
-def _names(described: LandscapeInfo) -> str:
-    return ", ".join(axis.name for axis in described.axes)
+def _names(info: LandscapeInfo) -> str:
+    return ", ".join(axis.name for axis in info.axes)
 
 
 def _fits_float(value: Any) -> bool:
     return type(value) is float or (type(value) is int and value.bit_length() < 1024)
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
+def _flag(fields: Fields, name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
         raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {quoted(value)}")
-    return value
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Refusal(BAD_REQUEST, f"{name}: must be a whole number from {least} on, not {quoted(value)}")
     return value

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.serving.gathering import BusyTime, Gathering, all_of
-from cluster.serving.landscapes import Replicas, ServedLandscape, plain_bytes
-from cluster.serving.replica import ComputedValues, Curvature, Gradient, joined
+from cluster.serving.batching import Batcher, BusyTime, run_all
+from cluster.serving.landscapes import Replicas, ServedLandscape, rows_as_bytes
+from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, join_values
 from cluster.serving.requests import BUSY, FAILED, Refusal
 from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_FINITE, OK
@@ -128,7 +128,7 @@ class Queue:
 
 
 class Resolver:
-    """Answers for points of landscapes, each value from the first place that has it.
+    """Finds the values at points of landscapes, each in the first place that has it.
 
     Args:
         replicas: compute what no other place has.
@@ -139,10 +139,10 @@ class Resolver:
     def __init__(self, replicas: Replicas, cache: PointCache, queue: Queue, count: int = 1) -> None:
         self._replicas, self._cache, self.queue = replicas, cache, queue
         self._at_once = CHUNKS_AT_ONCE * count
-        self._gathering = Gathering(self._asked, self._at_once)
+        self._batcher = Batcher(self._ask_replica, self._at_once)
         self._writer = ThreadPoolExecutor(1, "keeping")
         self.under_way = 0
-        self._told = set[Path]()  # files that could not be written, each warned of once
+        self._warned = set[Path]()  # files that could not be written, each warned of once
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Resolver:
             self.under_way -= 1
 
     def end(self) -> None:
-        """End, with all written that is to be kept: files may be closed then."""
+        """End once all values that are kept are written, so that their files may be closed."""
         self._writer.shutdown()
 
     async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> ResolvedValues:
@@ -166,72 +166,65 @@ class Resolver:
         Raises:
             Refusal, LandscapeError: they cannot be had.
         """
-        await served.look()
-        table = np.full((len(points), len(served.described.columns)), np.nan)
+        await served.refresh()
+        table = np.full((len(points), len(served.info.columns)), np.nan)
         source = np.full(len(points), COMPUTED, np.uint8)
         missing = np.ones(len(points), bool)
         if served.stored is not None:
             held, values = served.stored.find(points)
             table[held], source[held], missing[held] = values, STORE, False
         for row in np.flatnonzero(missing).tolist():
-            (point,) = plain_bytes(points[row : row + 1])
-            known = self._known(served, point)
+            (point,) = rows_as_bytes(points[row : row + 1])
+            known = self._find_held(served, point)
             if known is not None:
                 table[row], source[row], missing[row] = np.frombuffer(known), CACHE, False
         evaluated: Sequence[BusyTime] = ()
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
-                table[missing], evaluated = await self._computed(served, points[missing])
-            await served.look()  # computing takes long, and the run may have gone meanwhile
+                table[missing], evaluated = await self._compute(served, points[missing])
+            await served.refresh()  # computing takes long, and the run may have gone meanwhile
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
         return ResolvedValues(table, status, source, evaluated)
 
-    async def gradient(self, served: ServedLandscape, point: Sequence[float]) -> Gradient:
-        """The slopes at a point."""
-        await served.look()
+    async def derivative(
+        self, served: ServedLandscape, kind: DerivativeKind, point: Sequence[float]
+    ) -> Gradient | Curvature:
+        """The first or the second derivatives of the loss along the axes at a point."""
+        await served.refresh()
         with self.queue.place():
-            found = await self._replicas.gradient(served.source.key, point)
-        served.refuse_another(found.mark)
-        await served.look()
+            found = await self._replicas.derivative(served.source.key, kind, point)
+        served.refuse_other_revision(found.revision)
+        await served.refresh()
         return found
 
-    async def curvature(self, served: ServedLandscape, point: Sequence[float]) -> Curvature:
-        """The second derivatives at a point."""
-        await served.look()
-        with self.queue.place():
-            found = await self._replicas.curvature(served.source.key, point)
-        served.refuse_another(found.mark)
-        await served.look()
-        return found
-
-    def _known(self, served: ServedLandscape, point: bytes) -> bytes | None:
-        row = self._cache.get(served.described.identity, point)
-        if row is None and served.kept is not None:
-            row = served.kept.get(point)
+    def _find_held(self, served: ServedLandscape, point: bytes) -> bytes | None:
+        row = self._cache.get(served.info.identity, point)
+        if row is None and served.point_file is not None:
+            row = served.point_file.get(point)
         return row
 
-    async def _computed(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
-        """The values of points that are known nowhere, each computed once, and held from now on; and when they were."""
+    async def _compute(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
+        """Compute the values of points, each point once, and hold them; returns them, and when they were computed."""
         places, back = np.unique(points, axis=0, return_inverse=True)
         gate = asyncio.Semaphore(self._at_once)
 
         async def part(chunk: Floats) -> ComputedValues:
             async with gate:
-                computed = await self._gathering.add(served.source.key, chunk)
+                computed = await self._batcher.add(served.source.key, chunk)
             assert isinstance(computed, ComputedValues)
-            served.refuse_another(computed.mark)
+            served.refuse_other_revision(computed.revision)
             if computed.whole:
                 await self._hold(served, chunk, computed)
             return computed
 
         chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
-        computed = joined(await all_of([part(each) for each in chunks]))
+        computed = join_values(await run_all([part(each) for each in chunks]))
         return computed.table[back.reshape(-1)], computed.evaluated
 
-    async def _asked(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
-        """The values of each of several requests, by one question to a replica; one by one where user code raises.
+    async def _ask_replica(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
+        """The values of several requests, by one call of a replica; by a call for each where user code raises.
 
-        Other refusals hold for all: asking each again would load a landscape, or wait for a replica, as many times.
+        Any other refusal holds for all: repeating it would load a landscape, or wait for a replica, as many times.
         """
         points, back = np.unique(np.concatenate(asked), axis=0, return_inverse=True)
         try:
@@ -239,20 +232,20 @@ class Resolver:
         except Refusal as refusal:
             if len(asked) == 1 or refusal.status != FAILED:
                 return [refusal] * len(asked)
-            return [(await self._asked(key, [each]))[0] for each in asked]
+            return [(await self._ask_replica(key, [each]))[0] for each in asked]
         whole = replace(computed, table=computed.table[back.reshape(-1)])
         return whole.split([len(each) for each in asked])
 
     async def _hold(self, served: ServedLandscape, points: Floats, computed: ComputedValues) -> None:
-        rows = list(zip(plain_bytes(points), plain_bytes(computed.table), strict=True))
-        if served.kept is not None:
+        rows = list(zip(rows_as_bytes(points), rows_as_bytes(computed.table), strict=True))
+        if served.point_file is not None:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._writer, served.kept.commit, rows)
+                await asyncio.get_running_loop().run_in_executor(self._writer, served.point_file.commit, rows)
             except OSError as error:
-                if served.kept.path not in self._told:
-                    self._told.add(served.kept.path)
+                if served.point_file.path not in self._warned:
+                    self._warned.add(served.point_file.path)
                     log.warning(
-                        "keep: %s is not written: %s; values are answered all the same", served.kept.path, error
+                        "keep: %s is not written: %s; values are answered all the same", served.point_file.path, error
                     )
         for point, row in rows:
-            self._cache.put(served.described.identity, point, row)
+            self._cache.put(served.info.identity, point, row)

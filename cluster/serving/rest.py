@@ -9,9 +9,9 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import cache
+from functools import cache, wraps
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cluster.serving.gathering import HEADER, BusyTime, server_timing
+from cluster.serving.batching import HEADER, server_timing
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.requests import (
     BAD_REQUEST,
@@ -31,32 +31,22 @@ from cluster.serving.requests import (
     TOO_LARGE,
     TOO_SLOW,
     UNAUTHORIZED,
-    AskedPatch,
-    AskedPoints,
     Refusal,
+    RequestedPatch,
+    RequestedPoints,
     RequestLimits,
-    asked_line,
-    asked_patch,
-    asked_place,
-    fields_of,
-    points_of_bytes,
-    points_of_json,
-    refusal_of,
+    parse_fields,
+    parse_raw_points,
+    refusal_for,
 )
 from cluster.serving.resolver import ResolvedValues
-from cluster.serving.service import (
-    LandscapeService,
-    Row,
-    ServedIdentity,
-    curvature_document,
-    gradient_document,
-    patch_document,
-    points_document,
-    row_document,
-)
+from cluster.serving.service import QUESTIONS, LandscapeService, Row, row_document
 from landscape import __version__
 from landscape.core.errors import nearest, quoted
+from landscape.core.grid import Floats
 from landscape.core.http import Guard
+
+Result = TypeVar("Result")
 
 # ----------------------------------------------------------------------------------------------------
 # The body of a request: read as far as one may go; what is left of a long one ends the connection with the answer.
@@ -64,7 +54,7 @@ from landscape.core.http import Guard
 READ_ON = 4  # times the size that a body may have: most clients read no answer before they have sent it all
 
 
-async def body_of(request: Request, limits: RequestLimits, axes: int) -> bytes:
+async def read_body(request: Request, limits: RequestLimits, axes: int) -> bytes:
     """The whole body.
 
     Raises:
@@ -88,7 +78,7 @@ async def body_of(request: Request, limits: RequestLimits, axes: int) -> bytes:
     return b"".join(parts)
 
 
-def ending_unread(app: ASGIApp) -> ASGIApp:
+def close_unread(app: ASGIApp) -> ASGIApp:
     """The application, which ends a connection with its answer where a long body was not read to its end.
 
     The server would read on for as long as the client sends, which may be for ever. What is left of a short body is
@@ -127,10 +117,6 @@ def _is_long(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 # What can be asked of the service, as an OpenAPI document for programs, and as a page for people.
 
 LANDSCAPE = "/v1/models/{model}/versions/{version}/landscapes/{landscape}"
-NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3}
-NULLABLE = {"type": "array", "items": {"type": ["number", "null"]}}
-RISE = {"type": "boolean", "default": False, "description": "also loss_rise_stderr, the error of L(point) − L(origin)"}
-POINT = {"point": {**NUMBERS, "description": "a coordinate for each axis"}}
 ERRORS = {
     400: "the request is malformed",
     401: "the token is missing or wrong",
@@ -148,64 +134,6 @@ TIMING = {
         "schema": {"type": "string", "example": "evaluate;dur=94.1, total;dur=99.0"},
     }
 }
-POINTS = {"type": "array", "items": NUMBERS, "minItems": 1}
-OF_POINTS: dict[str, Any] = {
-    "points": POINTS,
-    "values": {"type": "object", "additionalProperties": NULLABLE, "description": "by name; null where not finite"},
-    "status": {"type": "array", "items": {"enum": [1, 2]}, "description": "1 the loss is finite, 2 it is not"},
-    "source": {"type": "array", "items": {"enum": ["store", "cache", "computed"]}},
-}
-
-
-def _nested(item: dict[str, Any]) -> dict[str, Any]:
-    """An array of as many dimensions as there are axes, one to three."""
-    line = {"type": "array", "items": item}
-    plane = {"type": "array", "items": line}
-    return {"anyOf": [line, plane, {"type": "array", "items": plane}]}
-
-
-# By question: what it does, the fields of the request, those that it needs, an example, the fields of the answer.
-DESCRIBED_QUESTIONS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, Any], dict[str, Any]]] = {
-    "points": (
-        "The values at points.",
-        {"points": POINTS, "rise": RISE},
-        ["points"],
-        {"points": [[0.3, -0.7], [0.0, 0.0]]},
-        OF_POINTS,
-    ),
-    "line": (
-        "The values at even steps from one point to another, both among them.",
-        {"from": NUMBERS, "to": NUMBERS, "count": {"type": "integer", "minimum": 2, "default": 101}, "rise": RISE},
-        ["from", "to"],
-        {"from": [-1.0, 0.0], "to": [1.0, 0.0], "count": 5},
-        OF_POINTS,
-    ),
-    "patch": (
-        "The values on a grid between two corners, arrays [beta, alpha]. With stream a line of JSON for each row, as "
-        "soon as it is there.",
-        {
-            "low": NUMBERS, "high": NUMBERS, "shape": {**NUMBERS, "items": {"type": "integer", "minimum": 1}},
-            "stream": {"type": "boolean", "default": False}, "rise": RISE,
-        },
-        ["low", "high", "shape"],
-        {"low": [-0.1, -0.1], "high": [0.1, 0.1], "shape": [3, 3]},
-        {
-            "coordinates": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
-            "values": {"type": "object", "additionalProperties": _nested({"type": ["number", "null"]})},
-            "status": _nested(OF_POINTS["status"]["items"]), "source": _nested(OF_POINTS["source"]["items"]),
-        },
-    ),
-    "gradient": (
-        "The slope of the loss along each axis, with its standard error over the samples.",
-        POINT, ["point"], {"point": [0.3, -0.7]},
-        {"loss": {"type": ["number", "null"]}, "gradient": NULLABLE, "stderr": NULLABLE},
-    ),
-    "curvature": (
-        "The second derivatives of the loss along the axes, and their eigenvalues.",
-        POINT, ["point"], {"point": [0.3, -0.7]},
-        {"curvature": {"type": "array", "items": NULLABLE}, "eigenvalues": NULLABLE, "method": {"type": "string"}},
-    ),
-}  # fmt: skip
 
 
 def openapi_document(limits: RequestLimits) -> dict[str, Any]:
@@ -227,18 +155,19 @@ def openapi_document(limits: RequestLimits) -> dict[str, Any]:
             "responses": {"200": {"description": "all that is served"}, "401": failed["401"]},
         }},
     }  # fmt: skip
-    for name, (summary, fields, required, example, answer) in DESCRIBED_QUESTIONS.items():
-        schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
-        body: dict[str, Any] = {"application/json": {"schema": schema, "example": example}}
+    for name, question in QUESTIONS.items():
+        needed = [field for field, schema in question.fields.items() if "default" not in schema]
+        form = {"type": "object", "properties": question.fields, "required": needed, "additionalProperties": False}
+        body: dict[str, Any] = {"application/json": {"schema": form, "example": question.example}}
         if name == "points":
             body["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-        answers: dict[str, Any] = {"application/json": {"schema": {"type": "object", "properties": answer}}}
+        answers: dict[str, Any] = {"application/json": {"schema": {"type": "object", "properties": question.answer}}}
         if name in ("points", "line", "patch"):
             answers["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
         if name == "patch":
             answers["application/x-ndjson"] = {"schema": {"type": "string"}}
         paths[f"{LANDSCAPE}/{name}"] = {"post": {
-            "summary": summary, "operationId": name,
+            "summary": question.summary, "operationId": name,
             "parameters": [
                 {"name": each, "in": "path", "required": True, "schema": {"type": "string"}}
                 for each in ("model", "version", "landscape")
@@ -293,28 +222,27 @@ def _about(limits: RequestLimits) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Answers over HTTP as bytes: JSON, or raw numbers where the request wants these.
+# Answers as bytes: JSON, or raw numbers where the request wants these.
 
 RAW, JSON, LINES = "application/octet-stream", "application/json", "application/x-ndjson"
 
 
 def sends_raw(request: Request) -> bool:
     """Whether the body of a request is raw numbers."""
-    return _kind(request.headers.get("content-type", JSON)) == RAW
+    return _media_type(request.headers.get("content-type", JSON)) == RAW
 
 
 def wants_raw(request: Request) -> bool:
     """Whether a request asks for raw numbers."""
-    return RAW in (_kind(part) for part in request.headers.get("accept", "").split(","))
+    return RAW in (_media_type(part) for part in request.headers.get("accept", "").split(","))
 
 
-def _kind(header: str) -> str:
+def _media_type(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
-def raw_reply(named: ServedIdentity, found: ResolvedValues, rise: bool) -> Response:
+def raw_reply(values: Mapping[str, Floats]) -> Response:
     """float64 [P, values], the least byte first; the names of the values in a header."""
-    values = named.values(found, rise)
     content = np.stack(list(values.values()), axis=1).astype("<f8").tobytes()
     return Response(content, media_type=RAW, headers={"x-observables": ",".join(values)})
 
@@ -327,16 +255,10 @@ def json_reply(document: Any, status: int = 200, headers: Mapping[str, str] | No
 
 # ----------------------------------------------------------------------------------------------------
 
-QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
-
-# An answer, and when it was evaluated; None of one that is sent while it is.
-Answer = tuple[Response, Sequence[BusyTime] | None]
-Answering = Callable[[Request, bytes, ServedIdentity, ServedLandscape], Coroutine[Any, Any, Answer]]
-
 log = logging.getLogger("landscape")
 
 
-def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
+def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     """The application.
 
     Args:
@@ -355,7 +277,20 @@ def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
     app.router.redirect_slashes = False  # to an address that the client's Host header decides
-    return ending_unread(app)
+    return close_unread(app)
+
+
+def _with_refusals(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    """The method, whose errors become answers: as exceptions of the application they would end the connection."""
+
+    @wraps(answer)
+    async def call(self: Rest, request: Request) -> Response:
+        try:
+            return await answer(self, request)
+        except Exception as error:
+            return await self.on_error(request, error)
+
+    return call
 
 
 class Rest:
@@ -363,10 +298,6 @@ class Rest:
 
     def __init__(self, service: LandscapeService, guard: Guard) -> None:
         self._service, self._guard = service, guard
-        self._answers: dict[str, Answering] = {
-            "points": self._points, "line": self._line, "patch": self._patch, "gradient": self._gradient,
-            "curvature": self._curvature,
-        }  # fmt: skip
 
     # -- about the service ------------------------------------------------------------------------------------
 
@@ -383,103 +314,60 @@ class Rest:
         found = self._service.health()
         return json_reply(found, 200 if found["status"] == "ready" else 503)
 
+    @_with_refusals
     async def models(self, request: Request) -> Response:
         """All that is served."""
-        return await self._answered(request, self._models)
-
-    async def ask(self, request: Request) -> Response:
-        """One of the questions about a landscape."""
-        return await self._answered(request, self._ask)
-
-    async def _answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """The answer, also where that is an error: as an exception of the application it would end the connection."""
-        try:
-            return await answer(request)
-        except Exception as error:
-            return await self.on_error(request, error)
-
-    async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
             return json_reply(await self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
-    async def _ask(self, request: Request) -> Response:
+    @_with_refusals
+    async def ask(self, request: Request) -> Response:
+        """One of the questions about a landscape."""
         begin = time.perf_counter()
         self._refuse_strangers(request)
-        question = request.path_params["question"]
+        name, limits = request.path_params["question"], self._service.limits
         with self._service.answering():
-            names = (request.path_params[name] for name in ("model", "version", "landscape"))
-            named, served = self._service.find(*names)
-            if question not in self._answers:
-                raise Refusal(
-                    NOT_FOUND, f"address: no {quoted(question)} of a landscape; {nearest(question, QUESTIONS)}"
-                )
-            _refuse_parameters(request, ("rise",) if question == "points" and sends_raw(request) else ())
-            body = await body_of(request, self._service.limits, len(named.described.axes))
-            response, evaluated = await _unless_gone(request, self._answers[question](request, body, named, served))
-        if evaluated is not None:
-            response.headers[HEADER] = server_timing(evaluated, time.perf_counter() - begin)
+            served = self._service.find(*(request.path_params[part] for part in ("model", "version", "landscape")))
+            if name not in QUESTIONS:
+                raise Refusal(NOT_FOUND, f"address: no {quoted(name)} of a landscape; {nearest(name, QUESTIONS)}")
+            sent_raw = name == "points" and sends_raw(request)
+            _refuse_parameters(request, ("rise",) if sent_raw else ())
+            body = await read_body(request, limits, len(served.info.axes))
+            if sent_raw:
+                points = parse_raw_points(body, served.info, limits)
+                asked: Any = RequestedPoints(points, request.query_params.get("rise") == "true")
+            else:
+                asked = QUESTIONS[name].parse(parse_fields(body, tuple(QUESTIONS[name].fields)), served.info, limits)
+            if isinstance(asked, RequestedPatch) and asked.stream:
+                return await _unless_disconnected(request, self._stream(served, asked))
+            found = await _unless_disconnected(request, self._service.answer(name, served, asked))
+            if isinstance(found, ResolvedValues) and wants_raw(request):
+                response = raw_reply(served.values(found.table, asked.rise))
+            else:
+                response = json_reply(QUESTIONS[name].document(served, asked, found))
+        response.headers[HEADER] = server_timing(found.evaluated, time.perf_counter() - begin)
         return response
 
-    async def _points(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
-        if sends_raw(request):
-            points = points_of_bytes(body, named.described, self._service.limits)
-            asked = AskedPoints(points, request.query_params.get("rise") == "true")
-        else:
-            asked = points_of_json(body, named.described, self._service.limits)
-        return self._of_points(request, named, asked, await self._service.points(served, asked))
-
-    async def _line(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
-        asked = asked_line(fields_of(body, ("from", "to", "count", "rise")), named.described, self._service.limits)
-        return self._of_points(request, named, asked, await self._service.points(served, asked))
-
-    def _of_points(self, request: Request, named: ServedIdentity, asked: AskedPoints, found: ResolvedValues) -> Answer:
-        if wants_raw(request):
-            return raw_reply(named, found, asked.rise), found.evaluated
-        return json_reply(points_document(named, asked.points, found, asked.rise)), found.evaluated
-
-    async def _patch(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
-        fields = fields_of(body, ("low", "high", "shape", "stream", "rise"))
-        asked = asked_patch(fields, named.described, self._service.limits)
-        if asked.stream:
-            rows = self._service.rows(served, asked)
-            first = await anext(rows)  # before the status is sent, so that a full queue is a 429
-            return StreamingResponse(self._lines(named, asked, first, rows), media_type=LINES), None
-        found = await self._service.patch(served, asked)
-        if wants_raw(request):
-            return raw_reply(named, found, asked.rise), found.evaluated
-        return json_reply(patch_document(named, asked.coordinates, found, asked.rise)), found.evaluated
+    async def _stream(self, served: ServedLandscape, asked: RequestedPatch) -> Response:
+        rows = self._service.rows(served, asked)
+        first = await anext(rows)  # before the status is sent, so that a full queue is a 429
+        return StreamingResponse(self._lines(served, asked, first, rows), media_type=LINES)
 
     async def _lines(
-        self, named: ServedIdentity, asked: AskedPatch, first: Row, rows: AsyncGenerator[Row]
+        self, served: ServedLandscape, asked: RequestedPatch, first: Row, rows: AsyncGenerator[Row]
     ) -> AsyncIterator[bytes]:
         """The rows of a patch, a line each; where one cannot be had the last line says why."""
-
-        def line(row: Row) -> bytes:
-            index, found = row
-            place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
-            return json.dumps(row_document(named, index, place, found, asked.rise)).encode() + b"\n"
-
         try:
             with self._service.resolver.answering():
                 async with aclosing(rows):
-                    yield line(first)
+                    yield _line(row_document(served, asked, first))
                     async for row in rows:
-                        yield line(row)
+                        yield _line(row_document(served, asked, row))
         except Exception as error:
-            yield json.dumps({"error": refusal_of(error).sentence}).encode() + b"\n"
-
-    async def _gradient(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
-        point = asked_place(fields_of(body, ("point",)), named.described)
-        found = await self._service.gradient(served, point)
-        return json_reply(gradient_document(named, found)), found.evaluated
-
-    async def _curvature(self, request: Request, body: bytes, named: ServedIdentity, served: ServedLandscape) -> Answer:
-        point = asked_place(fields_of(body, ("point",)), named.described)
-        found = await self._service.curvature(served, point)
-        return json_reply(curvature_document(named, found)), found.evaluated
+            yield _line({"error": refusal_for(error).sentence})
 
     # -- who asks --------------------------------------------------------------------------------------------
 
@@ -499,15 +387,20 @@ class Rest:
         """The answer that says what is wrong."""
         if isinstance(error, HTTPException):
             refusal = _of_http(request, error)
-            return json_reply({"error": refusal.sentence}, refusal.status, error.headers)  # Allow, of another method
+            headers = {name: _in_order(value) for name, value in (error.headers or {}).items()}  # Allow
+            return json_reply({"error": refusal.sentence}, refusal.status, headers)
         if isinstance(error, ClientDisconnect):
             refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
         else:
-            refusal = refusal_of(error)
+            refusal = refusal_for(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 # What user code raised has its sentence; where it lies says nothing of the service.
                 log.warning("%s", refusal, exc_info=None if refusal is error else error)
         return json_reply({"error": refusal.sentence}, refusal.status, refusal.headers)
+
+
+def _line(document: Any) -> bytes:
+    return json.dumps(document).encode() + b"\n"
 
 
 def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
@@ -527,13 +420,13 @@ def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
             raise Refusal(BAD_REQUEST, f"{name}: must be true or false, not {quoted(value)}")
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """What work returns, which is dropped where the client ends its connection: nobody waits for it any more.
 
     Raises:
         ClientDisconnect: it did.
     """
-    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(request))
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -544,7 +437,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> A
         gone.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Returns when the connection has ended."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -552,8 +445,12 @@ async def _gone(request: Request) -> None:
 
 def _of_http(request: Request, error: HTTPException) -> Refusal:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "POST")
+        allowed = _in_order((error.headers or {}).get("Allow", "POST"))
         return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {quoted(request.method)[1:-1]}")
     return Refusal(
         NOT_FOUND, f"address: {quoted(request.scope['path'])} is none of this service; /docs lists those there are"
     )
+
+
+def _in_order(methods: str) -> str:
+    return ", ".join(sorted(methods.split(", ")))  # Starlette has a set of them

@@ -19,7 +19,7 @@ from cluster.runtime.address import is_loopback
 from cluster.runtime.logs import graceful_stop, in_environment
 from cluster.runtime.placement import refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
-from cluster.serving.landscapes import KeptFiles, Replicas, ServedLandscape, keeping, refuse_other_kept
+from cluster.serving.landscapes import PointFiles, Replicas, ServedLandscape, check_point_file, lock_point_folder
 from cluster.serving.requests import (
     LARGEST_MESSAGE,
     UNAVAILABLE,
@@ -29,7 +29,7 @@ from cluster.serving.requests import (
     describe_stored,
 )
 from cluster.serving.resolver import PointCache, Queue, Resolver
-from cluster.serving.rest import make_app
+from cluster.serving.rest import make_rest_app
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, scale_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
@@ -107,7 +107,7 @@ class Listening:
     token: str
 
 
-def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]) -> None:
+def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]) -> None:
     """Serve landscapes until a signal ends it.
 
     Args:
@@ -129,7 +129,7 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
         stack.enter_context(in_environment("RAY_ENABLE_AUTO_CONNECT", "0"))
         for name, value in handle_settings(serving.is_attached).items():
             stack.enter_context(in_environment(name, value))
-        folders = {run: stack.enter_context(keeping(run)) for run in _runs(catalog)} if serving.keep else {}
+        folders = {run: stack.enter_context(lock_point_folder(run)) for run in _runs(catalog)} if serving.keep else {}
         placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
         stopped = stack.enter_context(graceful_stop())
         scale = scale or scale_of(None, placement.workers)
@@ -139,7 +139,7 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
         def start(sources: Sequence[LandscapeSource]) -> Replicas:
             return deploy(sources, placement, scale)
 
-        asyncio.run(_Run(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
+        asyncio.run(_ServiceRun(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
     raise Interrupted("the service has ended; the same command begins it again")
 
 
@@ -164,8 +164,8 @@ def handle_settings(is_attached: bool) -> dict[str, str]:
 
 
 @dataclass
-class _Run:
-    """One run of the service."""
+class _ServiceRun:
+    """A service from its start to its end."""
 
     catalog: Catalog
     serving: Serving
@@ -175,17 +175,17 @@ class _Run:
     start: Callable[[Sequence[LandscapeSource]], Any]
     stopped: Callable[[], bool]
     ready: Callable[[Listening], None]
-    _kept: KeptFiles = field(default_factory=KeptFiles, init=False)
+    _point_files: PointFiles = field(default_factory=PointFiles, init=False)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal has come, and the answers under way are given."""
-        replicas = _Later()
+        replicas = _PendingReplicas()
         resolver = Resolver(
             replicas, PointCache(self.serving.cache << 20), Queue(self.serving.queue), count=self.scale.most
         )
         service = LandscapeService(self.catalog, self.serving.limits, resolver)
         config = uvicorn.Config(
-            make_app(service, self.guard), log_config=None, log_level="critical", access_log=False, lifespan="off",
+            make_rest_app(service, self.guard), log_config=None, log_level="critical", access_log=False, lifespan="off",
             ws="none", server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=BACKLOG,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
@@ -196,7 +196,7 @@ class _Run:
                 from cluster.serving.grpc import start_rpc
 
                 rpc, rpc_port = await start_rpc(service, self.guard, self.serving.host, self.serving.grpc_port)
-            await self._unless_stopped(self._begin(service, replicas))
+            await self._unless_stopped(self._start_replicas(service, replicas))
             service.state = "ready"
             listening = self._listening(opened.getsockname()[1], rpc_port)
             with announce(self._note(listening)):
@@ -213,10 +213,10 @@ class _Run:
                 await rpc.stop(1.0)
             server.should_exit = True
             await answering
-            if self.serving.is_attached and replicas.those is not None:
-                replicas.those.end()  # a private Ray takes them along
+            if self.serving.is_attached and replicas.target is not None:
+                replicas.target.end()  # a private Ray takes them along
             resolver.end()
-            self._kept.close()
+            self._point_files.close()
 
     async def _unless_stopped(self, work: Any) -> None:
         """Carry out work that takes long.
@@ -232,11 +232,11 @@ class _Run:
             await asyncio.wait([task], timeout=LOOK_SECONDS)
         task.result()
 
-    async def _begin(self, service: LandscapeService, replicas: _Later) -> None:
+    async def _start_replicas(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
         """Start the replicas, and learn what is known of every landscape."""
         sources = self.catalog.sources()
         stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
-        replicas.those = await asyncio.to_thread(self.start, sources)
+        replicas.target = await asyncio.to_thread(self.start, sources)
         stage("preparing the landscapes")
         for number, source in enumerate(sources):
             try:
@@ -249,17 +249,17 @@ class _Run:
 
     async def _served(self, source: LandscapeSource, replicas: Replicas, *, warm: bool) -> ServedLandscape:
         store = LandscapeStore.find(source.run, source.landscape)
-        described: LandscapeInfo | None = None
+        info: LandscapeInfo | None = None
         if store is not None and source.job is None and not store.refusal:
-            described = describe_stored(store)
-        if warm or described is None:
-            described = await replicas.describe(source.key)
+            info = describe_stored(store)
+        if warm or info is None:
+            info = await replicas.describe(source.key)
         folder = self.folders.get(source.run)
-        kept = None if folder is None else self._kept.points_of(folder, source.landscape, described)
-        if kept is not None:
-            await refuse_other_kept(kept, source.key, replicas)
-        served = ServedLandscape(source, described, kept=kept)
-        await asyncio.to_thread(served.look_now)
+        file = None if folder is None else self._point_files.points_of(folder, source.landscape, info)
+        if file is not None:
+            await check_point_file(file, source.key, replicas)
+        served = ServedLandscape(source, info, point_file=file)
+        await asyncio.to_thread(served.read_disk)
         return served
 
     def _listening(self, port: int, rpc_port: int) -> Listening:
@@ -280,15 +280,15 @@ class _Run:
             await asyncio.sleep(LOOK_SECONDS / 4)
 
 
-class _Later:
-    """Replicas that are there later: while the service starts nobody asks them."""
+class _PendingReplicas:
+    """The replicas once they have started; until then every call is refused."""
 
-    those: Any = None
+    target: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if self.those is None:
+        if self.target is None:
             raise Refusal(UNAVAILABLE, "service: it is starting; ask again later", 2.0)
-        return getattr(self.those, name)
+        return getattr(self.target, name)
 
 
 def _runs(catalog: Catalog) -> list[str]:

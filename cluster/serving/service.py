@@ -1,10 +1,10 @@
-"""The service itself, whoever asks it: REST and gRPC come here with parsed requests, and get values or a Refusal."""
+"""What can be asked of the service, and its answers: REST and gRPC both ask here, and get values or a Refusal."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,122 +13,84 @@ import numpy as np
 
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Curvature, Gradient
-from cluster.serving.requests import UNAVAILABLE, AskedPatch, AskedPoints, LandscapeInfo, Refusal, RequestLimits
+from cluster.serving.requests import (
+    UNAVAILABLE,
+    Fields,
+    LandscapeInfo,
+    Refusal,
+    RequestedPatch,
+    RequestedPoints,
+    RequestLimits,
+    parse_line,
+    parse_patch,
+    parse_point,
+    parse_points,
+)
 from cluster.serving.resolver import SOURCES, ResolvedValues, Resolver
-from cluster.serving.sources import Catalog, Version
+from cluster.serving.sources import Catalog
 from landscape.core.errors import NotFoundError
-from landscape.core.grid import Floats
-from landscape.surface.derived import derive
-from landscape.surface.surface import RISE_STDERR
 
 # ----------------------------------------------------------------------------------------------------
-# What clients are answered, as JSON values and as raw numbers; the same fields for REST and gRPC.
+# Answers as JSON.
+
+Schema = dict[str, Any]  # by JSON Schema
+Row = tuple[tuple[int, ...], ResolvedValues]  # of a patch: its index along all axes but the first, its values
 
 
-@dataclass(frozen=True)
-class ServedIdentity:
-    """Which landscape of which version of which model an answer is of."""
-
-    model: str
-    version: int
-    landscape: str
-    described: LandscapeInfo
-
-    def document(self) -> dict[str, Any]:
-        """The fields that every answer begins with."""
-        return {
-            "model": self.model, "version": self.version, "landscape": self.landscape,
-            "axes": [axis.name for axis in self.described.axes],
-        }  # fmt: skip
-
-    def values(self, found: ResolvedValues, rise: bool) -> dict[str, Floats]:
-        """The values of points by name, [P] each: what is computed, and what is derived from it as in every view."""
-        columns = np.ascontiguousarray(found.table.T)
-        named: dict[str, Floats] = dict(zip(self.described.columns, columns, strict=True))
-        error = named.pop(RISE_STDERR)
-        named |= derive(dict(self.described.derived), named)
-        return {**named, RISE_STDERR: error} if rise else named
+def _head(served: ServedLandscape) -> dict[str, Any]:
+    """The fields that every answer begins with: which landscape of which version of which model it is of."""
+    source = served.source
+    axes = [axis.name for axis in served.info.axes]
+    return {"model": source.model, "version": source.version, "landscape": source.landscape, "axes": axes}
 
 
-def points_document(named: ServedIdentity, points: Floats, found: ResolvedValues, rise: bool) -> dict[str, Any]:
+def points_document(served: ServedLandscape, asked: RequestedPoints, found: ResolvedValues) -> dict[str, Any]:
     """The answer for points, and for a line."""
-    return {
-        **named.document(),
-        "points": points.tolist(),
-        "values": {name: numbers(column) for name, column in named.values(found, rise).items()},
-        "status": found.status.tolist(),
-        "source": [SOURCES[each] for each in found.source.tolist()],
-    }
+    return {**_head(served), "points": asked.points.tolist(), **_values(served, found, asked.rise, found.status.shape)}
 
 
-def patch_document(
-    named: ServedIdentity, coordinates: Sequence[Floats], found: ResolvedValues, rise: bool
-) -> dict[str, Any]:
+def patch_document(served: ServedLandscape, asked: RequestedPatch, found: ResolvedValues) -> dict[str, Any]:
     """The answer for a patch, its arrays [beta, alpha]."""
-    shape = tuple(len(each) for each in reversed(coordinates))
-    source = np.array(SOURCES)[found.source].reshape(shape).tolist()
-    values = {name: numbers(column.reshape(shape)) for name, column in named.values(found, rise).items()}
+    axes = zip(served.info.axes, asked.coordinates, strict=True)
+    coordinates = {axis.name: steps.tolist() for axis, steps in axes}
+    return {**_head(served), "coordinates": coordinates, **_values(served, found, asked.rise, asked.shape)}
+
+
+def row_document(served: ServedLandscape, asked: RequestedPatch, row: Row) -> dict[str, Any]:
+    """One row of a patch that is streamed: its place along the other axes, and its values."""
+    index, found = row
+    names = [axis.name for axis in reversed(served.info.axes[1:])]
+    place = dict(zip(names, asked.place(index), strict=True))
+    return {"row": list(index), **place, **_values(served, found, asked.rise, found.status.shape)}
+
+
+def _values(served: ServedLandscape, found: ResolvedValues, rise: bool, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The values of points by name, the status of each and where its values come from, as arrays of that shape."""
+    values = served.values(found.table, rise)
     return {
-        **named.document(),
-        "coordinates": {axis.name: each.tolist() for axis, each in zip(named.described.axes, coordinates, strict=True)},
-        "values": values,
+        "values": {name: json_numbers(column.reshape(shape)) for name, column in values.items()},
         "status": found.status.reshape(shape).tolist(),
-        "source": source,
+        "source": np.array(SOURCES)[found.source].reshape(shape).tolist(),
     }
 
 
-def row_document(
-    named: ServedIdentity, index: Sequence[int], place: Sequence[float], found: ResolvedValues, rise: bool
-) -> dict[str, Any]:
-    """One row of a patch that is streamed: the place of the row along the other axes, and its values."""
-    axes = [axis.name for axis in reversed(named.described.axes[1:])]
-    return {
-        "row": list(index),
-        **dict(zip(axes, place, strict=True)),
-        "values": {name: numbers(column) for name, column in named.values(found, rise).items()},
-        "status": found.status.tolist(),
-        "source": [SOURCES[each] for each in found.source.tolist()],
-    }
-
-
-def gradient_document(named: ServedIdentity, found: Gradient) -> dict[str, Any]:
+def gradient_document(served: ServedLandscape, asked: list[float], found: Gradient) -> dict[str, Any]:
     """The answer for a gradient."""
     return {
-        **named.document(), "point": list(found.point), "loss": number(found.loss),
-        "gradient": numbers(found.gradient), "stderr": numbers(found.stderr),
+        **_head(served), "point": asked, "loss": json_number(found.loss),
+        "gradient": json_numbers(found.gradient), "stderr": json_numbers(found.stderr),
     }  # fmt: skip
 
 
-def curvature_document(named: ServedIdentity, found: Curvature) -> dict[str, Any]:
+def curvature_document(served: ServedLandscape, asked: list[float], found: Curvature) -> dict[str, Any]:
     """The answer for curvature."""
     return {
-        **named.document(), "point": list(found.point), "curvature": numbers(found.curvature),
-        "eigenvalues": numbers(found.eigenvalues), "method": found.method,
+        **_head(served), "point": asked, "curvature": json_numbers(found.curvature),
+        "eigenvalues": json_numbers(found.eigenvalues), "method": found.method,
     }  # fmt: skip
 
 
-def models_document(models: Mapping[str, Sequence[tuple[Version, Mapping[str, LandscapeInfo]]]]) -> dict[str, Any]:
-    """The list of all that is served."""
-    return {
-        "models": [
-            {
-                "name": name,
-                "latest": versions[-1][0].number,
-                "versions": [
-                    {
-                        "version": version.number,
-                        "place": version.place,
-                        "landscapes": [{"name": each, **known.document()} for each, known in landscapes.items()],
-                    }
-                    for version, landscapes in versions
-                ],
-            }
-            for name, versions in models.items()
-        ]
-    }
-
-
-def numbers(values: Any) -> Any:
+def json_numbers(values: Any) -> Any:
     """Numbers as JSON has them: null where one is not finite."""
     array = np.asarray(values, np.float64)
     if np.isfinite(array).all():
@@ -136,14 +98,103 @@ def numbers(values: Any) -> Any:
     return _with_nulls(array.tolist())
 
 
-def number(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """A number as JSON has it: null where it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def _with_nulls(values: Any) -> Any:
-    return [_with_nulls(each) for each in values] if isinstance(values, list) else number(values)
+    return [_with_nulls(each) for each in values] if isinstance(values, list) else json_number(values)
 
+
+# ----------------------------------------------------------------------------------------------------
+# What can be asked of a landscape.
+
+NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3}
+NULLABLE = {"type": "array", "items": {"type": ["number", "null"]}}
+FLAG = {"type": "boolean", "default": False}
+RISE = {**FLAG, "description": "also loss_rise_stderr, the error of L(point) − L(origin)"}
+POINT = {"point": {**NUMBERS, "description": "a coordinate for each axis"}}
+POINTS = {"type": "array", "items": NUMBERS, "minItems": 1}
+VALUES: Schema = {
+    "points": POINTS,
+    "values": {"type": "object", "additionalProperties": NULLABLE, "description": "by name; null where not finite"},
+    "status": {"type": "array", "items": {"enum": [1, 2]}, "description": "1 the loss is finite, 2 it is not"},
+    "source": {"type": "array", "items": {"enum": list(SOURCES)}},
+}
+
+
+def _nested(item: Schema) -> Schema:
+    """The schema of an array of as many dimensions as there are axes, one to three."""
+    line = {"type": "array", "items": item}
+    plane = {"type": "array", "items": line}
+    return {"anyOf": [line, plane, {"type": "array", "items": plane}]}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What can be asked of a landscape, over REST and over gRPC.
+
+    Attributes:
+        summary: what its answer is.
+        fields: the schema of each field of its request; one without a default must be given.
+        example: a request.
+        answer: the schema of each field of its answer, but for those that every answer begins with.
+        parse: reads the fields of a request; raises a Refusal.
+        document: the answer as JSON, of the landscape, of what `parse` has read, and of its values.
+    """
+
+    summary: str
+    fields: Schema
+    example: Schema
+    answer: Schema
+    parse: Callable[[Fields, LandscapeInfo, RequestLimits], Any]
+    document: Callable[[ServedLandscape, Any, Any], dict[str, Any]]
+
+
+QUESTIONS = {
+    "points": Question(
+        "The values at points.",
+        {"points": POINTS, "rise": RISE},
+        {"points": [[0.3, -0.7], [0.0, 0.0]]},
+        VALUES, parse_points, points_document,
+    ),
+    "line": Question(
+        "The values at even steps from one point to another, both among them.",
+        {"from": NUMBERS, "to": NUMBERS, "count": {"type": "integer", "minimum": 2, "default": 101}, "rise": RISE},
+        {"from": [-1.0, 0.0], "to": [1.0, 0.0], "count": 5},
+        VALUES, parse_line, points_document,
+    ),
+    "patch": Question(
+        "The values on a grid between two corners, arrays [beta, alpha]. With stream a line of JSON for each row, as "
+        "soon as it is there.",
+        {
+            "low": NUMBERS, "high": NUMBERS, "shape": {**NUMBERS, "items": {"type": "integer", "minimum": 1}},
+            "stream": FLAG, "rise": RISE,
+        },
+        {"low": [-0.1, -0.1], "high": [0.1, 0.1], "shape": [3, 3]},
+        {
+            "coordinates": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+            "values": {"type": "object", "additionalProperties": _nested({"type": ["number", "null"]})},
+            "status": _nested(VALUES["status"]["items"]), "source": _nested(VALUES["source"]["items"]),
+        },
+        parse_patch, patch_document,
+    ),
+    "gradient": Question(
+        "The slope of the loss along each axis, with its standard error over the samples.",
+        POINT,
+        {"point": [0.3, -0.7]},
+        {"loss": {"type": ["number", "null"]}, "gradient": NULLABLE, "stderr": NULLABLE},
+        parse_point, gradient_document,
+    ),
+    "curvature": Question(
+        "The second derivatives of the loss along the axes, and their eigenvalues.",
+        POINT,
+        {"point": [0.3, -0.7]},
+        {"curvature": {"type": "array", "items": NULLABLE}, "eigenvalues": NULLABLE, "method": {"type": "string"}},
+        parse_point, curvature_document,
+    ),
+}  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +202,6 @@ ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed whil
 STARTING_SECONDS = 2.0
 LIST_SECONDS = 2.0  # that the list of models waits for the disk, at most
 
-Row = tuple[tuple[int, ...], ResolvedValues]  # of a patch: its index along all axes but the first, its values
 State = Literal["starting", "ready", "draining"]
 
 
@@ -186,26 +236,27 @@ class LandscapeService:
         keys = list(self.served)
         gone = await asyncio.gather(*(self._is_gone(self.served[key]) for key in keys))
         answered = {key for key, is_gone in zip(keys, gone, strict=True) if not is_gone}
-        known: Mapping[str, Any] = {
-            name: [
-                (
-                    version,
-                    {
-                        each: self.served[source.key].described
-                        for each, source in version.landscapes.items()
-                        if source.key in answered
-                    },
-                )
-                for version in versions
-            ]
-            for name, versions in self.catalog.models.items()
-        }
-        return models_document(known)
+        return {"models": [self._model(name, answered) for name in self.catalog.models]}
+
+    def _model(self, name: str, answered: Collection[str]) -> dict[str, Any]:
+        versions = self.catalog.models[name]
+        documents = [
+            {
+                "version": version.number,
+                "place": version.place,
+                "landscapes": [
+                    {"name": landscape, **self.served[source.key].info.document()}
+                    for landscape, source in version.landscapes.items() if source.key in answered
+                ],
+            }
+            for version in versions
+        ]  # fmt: skip
+        return {"name": name, "latest": versions[-1].number, "versions": documents}
 
     async def _is_gone(self, served: ServedLandscape) -> bool:
         """Whether a landscape is gone, or another one has its name, as far as its disk says so in time."""
         try:
-            await asyncio.wait_for(served.look(), LIST_SECONDS)
+            await asyncio.wait_for(served.refresh(), LIST_SECONDS)
         except (NotFoundError, Refusal):
             return True
         except Exception:  # a fault of the disk that may pass; who asks for its points is told of it
@@ -225,51 +276,33 @@ class LandscapeService:
         with self.resolver.answering():
             yield
 
-    def find(self, model: str, version: str, landscape: str) -> tuple[ServedIdentity, ServedLandscape]:
-        """The landscape that an address names."""
-        source = self.catalog.find(model, version, landscape)
-        served = self.served[source.key]
-        number = int(source.key.split("/")[1])
-        return ServedIdentity(model, number, landscape, served.described), served
+    def find(self, model: str, version: str, landscape: str) -> ServedLandscape:
+        """The landscape that an address names.
 
-    async def points(self, served: ServedLandscape, asked: AskedPoints) -> ResolvedValues:
-        """The values at points."""
-        return await self.resolver.points(served, asked.points)
-
-    async def patch(self, served: ServedLandscape, asked: AskedPatch) -> ResolvedValues:
-        """The values of a whole patch."""
-        return await self.resolver.points(served, asked.points())
-
-    async def rows(self, served: ServedLandscape, asked: AskedPatch) -> AsyncGenerator[Row]:
-        """The rows of a patch in their order, each as soon as it is there: its index along the other axes, its values.
-
-        A row runs along the first axis.
+        Raises:
+            Refusal: there is none.
         """
-        coordinates = asked.coordinates
+        return self.served[self.catalog.find(model, version, landscape).key]
+
+    async def answer(self, question: str, served: ServedLandscape, asked: Any) -> Any:
+        """The values that a question asks for, where `asked` is what its `parse` has read."""
+        if isinstance(asked, (RequestedPoints, RequestedPatch)):
+            return await self.resolver.points(served, asked.points)
+        return await self.resolver.derivative(served, "gradient" if question == "gradient" else "curvature", asked)
+
+    async def rows(self, served: ServedLandscape, asked: RequestedPatch) -> AsyncGenerator[Row]:
+        """The rows of a patch in their order, each as soon as it is there. A row runs along the first axis."""
         indices = list(np.ndindex(asked.shape[:-1]))
-        waiting: dict[int, asyncio.Task[ResolvedValues]] = {}
-
-        def begin(place: int) -> None:
-            fixed = [coordinates[-1 - k][index] for k, index in enumerate(indices[place])]
-            row = np.stack([coordinates[0], *(np.full(len(coordinates[0]), each) for each in reversed(fixed))], axis=1)
-            waiting[place] = asyncio.create_task(self.resolver.points(served, row, placed=True))
-
+        tasks: dict[int, asyncio.Task[ResolvedValues]] = {}
         begun = 0
         with self.resolver.queue.place():
             try:
-                for place, index in enumerate(indices):
-                    while begun < min(place + ROWS_AT_ONCE, len(indices)):
-                        begin(begun)
-                        begun += 1
-                    yield index, await waiting.pop(place)
+                for number, index in enumerate(indices):
+                    for further in range(begun, min(number + ROWS_AT_ONCE, len(indices))):
+                        points = asked.row(indices[further])
+                        tasks[further] = asyncio.create_task(self.resolver.points(served, points, placed=True))
+                        begun = further + 1
+                    yield index, await tasks.pop(number)
             finally:
-                for task in waiting.values():
+                for task in tasks.values():
                     task.cancel()
-
-    async def gradient(self, served: ServedLandscape, point: list[float]) -> Gradient:
-        """The slopes at a point."""
-        return await self.resolver.gradient(served, point)
-
-    async def curvature(self, served: ServedLandscape, point: list[float]) -> Curvature:
-        """The second derivatives at a point."""
-        return await self.resolver.curvature(served, point)

@@ -23,20 +23,25 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class LandscapeSource:
-    """Where a replica gets a landscape from.
+    """A landscape of a version of a model, and where a replica gets it from.
 
     Attributes:
-        key: what it is called among all that are served: MODEL/VERSION/LANDSCAPE.
         job: None where it is the one that the run has recorded.
         problem, folder: the callback in place of the recorded one, and where it is looked up.
     """
 
-    key: str
-    run: str
+    model: str
+    version: int
     landscape: str
+    run: str
     job: Job | None = None
     problem: str | None = None
     folder: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is called among all that are served."""
+        return f"{self.model}/{self.version}/{self.landscape}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Version:
     landscapes: Mapping[str, LandscapeSource] = field(repr=False)
 
     def holds(self, landscape: str) -> bool:
-        """Whether the run has a landscape by now, that a job computes or has computed."""
+        """Whether the run has a landscape of that name by now that a job computes."""
         return (
             landscape in landscape_names(self.run) and not LandscapeStore.open(self.run, landscape).record.is_imported
         )
@@ -116,7 +121,7 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
                 f"run {quoted(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
             )
         landscapes = {
-            each: LandscapeSource(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
+            each: LandscapeSource(name, number, each, run, job, problem if job is None else None, folder)
             for each in names
         }
         models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))
@@ -124,7 +129,7 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
 
 
 def _computed(run: str) -> list[str]:
-    """The landscapes of a run but for imported ones, of which no point can be computed."""
+    """The landscapes of a run, but for imported ones: no point of these can be computed."""
     return [name for name in landscape_names(run) if not LandscapeStore.open(run, name).record.is_imported]
 
 
@@ -155,8 +160,8 @@ def _name_of(run: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 # How many replicas there are, at least and at most, and how many landscapes each of them holds.
 
-# That a replica holds at once, where the one asked for longest ago goes first; as many are loaded before a service is
-# ready, so that none of these is loaded twice.
+# That a replica holds at once; the one asked for longest ago makes room. As many are loaded before a service is ready,
+# so that none of them is loaded twice.
 LANDSCAPES = 8
 
 

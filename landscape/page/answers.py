@@ -41,7 +41,7 @@ class Answer:
         return len(self.body) + len(self.packed or b"")
 
 
-def pack(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
+def pack_body(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
     """The answer with this body, compressed where that is worth it."""
     packed = gzip.compress(body, level, mtime=0) if len(body) >= WORTH_COMPRESSING else None
     return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type, file)
@@ -52,15 +52,20 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+def to_json(value: Any) -> bytes:
+    """A value as JSON; a number that is not finite is refused."""
+    return utf8(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
+
+
 def pack_json(value: Any) -> Answer:
-    """The answer that holds this value as JSON; a number that is not finite is refused."""
-    return pack(utf8(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)))
+    """The answer that holds this value as JSON."""
+    return pack_body(to_json(value))
 
 
-class Keeper:
-    """Keeps answers by what they answer, the last used ones within a bound; each is computed once at a time.
+class AnswerCache:
+    """A cache of answers: the last used ones, within a bound of memory. Each is computed once, whoever asks meanwhile.
 
-    Used by one event loop.
+    For one event loop.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -70,7 +75,7 @@ class Keeper:
         self._bytes = 0
 
     async def answer(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The kept answer of that key, or what `compute` gives, for all who ask for it meanwhile."""
+        """The cached answer of that key, or what `compute` gives."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -78,7 +83,7 @@ class Keeper:
             task = asyncio.create_task(self._computed(key, compute))
             self._coming[key] = task
             task.add_done_callback(partial(self._done, key))
-        # One who goes away must not take the answer from the others.
+        # A browser that goes away must not take the answer from the others.
         return await asyncio.shield(self._coming[key])
 
     async def _computed(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -107,7 +112,7 @@ def in_thread(threads: ThreadPoolExecutor, compute: Callable[[], T]) -> Awaitabl
 
 
 # ----------------------------------------------------------------------------------------------------
-# The viewers of a stream of events: each has a queue with a bound, so that a slow one holds up nobody.
+# The viewers of a stream of events. Each has a queue with a bound, so that a slow one holds up nobody.
 
 PING_SECONDS = 15  # between two lines that keep a silent connection open through proxies
 MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is told the whole state instead
@@ -115,8 +120,7 @@ MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is t
 
 def event(name: str, data: Any) -> bytes:
     """An event as the stream carries it."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return utf8(f"event: {name}\r\ndata: {text}\r\n\r\n")
+    return b"event: " + name.encode() + b"\r\ndata: " + to_json(data) + b"\r\n\r\n"
 
 
 class Viewer:
@@ -130,7 +134,7 @@ class Viewer:
         self.behind = False
 
     def put(self, *events: bytes) -> None:
-        """Have the viewer told these events, unless it is behind."""
+        """Queue these events, unless the viewer is behind."""
         if self.behind:
             return
         if self._waiting.qsize() + len(events) > MOST_WAITING:
@@ -142,7 +146,7 @@ class Viewer:
             self._waiting.put_nowait(one)
 
     def catch_up(self, *events: bytes) -> None:
-        """Have it told these events, from which it can go on, where it was behind and has taken all that waited."""
+        """Queue these events, which tell the whole state, where the viewer was behind and its queue is empty by now."""
         if self.behind and self._waiting.empty():
             self.behind = False
             self.put(*events)

@@ -1,4 +1,4 @@
-"""The answers to what the page's scripts ask, each computed in a thread; those that many ask for are kept."""
+"""The answers to what the page's scripts ask. Each is computed in a thread; those that many ask for are cached."""
 
 from __future__ import annotations
 
@@ -7,38 +7,64 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
 from landscape.core.errors import JobError, LandscapeError, StoreError
-from landscape.page.answers import THREADS, Answer, EventStream, Keeper, in_thread, pack_json
-from landscape.page.comparison import Readable, compare_answer, compare_query, differences_answer, readable
+from landscape.page.answers import THREADS, Answer, AnswerCache, EventStream, in_thread, pack_json
+from landscape.page.comparison import Readable, compare_answer, differences_answer, find_readable
 from landscape.page.description import csv_answer, run_description
 from landscape.page.figures import (
     figure_answer,
     history_answer,
-    history_query,
     history_stamp,
     looks,
     no_thumbnail,
     thumbnail_answer,
 )
-from landscape.page.jobs import box_job, box_query
-from landscape.page.queries import MOST_POINTS, AddressQuery, Item, figure_query, items_of, log_of
+from landscape.page.jobs import box_job
+from landscape.page.queries import (
+    AddressQuery,
+    BoxQuery,
+    CompareQuery,
+    DifferencesQuery,
+    EventsQuery,
+    FigureQuery,
+    HistoryQuery,
+    Item,
+    NoQuery,
+    PatchQuery,
+    PointQuery,
+    RunQuery,
+    ThumbnailQuery,
+    parse_query,
+)
 from landscape.page.runs import OpenRuns, RunReader
-from landscape.page.service import PatchResponse, PatchStream, exact_answer, patch_query, point_query, slopes_answer
-from landscape.page.watching import SEARCH_SECONDS, Interest, RunListing, RunWatch
+from landscape.page.service import PatchResponse, PatchStream, exact_answer, slopes_answer
+from landscape.page.watching import SEARCH_SECONDS, RunListing, RunWatch
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import check_observable
-from landscape.views.draw.style import COLOUR_SCALES
 
 T = TypeVar("T")
 Answering = Callable[[AddressQuery], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
 REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
+
+
+# Questions about one run: what each asks for, and who answers it.
+OF_RUN: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], Answer]]] = {
+    "run": (RunQuery, lambda reader, asked: pack_json(run_description(reader))),
+    "csv": (FigureQuery, csv_answer),
+    "job": (BoxQuery, lambda reader, asked: pack_json(box_job(reader, asked))),
+}
+# Questions that are handed on to a service.
+BY_SERVICE: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], dict[str, Any]]]] = {
+    "exact": (PointQuery, exact_answer),
+    "slopes": (PointQuery, slopes_answer),
+}
 
 
 class Api:
@@ -56,28 +82,27 @@ class Api:
         self._watching = ThreadPoolExecutor(WATCHING_THREADS, "landscape-watch")
         self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # which a patch may take for minutes
         self._background = ThreadPoolExecutor(1, "landscape-list")
-        self._keeper = Keeper(KEPT_BYTES)
+        self._cache = AnswerCache(KEPT_BYTES)
         self._listing = RunListing(Directory(places), partial(in_thread, self._background), search_seconds)
         self._listing.gone = self._runs.close
         self._watches: dict[str, RunWatch] = {}
 
     def table(self) -> Mapping[str, Answering]:
-        """The questions by the last part of their addresses."""
+        """Who answers, by the last part of the address."""
+        of_run = {name: partial(self._answer_of_run, name) for name in OF_RUN}
+        by_service = {name: partial(self._answer_by_service, name) for name in BY_SERVICE}
         return {
             "looks": self.looks,
             "runs": self.runs,
-            "run": self.run,
             "figure": self.figure,
-            "csv": self.csv,
             "history": self.history,
             "thumbnail": self.thumbnail,
-            "job": self.job,
             "compare": self.compare,
             "differences": self.differences,
-            "exact": self.exact,
-            "slopes": self.slopes,
             "patch": self.patch,
             "events": self.events,
+            **of_run,
+            **by_service,
         }
 
     @contextlib.asynccontextmanager
@@ -100,78 +125,62 @@ class Api:
 
     async def looks(self, query: AddressQuery) -> Answer:
         """What all figures have in common."""
-        query.refuse_others()
-        return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
+        parse_query(query, NoQuery)
+        return await self._cache.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
     async def runs(self, query: AddressQuery) -> Answer:
         """The list of runs."""
-        query.refuse_others()
+        parse_query(query, NoQuery)
         rows = await self._listing.rows()
         return await in_thread(self._threads, lambda: pack_json(rows))
 
-    async def run(self, query: AddressQuery) -> Answer:
-        """One run."""
-        reader = await self._reader(query.needed("run", "a run by its identifier"))
-        query.refuse_others()
-        return await self._of(reader, lambda: pack_json(run_description(reader)))
+    async def _answer_of_run(self, name: str, query: AddressQuery) -> Answer:
+        form, answer = OF_RUN[name]
+        asked = parse_query(query, form)
+        reader = await self._reader(asked.run)
+        return await self._of(reader, partial(answer, reader, asked))
 
     async def figure(self, query: AddressQuery) -> Answer:
         """One figure."""
-        asked = figure_query(query, COLOUR_SCALES)
+        asked = parse_query(query, FigureQuery)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
-        return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
-
-    async def csv(self, query: AddressQuery) -> Answer:
-        """What a figure shows, as a table."""
-        asked = figure_query(query, COLOUR_SCALES)
-        reader = await self._reader(asked.run)
-        return await self._of(reader, partial(csv_answer, reader, asked))
+        return await self._cached((asked, generation), reader, partial(figure_answer, reader, asked))
 
     async def history(self, query: AddressQuery) -> Answer:
         """The history of the training of one or several runs."""
-        asked = history_query(query)
+        asked = parse_query(query, HistoryQuery)
         readers = [await self._reader(run) for run in asked.runs]
         stamp = await self._of(readers[0], partial(history_stamp, readers))
         compute = partial(history_answer, readers, asked)
         if stamp is None:
             return await self._of(readers[0], compute)
-        return await self._kept((asked, stamp), readers[0], compute)
+        return await self._cached((asked, stamp), readers[0], compute)
 
     async def thumbnail(self, query: AddressQuery) -> Answer:
         """A small picture of a landscape."""
-        run, landscape = query.needed("run", "a run"), query.needed("landscape", "a landscape of the run")
-        observable = query.text("observable", "loss")
-        query.refuse_others()
-        reader = await self._reader(run)
+        asked = parse_query(query, ThumbnailQuery)
+        reader = await self._reader(asked.run)
         try:
-            key = ("thumbnail", run, landscape, observable, await self._generation(reader, landscape))
-            return await self._kept(key, reader, partial(thumbnail_answer, reader, landscape, observable))
+            key = (asked, await self._generation(reader, asked.landscape))
+            return await self._cached(key, reader, partial(thumbnail_answer, reader, asked))
         except (GoneError, JobError, StoreError):
             raise
         except LandscapeError as error:
-            if not await self._of(reader, lambda: reader.lists(landscape)):
+            if not await self._of(reader, lambda: reader.lists(asked.landscape)):
                 raise
             return no_thumbnail(cause_of(error))  # the list asks for the pictures of all that it shows
 
-    async def job(self, query: AddressQuery) -> Answer:
-        """The job for a box of a landscape."""
-        asked = box_query(query)
-        reader = await self._reader(asked.run)
-        return await self._of(reader, lambda: pack_json(box_job(reader, asked)))
-
     async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
-        asked = compare_query(query, COLOUR_SCALES)
+        asked = parse_query(query, CompareQuery)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
-        return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
+        return await self._cached(key, there.runs[0], partial(compare_answer, there, asked))
 
     async def differences(self, query: AddressQuery) -> Answer:
         """What differs between several landscapes."""
-        items = items_of(query)
-        query.refuse_others()
-        there = await self._readable(items)
+        there = await self._readable(parse_query(query, DifferencesQuery).items)
         return await self._of(there.runs[0], partial(differences_answer, there))
 
     async def _readable(self, items: Sequence[Item]) -> Readable:
@@ -187,23 +196,17 @@ class Api:
             except LandscapeError as error:
                 runs[run] = error
         remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
-        return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
+        return await in_thread(self._remote if remote else self._threads, partial(find_readable, items, runs))
 
-    async def exact(self, query: AddressQuery) -> Answer:
-        """The values of one point, as a service computes them."""
-        asked = point_query(query)
+    async def _answer_by_service(self, name: str, query: AddressQuery) -> Answer:
+        form, answer = BY_SERVICE[name]
+        asked = parse_query(query, form)
         reader = await self._reader(asked.run)
-        return await in_thread(self._service, lambda: pack_json(exact_answer(reader, asked)))
-
-    async def slopes(self, query: AddressQuery) -> Answer:
-        """Gradient and curvature at one point, as a service computes them."""
-        asked = point_query(query)
-        reader = await self._reader(asked.run)
-        return await in_thread(self._service, lambda: pack_json(slopes_answer(reader, asked)))
+        return await in_thread(self._service, lambda: pack_json(answer(reader, asked)))
 
     async def patch(self, query: AddressQuery) -> Response:
         """The values of a patch, row by row as a service computes them."""
-        asked = patch_query(query)
+        asked = parse_query(query, PatchQuery)
         reader = await self._reader(asked.run)
         patch = await in_thread(self._service, lambda: PatchStream(reader, asked, partial(in_thread, self._service)))
         await patch.begin()
@@ -211,39 +214,37 @@ class Api:
 
     async def events(self, query: AddressQuery) -> Response:
         """The stream of what is new: of the list, or of one run."""
-        run, landscape = query.text("run"), query.text("landscape")
-        observable, log = query.text("observable", "loss"), bool(log_of(query))
-        most = query.count("max", 2, MOST_POINTS)
-        query.refuse_others()
+        asked = parse_query(query, EventsQuery)
+        run, landscape = asked.followed_run, asked.followed_landscape
         if not run:
             viewer = self._listing.join()
             return EventStream(viewer, self._listing.leave)
         reader = await self._reader(run)
         if landscape:
             store = await self._of(reader, lambda: reader.reader(landscape).store())
-            check_observable(landscape, observable, store.record.surfaces)
+            check_observable(landscape, asked.observable, store.record.surfaces)
         watch = self._watches.get(run)
         if watch is None:
             watch = self._watches[run] = RunWatch(
                 reader, partial(in_thread, self._watching), partial(self._unwatch, run)
             )
-        viewer = watch.join(Interest(landscape, observable, log, most) if landscape else None)
+        viewer = watch.join(asked if landscape else None)
         return EventStream(viewer, watch.leave)
 
     def _unwatch(self, run: str) -> None:
         self._watches.pop(run, None)
 
     async def _generation(self, reader: RunReader, landscape: str) -> str:
-        """What the kept answers of a landscape are told apart by."""
+        """What differs between two contents of a landscape: the key of its cached answers."""
         return await self._of(reader, lambda: reader.reader(landscape).generation(reader.alive()))
 
     async def _of(self, reader: RunReader, compute: Callable[[], T]) -> T:
         """What `compute` makes of a run, in a thread."""
         return await in_thread(self._remote if reader.is_remote else self._threads, compute)
 
-    async def _kept(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
-        """The kept answer with that key, or what `compute` makes of a run."""
-        return await self._keeper.answer(key, lambda: self._of(reader, compute))
+    async def _cached(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
+        """The cached answer of that key, or what `compute` makes of a run."""
+        return await self._cache.answer(key, lambda: self._of(reader, compute))
 
     async def _reader(self, run: str) -> RunReader:
         """The open run with that identifier; while the first search goes on, an unknown one is waited for.

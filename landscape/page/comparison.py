@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from landscape.core.errors import LandscapeError
-from landscape.page.answers import Answer, pack, pack_json, utf8
+from landscape.page.answers import Answer, pack_body, pack_json, utf8
 from landscape.page.content import View
-from landscape.page.figures import figure_json, whole_size
-from landscape.page.queries import MOST_LEVELS, AddressQuery, Item, items_of, log_of
+from landscape.page.figures import whole_size, with_figure
+from landscape.page.queries import CompareQuery, Item
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
 from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
 from landscape.views.draw.figure import KIND_TABLE, kinds_of
-from landscape.views.prepare.comparison import MODES, item_labels
+from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.words import resolution
 
@@ -27,22 +27,6 @@ T = TypeVar("T")
 
 FEW, DRAWN_OF_FEW = 2, 400  # landscapes that are drawn as finely as one alone; points per axis of these
 LEAST_DRAWN = 64  # points per axis, of any number of landscapes
-
-
-@dataclass(frozen=True)
-class CompareQuery:
-    """A comparison as it is asked for; `kind` is '' for the usual one, `log` None where the values decide."""
-
-    items: tuple[Item, ...]
-    mode: str
-    kind: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    scale: str | None
-    lock: bool
-    theme: str
 
 
 @dataclass(frozen=True)
@@ -55,32 +39,7 @@ class Readable:
     notes: tuple[str, ...]
 
 
-def compare_query(query: AddressQuery, scales: Collection[str]) -> CompareQuery:
-    """The parameters of `api/compare`.
-
-    Args:
-        scales: the names of the colour scales.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    asked = CompareQuery(
-        items=items_of(query),
-        mode=query.choice("mode", MODES, "tiled"),
-        kind=query.choice("kind", ("", *KIND_TABLE), ""),
-        observable=query.text("observable", "loss"),
-        log=log_of(query),
-        levels=query.count("levels", 1, MOST_LEVELS),
-        exact=query.flag("exact"),
-        scale=query.named("scale", scales),
-        lock=query.choice("lock", ("0", "1"), "1") == "1",
-        theme=query.choice("theme", ("light", "dark"), "light"),
-    )
-    query.refuse_others()
-    return asked
-
-
-def readable(items: Sequence[Item], runs: Mapping[str, RunReader | LandscapeError]) -> Readable:
+def find_readable(items: Sequence[Item], runs: Mapping[str, RunReader | LandscapeError]) -> Readable:
     """What of the items is there; one that is gone or damaged is left out, with a note.
 
     Args:
@@ -139,7 +98,7 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     ]
     parts = ",".join(_figure(figure, there.items) for figure in figures)
     told = json.dumps([*there.notes, *notes, *thinned], ensure_ascii=False)
-    return pack(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
+    return pack_body(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
 
 
 def _most(count: int) -> int:
@@ -162,11 +121,11 @@ def _kind(views: Sequence[View], asked: CompareQuery) -> tuple[str | None, list[
     """The kind that is asked for where it fits all landscapes and the mode, else none with a note."""
     axes = {len(view.sizes) for view in views}
     fitting = [set(COMPARISON_KINDS[asked.mode].get(count, ())) for count in axes]
-    if not asked.kind or all(asked.kind in kinds for kinds in fitting):
-        return asked.kind or None, []
+    if not asked.kind_of_all or all(asked.kind_of_all in kinds for kinds in fitting):
+        return asked.kind_of_all or None, []
     usual = [COMPARISON_KINDS[asked.mode].get(count, kinds_of(count))[0] for count in sorted(axes)]
     words = " and ".join(map(_word, usual))
-    return None, [f"Drawn as {words}, as {_word(asked.kind)} does not fit here"]
+    return None, [f"Drawn as {words}, as {_word(asked.kind_of_all)} does not fit here"]
 
 
 def _word(kind: str) -> str:
@@ -176,7 +135,7 @@ def _word(kind: str) -> str:
 
 def _figure(one: ComparedFigure, items: Sequence[Item]) -> str:
     head = {"title": one.title, "caption": one.caption, "file": one.file, "items": [items[k].text for k in one.items]}
-    return f'{json.dumps(head, ensure_ascii=False)[:-1]},"figure":{figure_json(one.figure)}}}'
+    return with_figure(head, one.figure)
 
 
 def differences_answer(there: Readable) -> Answer:

@@ -411,7 +411,7 @@ def picks_of(sizes: Sequence[int]) -> Picks | None:
     return tuple(picked(size, low) for size in sizes)
 
 
-def thinned_view(view: View, most: int) -> View:
+def thin_view(view: View, most: int) -> View:
     """The same landscape with at most `most` points drawn along each axis."""
     surface = view.surface
     refined = surface.interpolated is not None
@@ -447,16 +447,16 @@ def tile_facts(block: TileBlock, log: bool) -> dict[str, Any]:
     return {
         "start": list(block.start),
         "shape": list(states.shape),
-        "drawn": encoded(typed(drawn_values(block.values, states, log))),
-        "customdata": encoded(typed(columns)),
-        "states": encoded(states),
+        "drawn": encode_array(typed(drawn_values(block.values, states, log))),
+        "customdata": encode_array(typed(columns)),
+        "states": encode_array(states),
     }
 
 
-def encoded(array: NDArray[Any]) -> dict[str, str]:
+def encode_array(array: NDArray[Any]) -> dict[str, str]:
     """An array as plotly's JSON has it: its type, its bytes in base64, and its shape where it has several dimensions.
 
-    >>> encoded(np.zeros((1, 2), np.uint8))
+    >>> encode_array(np.zeros((1, 2), np.uint8))
     {'dtype': 'u1', 'bdata': 'AAA=', 'shape': '1, 2'}
     """
     plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

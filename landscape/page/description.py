@@ -1,4 +1,4 @@
-"""What the page says of a run and of each of its landscapes in words and numbers."""
+"""What the page says of a run and of its landscapes, in words and numbers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import numpy as np
 import yaml
 
 from landscape.core.errors import LandscapeError, StoreError, capped, printable
-from landscape.page.answers import Answer, pack, utf8
+from landscape.page.answers import Answer, pack_body, utf8
 from landscape.page.content import View
-from landscape.page.figures import kinds_in_order, prepared, state_in_words, whole_size
+from landscape.page.figures import kinds_in_order, prepare_view, state_in_words, whole_size
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
@@ -127,7 +127,7 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     opened, problems = Run(reader.found.path), list[str]()
     info = or_note(lambda: [opened.info], problems)
     stamp = reader.stamp("run.json", "history.jsonl")
-    told = or_note(lambda: [reader.remembered("history", stamp, lambda: training(opened.history))], problems)
+    told = or_note(lambda: [reader.remembered("history", stamp, lambda: training_facts(opened.history))], problems)
     history, final = told[0] if told else (None, [])
     landscapes = []
     unreadable = {}
@@ -182,7 +182,7 @@ def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
     return {"alive": alive, "landscapes": landscapes}
 
 
-def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Row]]:
+def training_facts(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Row]]:
     """What the history has: its columns of numbers and what its rows count, None where there is none; the last values.
 
     The learning rate is no result: its last value is left out.
@@ -199,15 +199,15 @@ def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Ro
     ), final
 
 
-def landscape_description(reader: RunReader, name: str, brief: bool = False) -> dict[str, Any]:
-    """One landscape in the answer of `api/run`; a brief one is without tables, path and job.
+def landscape_description(reader: RunReader, name: str) -> dict[str, Any]:
+    """One landscape in the answer of `api/run`.
 
     Raises:
         LandscapeError: it cannot be read.
     """
     observables = tuple(reader.reader(name).store().record.surfaces)
-    view = reader.view(name, () if brief else observables)
-    return live_facts(view, reader.alive()) | ({} if brief else full_facts(view, observables))
+    view = reader.view(name, observables)
+    return live_facts(view, reader.alive()) | full_facts(view)
 
 
 def live_facts(view: View, alive: bool) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def live_facts(view: View, alive: bool) -> dict[str, Any]:
     return dict(finite(facts))
 
 
-def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
+def full_facts(view: View) -> dict[str, Any]:
     """What stays of a landscape, and the tables beside its figures."""
     surface, job = view.surface, view.record.job
     facts = {
@@ -261,7 +261,7 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
             "landscape": landscape_table(view),
             "topology": topology_table(view),
             "observables": {name: observable_table(view, name) for name in means(surface)},
-            "provenance": pairs(provenance_rows(surface)),
+            "provenance": as_pairs(provenance_rows(surface)),
         },
         "job": "" if job is None else job_text(plain(job.whole)),
     }
@@ -287,19 +287,19 @@ def job_text(job: Mapping[str, Any]) -> str:
 def landscape_table(view: View) -> list[list[str]]:
     """The table of a landscape; its size and state are those of all points, also where some of them are drawn."""
     whole = {} if view.picks is None else {"resolution": whole_size(view), "state": state_in_words(view)}
-    return [[name, whole.get(name, value)] for name, value in pairs(landscape_rows(view.surface))]
+    return [[name, whole.get(name, value)] for name, value in as_pairs(landscape_rows(view.surface))]
 
 
 def topology_table(view: View) -> list[list[str]]:
     """The minima of the loss; nothing of a landscape that is so large that finding them would hold up the page."""
     surface = view.surface
     known = view.picks is None and surface.status.size <= MOST_FOR_MINIMA and "loss" in surface.observables
-    return pairs(topology_rows(surface)) if known else []
+    return as_pairs(topology_rows(surface)) if known else []
 
 
 def observable_table(view: View, observable: str) -> list[list[str]]:
     """The table of an observable; where not all points are drawn it says which numbers are of those that are."""
-    rows = pairs(observable_rows(view.surface, observable))
+    rows = as_pairs(observable_rows(view.surface, observable))
     if view.picks is None:
         return rows
     whole = {"lowest": _lowest(view)} if observable == "loss" and view.lowest else {}
@@ -313,7 +313,7 @@ def _lowest(view: View) -> str:
     return f"{number(view.lowest['loss'])} at {places}"
 
 
-def pairs(rows: list[Row]) -> list[list[str]]:
+def as_pairs(rows: list[Row]) -> list[list[str]]:
     """Rows of a table as JSON has them."""
     return [[name, value] for name, value in rows]
 
@@ -343,13 +343,13 @@ def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
     Raises:
         As `figures.prepared`.
     """
-    shown = prepared(run, query)
+    shown = prepare_view(run, query)
     name = figure_name(shown.view.surface, shown.kind, query.observable, query.log)
-    body = utf8(table(shown.data, shown.view.surface.status))
-    return pack(body, "text/csv; charset=utf-8", file=f"{name}.csv")
+    body = utf8(csv_table(shown.data, shown.view.surface.status))
+    return pack_body(body, "text/csv; charset=utf-8", file=f"{name}.csv")
 
 
-def table(data: FigureData, status: np.ndarray) -> str:
+def csv_table(data: FigureData, status: np.ndarray) -> str:
     """The coordinates, the values with their standard errors, the rise over the origin with its own, and the status."""
     grids = np.meshgrid(*(axis.coordinates for axis in reversed(data.axes)), indexing="ij")
     columns: dict[str, np.ndarray] = {axis.name: grid for axis, grid in zip(data.axes, reversed(grids), strict=True)}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import landscape
-from landscape.core.errors import JobError, LandscapeError, NotFoundError
-from landscape.page.answers import Answer, pack, pack_json, utf8
-from landscape.page.content import View, encoded
-from landscape.page.queries import AddressQuery, FigureQuery
+from landscape.core.errors import LandscapeError, NotFoundError
+from landscape.page.answers import Answer, pack_body, pack_json, utf8
+from landscape.page.content import View, encode_array
+from landscape.page.queries import FigureQuery, HistoryQuery, ThumbnailQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite, state_of_counts
@@ -25,7 +25,7 @@ from landscape.views.draw.layout import Style
 from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, PATH_COLOUR, TEMPLATES, colour_scale, config
 from landscape.views.prepare.comparable import count_statuses
 from landscape.views.prepare.figure import FigureData, prepare_figure, suggests_log
-from landscape.views.prepare.history import UNITS, TrainingRecord, prepare_histories
+from landscape.views.prepare.history import TrainingRecord, prepare_histories
 from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
 from landscape.views.prepare.words import file_name, resolution, state_text, state_words
 
@@ -53,7 +53,7 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
     return (query.observable, *(name for name in ("loss", *beside) if name in store.record.surfaces))
 
 
-def prepared(run: RunReader, query: FigureQuery) -> Prepared:
+def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
     """The values of the figure that is asked for.
 
     Raises:
@@ -123,7 +123,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     Raises:
         As `prepared`, and JobError for an unknown colour scale.
     """
-    shown = prepared(run, query)
+    shown = prepare_view(run, query)
     data, scale = shown.data, shown.data.scale
     style = Style(query.scale, query.theme, PATH_COLOUR, 2.5, title=False, caption=False)
     values = data.values[np.isfinite(data.values)]
@@ -142,18 +142,16 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "index": None if shown.view.picks is None else [pick.tolist() for pick in shown.view.picks],
         "slices": data.axes[2].coordinates.tolist() if len(data.axes) == 3 else None,
         "generation": shown.view.generation,
-        "states": encoded(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
+        "states": encode_array(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }
-    text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
-    figure = KIND_TABLE[shown.kind].draw(data, style)
-    return pack(utf8(f'{text[:-1]},"figure":{figure_json(figure)}}}'))
+    return pack_body(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, style))))
 
 
-def figure_json(figure: Any) -> str:
-    """A figure as plotly's JSON, without its template, which the page has."""
+def with_figure(head: Mapping[str, Any], figure: Any) -> str:
+    """The JSON of these fields and of a figure, as plotly writes it, but for its template, which the page has."""
     figure.layout.template = None
-    text: str = figure.to_json(validate=False)
-    return text
+    text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
+    return f'{text[:-1]},"figure":{figure.to_json(validate=False)}}}'
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ HIGHEST = 250
 GIVEN_UP, NOT_FINITE_PIXEL, MISSING = 253, 254, 255
 
 
-def thumbnail_answer(run: RunReader, landscape: str, observable: str) -> Answer:
+def thumbnail_answer(run: RunReader, asked: ThumbnailQuery) -> Answer:
     """The answer of `api/thumbnail`.
 
     Raises:
@@ -199,8 +197,9 @@ def thumbnail_answer(run: RunReader, landscape: str, observable: str) -> Answer:
         NotFoundError: there is no such landscape.
         LandscapeError: it cannot be read.
     """
-    check_observable(landscape, observable, run.reader(landscape).store().record.surfaces)
-    return pack_json(thumbnail(run.view(landscape, (observable,), MOST_PIXELS).surface, observable))
+    check_observable(asked.landscape, asked.observable, run.reader(asked.landscape).store().record.surfaces)
+    view = run.view(asked.landscape, (asked.observable,), MOST_PIXELS)
+    return pack_json(thumbnail(view.surface, asked.observable))
 
 
 def no_thumbnail(reason: str) -> Answer:
@@ -244,36 +243,6 @@ def thumbnail(surface: Surface, observable: str) -> dict[str, Any]:
 # The history of the training of one or several runs, as a figure.
 
 
-@dataclass(frozen=True)
-class HistoryQuery:
-    """A figure of the history as it is asked for; `unit` is '' where the runs decide."""
-
-    runs: tuple[str, ...]
-    unit: str
-    log: bool
-    theme: str
-
-
-def history_query(query: AddressQuery) -> HistoryQuery:
-    """The parameters of `api/history`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    runs = tuple(dict.fromkeys(filter(None, query.all("run"))))
-    if not runs:
-        raise JobError("run: must name a run by its identifier, once or more often")
-    query.text("landscape")  # the page marks it by itself
-    asked = HistoryQuery(
-        runs,
-        query.choice("unit", ("", *UNITS), ""),
-        query.flag("log"),
-        query.choice("theme", ("light", "dark"), "light"),
-    )
-    query.refuse_others()
-    return asked
-
-
 def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
     """The answer of `api/history`.
 
@@ -282,13 +251,12 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
         LandscapeError: a history cannot be read.
     """
     records = [training_record(run, len(runs) > 1) for run in runs]
-    history = prepare_histories(records, unit=asked.unit or None, log=asked.log)
+    history = prepare_histories(records, unit=asked.unit or None, log=asked.log_history)
     if history is None:
         raise NotFoundError("no history was recorded in training")
     name = file_name(runs[0].found.name.rpartition("/")[2], "history")
-    told = {"columns": list(history.columns), "notes": list(history.notes), "unit": history.unit}
-    head = json.dumps({"file": name, **told})
-    return pack(utf8(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'))
+    head = {"file": name, "columns": list(history.columns), "notes": list(history.notes), "unit": history.unit}
+    return pack_body(utf8(with_figure(head, draw_history(history, asked.theme))))
 
 
 def history_stamp(runs: Sequence[RunReader]) -> object:
@@ -303,7 +271,7 @@ def history_stamp(runs: Sequence[RunReader]) -> object:
         stamp = run.stamp("run.json", "history.jsonl")
         if stamp is None:
             return None
-        paths = {name: (path.unit, path.step.tobytes()) for name, path in paths_of(run).items()}
+        paths = {name: (path.unit, path.step.tobytes()) for name, path in own_paths(run).items()}
         stamps.append((stamp, tuple(paths.items())))
     return tuple(stamps)
 
@@ -317,11 +285,11 @@ def training_record(run: RunReader, named: bool) -> TrainingRecord:
     run.refuse_gone()
     opened = Run(run.found.path)
     return TrainingRecord(
-        run.found.name if named else "", opened.history, paths_of(run), opened.info.get("steps_per_epoch")
+        run.found.name if named else "", opened.history, own_paths(run), opened.info.get("steps_per_epoch")
     )
 
 
-def paths_of(run: RunReader) -> dict[str, ProjectedPath]:
+def own_paths(run: RunReader) -> dict[str, ProjectedPath]:
     """The paths of the run itself on its landscapes, by their names; a landscape that cannot be read has none."""
     paths: dict[str, ProjectedPath] = {}
     for name in run.names():

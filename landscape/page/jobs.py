@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from landscape.core.errors import JobError, LandscapeError, quoted
-from landscape.core.validation import LONGEST_LANDSCAPE_NAME, MAX_SIZE
+from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.job.job import Job
 from landscape.job.recorded import spec_as_computed
 from landscape.page.content import View
-from landscape.page.queries import AddressQuery, as_number
+from landscape.page.queries import BoxQuery, round_end
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import FACTORS, Finer, box_of_blocks, levels_left, points_left
@@ -52,7 +51,7 @@ def _finer(
     problem: str | None,
 ) -> dict[str, Any]:
     try:
-        inside = [snapped(*ends, axis) for ends, axis in zip(box, axes, strict=False)]
+        inside = [snap_to_axis(*ends, axis) for ends, axis in zip(box, axes, strict=False)]
         inside += [(float(axis.coordinates[0]), float(axis.coordinates[-1])) for axis in axes[len(box) :]]
         finer = Finer(factor, inside)
         if run.alive():
@@ -65,11 +64,11 @@ def _finer(
     return {"command": _command(path, landscape, inside, factor, problem), "points": points, "covers": covers}
 
 
-def snapped(low: float, high: float, axis: Axis) -> tuple[float, float]:
+def snap_to_axis(low: float, high: float, axis: Axis) -> tuple[float, float]:
     """The ends of a box along an axis in a few digits, within the landscape.
 
     >>> import numpy as np
-    >>> snapped(-3.0, 0.123456789, Axis("alpha", np.array([-1.0, 0.0, 1.0])))
+    >>> snap_to_axis(-3.0, 0.123456789, Axis("alpha", np.array([-1.0, 0.0, 1.0])))
     (-1.0, 0.123457)
     """
     first, last = float(axis.coordinates[0]), float(axis.coordinates[-1])
@@ -86,49 +85,12 @@ def _command(run: str, landscape: str, box: Sequence[tuple[float, float]], facto
 
 # ----------------------------------------------------------------------------------------------------
 
-DIGITS = 12  # significant ones of a coordinate
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # how the names of files of weights end
 PLACEHOLDER = "my_problem:problem"
 KEPT = (
     "num_samples", "seed", "batch_size", "precision", "batch_norm", "engine", "device", "threads", "workers",
     "num_gpus",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BoxQuery:
-    """A box of a landscape: [low, high] of its first axes, and points per axis, () for as many as it has."""
-
-    run: str
-    landscape: str
-    box: tuple[tuple[float, float], ...]
-    size: tuple[int, ...]
-
-
-def box_query(query: AddressQuery) -> BoxQuery:
-    """The parameters of `api/job`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    run, landscape = query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
-    texts = query.needed("box", "the ends of the ranges, such as -1,1,-0.5,0.5").split(",")
-    sizes = [text for text in query.text("size").split(",") if text]
-    query.refuse_others()
-    if len(texts) not in (2, 4, 6):
-        raise JobError(f"box: must have two numbers for each axis, not {len(texts)}")
-    ends = [_rounded(as_number("box", text.strip())) for text in texts]
-    pairs = tuple((min(pair), max(pair)) for pair in zip(ends[::2], ends[1::2], strict=True))
-    if any(low == high for low, high in pairs):
-        raise JobError(f"box: must have different ends on each axis, not {quoted(texts)}")
-    for text in sizes:
-        if not text.isdecimal() or len(text) > 6 or not 3 <= int(text) <= MAX_SIZE:
-            raise JobError(f"size: must be whole numbers from 3 to {MAX_SIZE}, not {quoted(text)}")
-    return BoxQuery(run, landscape, pairs, tuple(map(int, sizes)))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
@@ -217,7 +179,7 @@ def _landscape(
 
 
 def _range(axis: Axis) -> tuple[float, float]:
-    return _rounded(float(axis.coordinates[0])), _rounded(float(axis.coordinates[-1]))
+    return round_end(float(axis.coordinates[0])), round_end(float(axis.coordinates[-1]))
 
 
 def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -1,14 +1,19 @@
-"""What the addresses of the page ask for, parsed once: every value is checked here, and trusted from then on."""
+"""What the addresses of the page ask for: every parameter is parsed once, by one table, and trusted from then on."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from landscape.core.errors import JobError, nearest, quoted
+from landscape.core.validation import MAX_SIZE
+from landscape.views.draw.figure import KIND_TABLE
+from landscape.views.draw.style import COLOUR_SCALES
+from landscape.views.prepare.comparison import MODES
+from landscape.views.prepare.history import UNITS
 
 T = TypeVar("T")
 
@@ -16,8 +21,9 @@ LONGEST_QUERY = 16_384  # characters
 MOST_ITEMS = 64  # landscapes or runs of one question
 MOST_LEVELS = 500
 MOST_POINTS = 100_000  # per axis
+MOST_ACROSS, MOST_ALONG = 128, 2048  # points of a patch along each axis: of several, and of one
+DIGITS = 12  # significant ones of the ends of a box
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?")
-COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 class AddressQuery:
@@ -73,9 +79,9 @@ class AddressQuery:
             raise JobError(f"{name}: must be a whole number from {least} to {most}, not {quoted(text)}")
         return int(text)
 
-    def flag(self, name: str) -> bool:
-        """0 or 1; absent means 0."""
-        return self.choice(name, ("0", "1"), "0") == "1"
+    def flag(self, name: str, default: str = "0") -> bool:
+        """0 or 1."""
+        return self.choice(name, ("0", "1"), default) == "1"
 
     def choice(self, name: str, known: Collection[str], default: str) -> str:
         """One of the names that are known."""
@@ -111,66 +117,6 @@ def as_number(name: str, text: str) -> float:
 
 
 @dataclass(frozen=True)
-class FigureQuery:
-    """A figure as it is asked for; `kind` is '' for the usual one, `log` None where the values decide.
-
-    `levels`, `zmin`, `zmax` and `most` (points per axis) are None where the values decide them, too; `clip` is the
-    percentile at which the range ends, None for none.
-    """
-
-    run: str
-    landscape: str
-    kind: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    zmin: float | None
-    zmax: float | None
-    clip: float | None
-    scale: str | None
-    theme: str
-    uncertainty: bool
-    extrema: bool
-    most: int | None
-
-
-def figure_query(query: AddressQuery, scales: Collection[str]) -> FigureQuery:
-    """The parameters of `api/figure` and `api/csv`.
-
-    Args:
-        scales: the names of the colour scales.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    asked = FigureQuery(
-        run=query.needed("run", "a run by its identifier"),
-        landscape=query.needed("landscape", "a landscape of the run"),
-        kind=query.text("kind"),
-        observable=query.text("observable", "loss"),
-        log=log_of(query),
-        levels=query.count("levels", 1, MOST_LEVELS),
-        exact=query.flag("exact"),
-        zmin=query.number("zmin"),
-        zmax=query.number("zmax"),
-        clip=query.number("clip"),
-        scale=query.named("scale", scales),
-        theme=query.choice("theme", ("light", "dark"), "light"),
-        uncertainty=query.flag("uncertainty"),
-        extrema=query.flag("extrema"),
-        most=query.count("max", 2, MOST_POINTS),
-    )
-    query.refuse_others()
-    return asked
-
-
-def log_of(query: AddressQuery) -> bool | None:
-    """The scale that is asked for: None for `auto`, where the values decide."""
-    return {"auto": None, "0": False, "1": True}[query.choice("log", ("auto", "0", "1"), "auto")]
-
-
-@dataclass(frozen=True)
 class Item:
     """One landscape of one run, as the comparison names it: `ID|LANDSCAPE`."""
 
@@ -195,6 +141,245 @@ def items_of(query: AddressQuery) -> tuple[Item, ...]:
     return tuple(dict.fromkeys(Item(run, name) for run, _, name in parts))
 
 
-def parsed(pairs: Sequence[tuple[str, str]], parse: Callable[[AddressQuery], T]) -> T:
-    """What `parse` makes of the parameters of an address."""
-    return parse(AddressQuery(pairs))
+def _runs(query: AddressQuery) -> tuple[str, ...]:
+    """The runs whose histories are to be drawn, each once.
+
+    Raises:
+        JobError: there is none.
+    """
+    runs = tuple(dict.fromkeys(filter(None, query.all("run"))))
+    if not runs:
+        raise JobError("run: must name a run by its identifier, once or more often")
+    query.text("landscape")  # the page marks it by itself
+    return runs
+
+
+def _log(query: AddressQuery) -> bool | None:
+    return {"auto": None, "0": False, "1": True}[query.choice("log", ("auto", "0", "1"), "auto")]
+
+
+def _coordinates(name: str) -> Callable[[AddressQuery], tuple[float, ...]]:
+    """Parses a coordinate for each axis."""
+
+    def parse_coordinates(query: AddressQuery) -> tuple[float, ...]:
+        texts = query.needed(name, "a coordinate for each axis, such as 0.5,-1").split(",")
+        if len(texts) > 3:
+            raise JobError(f"{name}: must be a coordinate for each axis, not {len(texts)}")
+        return tuple(as_number(name, text.strip()) for text in texts)
+
+    return parse_coordinates
+
+
+def _patch_shape(query: AddressQuery) -> tuple[int, ...]:
+    texts = query.needed("shape", "points along each axis").split(",")
+    sizes = tuple(int(text) if text.isdecimal() and len(text) < 6 else 0 for text in texts)
+    most = MOST_ALONG if sum(size > 1 for size in sizes) < 2 else MOST_ACROSS
+    if not all(1 <= size <= most for size in sizes):
+        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {quoted(','.join(texts))}")
+    return sizes
+
+
+def _box(query: AddressQuery) -> tuple[tuple[float, float], ...]:
+    texts = query.needed("box", "the ends of the ranges, such as -1,1,-0.5,0.5").split(",")
+    if len(texts) not in (2, 4, 6):
+        raise JobError(f"box: must have two numbers for each axis, not {len(texts)}")
+    ends = [round_end(as_number("box", text.strip())) for text in texts]
+    pairs = tuple((min(pair), max(pair)) for pair in zip(ends[::2], ends[1::2], strict=True))
+    if any(low == high for low, high in pairs):
+        raise JobError(f"box: must have different ends on each axis, not {quoted(texts)}")
+    return pairs
+
+
+def _box_sizes(query: AddressQuery) -> tuple[int, ...]:
+    texts = [text for text in query.text("size").split(",") if text]
+    for text in texts:
+        if not text.isdecimal() or len(text) > 6 or not 3 <= int(text) <= MAX_SIZE:
+            raise JobError(f"size: must be whole numbers from 3 to {MAX_SIZE}, not {quoted(text)}")
+    return tuple(map(int, texts))
+
+
+def round_end(value: float) -> float:
+    """The end of a box in so many digits as a job file has."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+# How each field of a query is parsed; the parameter has the field's name, but where this table says otherwise.
+PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
+    "run": lambda query: query.needed("run", "a run by its identifier"),
+    "runs": _runs,
+    "followed_run": lambda query: query.text("run"),
+    "landscape": lambda query: query.needed("landscape", "a landscape of the run"),
+    "followed_landscape": lambda query: query.text("landscape"),
+    "items": items_of,
+    "mode": lambda query: query.choice("mode", MODES, "tiled"),
+    "kind": lambda query: query.text("kind"),
+    "kind_of_all": lambda query: query.choice("kind", ("", *KIND_TABLE), ""),
+    "observable": lambda query: query.text("observable", "loss"),
+    "log": _log,
+    "log_history": lambda query: query.flag("log"),
+    "levels": lambda query: query.count("levels", 1, MOST_LEVELS),
+    "exact": lambda query: query.flag("exact"),
+    "zmin": lambda query: query.number("zmin"),
+    "zmax": lambda query: query.number("zmax"),
+    "clip": lambda query: query.number("clip"),
+    "scale": lambda query: query.named("scale", COLOUR_SCALES),
+    "lock": lambda query: query.flag("lock", "1"),
+    "theme": lambda query: query.choice("theme", ("light", "dark"), "light"),
+    "uncertainty": lambda query: query.flag("uncertainty"),
+    "extrema": lambda query: query.flag("extrema"),
+    "most": lambda query: query.count("max", 2, MOST_POINTS),
+    "unit": lambda query: query.choice("unit", ("", *UNITS), ""),
+    "at": _coordinates("at"),
+    "low": _coordinates("low"),
+    "high": _coordinates("high"),
+    "shape": _patch_shape,
+    "box": _box,
+    "size": _box_sizes,
+}
+
+
+def parse_query(query: AddressQuery, form: type[T]) -> T:
+    """What an address asks for, as a value of that dataclass.
+
+    Raises:
+        JobError: a parameter is wrong, or none of the dataclass; the message names it.
+    """
+    parsed = {each.name: PARAMETERS[each.name](query) for each in fields(form)}  # type: ignore[arg-type]
+    query.refuse_others()
+    return form(**parsed)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What each address asks for. Their fields are in the order in which they are parsed.
+
+
+@dataclass(frozen=True)
+class NoQuery:
+    """An address without parameters."""
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """A run."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class FigureQuery:
+    """A figure, or its table.
+
+    Attributes:
+        kind: '' for the usual one.
+        log: None where the values decide; so with `levels`, `zmin`, `zmax` and `scale`.
+        clip: the percentile at which the range ends; None for none.
+        most: points per axis that are drawn at most.
+    """
+
+    run: str
+    landscape: str
+    kind: str
+    observable: str
+    log: bool | None
+    levels: int | None
+    exact: bool
+    zmin: float | None
+    zmax: float | None
+    clip: float | None
+    scale: str | None
+    theme: str
+    uncertainty: bool
+    extrema: bool
+    most: int | None
+
+
+@dataclass(frozen=True)
+class ThumbnailQuery:
+    """A small picture of a landscape."""
+
+    run: str
+    landscape: str
+    observable: str
+
+
+@dataclass(frozen=True)
+class HistoryQuery:
+    """A figure of the history of training of several runs; `unit` is '' where the runs decide."""
+
+    runs: tuple[str, ...]
+    unit: str
+    log_history: bool
+    theme: str
+
+
+@dataclass(frozen=True)
+class CompareQuery:
+    """A comparison; `kind_of_all` is '' for the usual one, `log` None where the values decide."""
+
+    items: tuple[Item, ...]
+    mode: str
+    kind_of_all: str
+    observable: str
+    log: bool | None
+    levels: int | None
+    exact: bool
+    scale: str | None
+    lock: bool
+    theme: str
+
+
+@dataclass(frozen=True)
+class DifferencesQuery:
+    """Landscapes whose differences are listed."""
+
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class BoxQuery:
+    """A box of a landscape: [low, high] of its first axes, and points per axis, () for as many as it has."""
+
+    run: str
+    landscape: str
+    box: tuple[tuple[float, float], ...]
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PointQuery:
+    """A point of a landscape, a coordinate for each axis."""
+
+    run: str
+    landscape: str
+    at: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PatchQuery:
+    """A patch of a landscape: where it begins and ends along each axis, and how many points it has there."""
+
+    run: str
+    landscape: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.low) == len(self.high) == len(self.shape):
+            raise JobError(f"shape: must be as many as low and high have, {len(self.low)}, not {len(self.shape)}")
+        for size, first, last in zip(self.shape, self.low, self.high, strict=True):
+            if (size == 1) != (first == last) or first > last:
+                raise JobError(
+                    "high: must be above low where there are several points, and equal to it where there is one"
+                )
+
+
+@dataclass(frozen=True)
+class EventsQuery:
+    """A stream of events: of the list where no run is named, else of a run, and of the tiles of one landscape of it."""
+
+    followed_run: str
+    followed_landscape: str
+    observable: str
+    log: bool | None
+    most: int | None

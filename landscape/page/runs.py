@@ -12,7 +12,7 @@ from landscape.core.errors import LandscapeError, NotFoundError, StoreError, nea
 from landscape.core.folders import open_folder
 from landscape.core.grid import Index
 from landscape.core.lock import driver_alive
-from landscape.page.content import Content, TileBlock, View, thinned_view
+from landscape.page.content import Content, TileBlock, View, thin_view
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import survey
@@ -43,7 +43,7 @@ class LandscapeChange:
 
 
 class LandscapeReader:
-    """Keeps one landscape in memory, and up to date; several threads may ask.
+    """Holds one landscape in memory, and keeps it up to date; several threads may use it.
 
     Its methods raise GoneError where the landscape was removed, NotFoundError where there is none, StoreError where
     the object store does not answer, and LandscapeError where its documents or coordinates cannot be read.
@@ -80,7 +80,7 @@ class LandscapeReader:
         return True
 
     def look(self) -> LandscapeChange:
-        """Look what has changed on disk since the last call, and read that."""
+        """Read what has changed on disk since the last call, and tell it."""
         with self._lock:
             self._refresh()
             news, self._news = self._news, LandscapeChange()
@@ -101,7 +101,7 @@ class LandscapeReader:
             content = self._refresh() if fresh or self._content is None else self._content
             content, names = self._load(content, tuple(observables))
             view = content.view(names, alive)
-        return view if most is None else thinned_view(view, most)
+        return view if most is None else thin_view(view, most)
 
     def generation(self, alive: bool) -> str:
         """What differs between two contents of the landscape, as it is now."""
@@ -132,7 +132,7 @@ class LandscapeReader:
             return self._current().store
 
     def _refresh(self) -> Content:
-        """Read what has changed on disk, and keep what that was for the next `look`."""
+        """Read what has changed on disk, and note it for the next `look`."""
         content = self._current()
         for _ in range(TRIES):
             tiles, on_path = content.update()
@@ -161,9 +161,9 @@ class LandscapeReader:
         return content, names
 
     def _current(self) -> Content:
-        """What is in memory, after reading the landscape's own document; that this has changed is kept for `look`."""
+        """What is in memory, once the landscape's own document is read; a change of that is noted for `look`."""
         content, anew, otherwise = self._opened()
-        # Noted at once: where the store stops answering later, the next look must not take this for known.
+        # Noted at once: if the store stops answering later on, the next look must still tell it.
         self._news = LandscapeChange(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
         return content
 
@@ -225,7 +225,7 @@ class RunChange:
 
 
 class RunReader:
-    """Keeps the landscapes of one run in memory, and up to date; several threads may ask."""
+    """Holds the landscapes of one run in memory, and keeps them up to date; several threads may use it."""
 
     def __init__(self, found: FoundRun) -> None:
         self.found = found
@@ -349,7 +349,7 @@ class RunReader:
     def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
         """A landscape as it is now; see `LandscapeReader.view`."""
         view = self.reader(name).view(observables, self.alive(), most)
-        bound(self.readers)
+        bound_memory(self.readers)
         return view
 
     def remembered(self, name: str, stamp: object, compute: Callable[[], T]) -> T:
@@ -383,7 +383,7 @@ class RunReader:
 
 
 class OpenRuns:
-    """The runs that somebody has asked for. Values that nobody asks for any more are forgotten, the oldest first."""
+    """The runs that somebody has asked for. Values that nobody has asked for lately are forgotten, the oldest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -395,7 +395,7 @@ class OpenRuns:
             reader = self._runs.get(found.id)
             if reader is None:
                 reader = self._runs[found.id] = RunReader(found)
-            bound([reader for run in self._runs.values() for reader in run.readers])
+            bound_memory([reader for run in self._runs.values() for reader in run.readers])
             return reader
 
     def close(self, run: str) -> None:
@@ -404,7 +404,7 @@ class OpenRuns:
             self._runs.pop(run, None)
 
 
-def bound(readers: Collection[LandscapeReader]) -> None:
+def bound_memory(readers: Collection[LandscapeReader]) -> None:
     """Forget values of the landscapes that were asked for longest ago, until the others take at most `VALUE_BYTES`."""
     total = sum(reader.size for reader in readers)
     if total <= VALUE_BYTES:

@@ -49,7 +49,7 @@ from landscape.core.http import (
     own_names,
     raw_headers,
 )
-from landscape.page.answers import Answer, in_thread, pack, pack_json
+from landscape.page.answers import Answer, in_thread, pack_body, pack_json
 from landscape.page.api import Api
 from landscape.page.queries import LONGEST_QUERY, AddressQuery
 from landscape.store.state import cause_of
@@ -120,7 +120,7 @@ class Assets:
         data = self._table[name].read_bytes()
         tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         if known is None or known.tag != tag:
-            known = self._loaded[name] = Asset(pack(data, TYPES[_suffix(name)], SMALL), tag)
+            known = self._loaded[name] = Asset(pack_body(data, TYPES[_suffix(name)], SMALL), tag)
         return known
 
 
@@ -253,19 +253,19 @@ def _answering(answer: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         try:
             given = await answer(AddressQuery(pairs_of(request)))
         except (LandscapeError, OSError) as error:
-            return error_response(status_of(error), sentence_of(error))
+            return error_response(http_status(error), sentence_of(error))
         except asyncio.CancelledError:
             raise
         except Exception as error:
             log.debug("%s failed", request.url.path, exc_info=True)
             text = f"this cannot be shown: {flat(repr(error))}; `landscape view --debug` shows where"
             return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        return given if isinstance(given, Response) else sent(given, request)
+        return given if isinstance(given, Response) else to_response(given, request)
 
     return endpoint
 
 
-def status_of(error: Exception) -> HTTPStatus:
+def http_status(error: Exception) -> HTTPStatus:
     """The HTTP status that tells the kind of an error."""
     kinds = (
         (GoneError, HTTPStatus.GONE),
@@ -291,7 +291,7 @@ async def _plain_error(request: Request, error: Exception) -> Response:
     return error_response(status, f"there is nothing at {quoted(request.url.path)}: {status.phrase}")
 
 
-def sent(answer: Answer, request: Request) -> Response:
+def to_response(answer: Answer, request: Request) -> Response:
     """An answer as the browser takes it, compressed where it can unpack that."""
     headers = {"vary": "accept-encoding"}
     if answer.file:
@@ -329,7 +329,7 @@ class Address:
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
-def serve(
+def serve_page(
     places: Sequence[RunPlace],
     *,
     host: str = DEFAULT_HOST,

@@ -23,16 +23,15 @@ import numpy as np
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from landscape.core.errors import JobError, LandscapeError, few_lines, quoted
+from landscape.core.errors import JobError, LandscapeError, few_lines
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, axis_coordinates
 from landscape.core.http import Service, services_of
-from landscape.page.answers import utf8
-from landscape.page.queries import AddressQuery, as_number
+from landscape.page.answers import to_json
+from landscape.page.queries import PatchQuery, PointQuery
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore, read_axes
 from landscape.store.state import cause_of, finite
-from landscape.surface.derived import derive
 from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepare.words import observable_title
 
@@ -67,14 +66,14 @@ def serve_command(run: str) -> str:
     return f"landscape serve {shlex.quote(run)}"
 
 
-def landscapes_served(run: str) -> list[str]:
+def list_served(run: str) -> list[str]:
     """The landscapes of a run that a service answers for."""
     place = open_folder(run).name
     served = [each for service in services_of(run) for each in service.runs if each.run == place]
     return sorted({name for each in served for name in each.landscapes})
 
 
-def served_by(run: str, landscape: str) -> list[Served]:
+def find_services(run: str, landscape: str) -> list[Served]:
     """The services that answer for a landscape, the latest first; of several versions of a run the last one."""
     place, found = open_folder(run).name, list[Served]()
     for service in services_of(run):
@@ -108,7 +107,7 @@ def rows_of(run: str, landscape: str, asked: Mapping[str, Any]) -> SentRequest:
 
 def _first(run: str, landscape: str, ask: Callable[[Served], SentRequest]) -> SentRequest:
     """The request to the first service that listens."""
-    services = served_by(run, landscape)
+    services = find_services(run, landscape)
     for served in services:
         with contextlib.suppress(NoServiceError):
             return ask(served)
@@ -132,7 +131,7 @@ class SentRequest:
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=CONNECT_SECONDS)
         self._socket: socket.socket | None = None
         try:
-            with _said():
+            with _connection_errors():
                 try:
                     self._connection.connect()
                 except OSError as error:
@@ -153,7 +152,7 @@ class SentRequest:
         Raises:
             ServiceError: it does not come, or is none.
         """
-        with _said():
+        with _connection_errors():
             return _document(self._answer.read(LARGEST_ANSWER + 1), LARGEST_ANSWER)
 
     def next(self) -> Mapping[str, Any]:
@@ -162,7 +161,7 @@ class SentRequest:
         Raises:
             ServiceError: it does not come, or the service says why there are no more.
         """
-        with _said():
+        with _connection_errors():
             line = self._answer.readline(LONGEST_LINE + 1)
             if not line:  # also where the connection has ended: Python takes that for the end of the answer
                 raise EOFError
@@ -193,11 +192,11 @@ class SentRequest:
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[None]:
-    """Within the block what goes wrong with a connection is said in a sentence.
+def _connection_errors() -> Iterator[None]:
+    """Turn what goes wrong with a connection in the block into a sentence.
 
     Raises:
-        ServiceError: says it.
+        ServiceError: it has gone wrong.
     """
     try:
         yield
@@ -232,44 +231,6 @@ def _sentence(document: Mapping[str, Any]) -> str:
 ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own
 
 
-@dataclass(frozen=True)
-class PointQuery:
-    """A point of a landscape, a coordinate for each axis."""
-
-    run: str
-    landscape: str
-    at: tuple[float, ...]
-
-
-def point_query(query: AddressQuery) -> PointQuery:
-    """The parameters of `api/exact` and `api/slopes`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    run, landscape = landscape_of(query)
-    at = numbers_of(query, "at")
-    query.refuse_others()
-    return PointQuery(run, landscape, at)
-
-
-def landscape_of(query: AddressQuery) -> tuple[str, str]:
-    """The run and the landscape that an address names."""
-    return query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
-
-
-def numbers_of(query: AddressQuery, name: str) -> tuple[float, ...]:
-    """A coordinate for each axis.
-
-    Raises:
-        JobError: one of them is no finite number, or there are too many.
-    """
-    texts = query.needed(name, "a coordinate for each axis, such as 0.5,-1").split(",")
-    if len(texts) > 3:
-        raise JobError(f"{name}: must be a coordinate for each axis, not {len(texts)}")
-    return tuple(as_number(name, text.strip()) for text in texts)
-
-
 def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
     """The answer of `api/exact`: every value of a point with its error, and whether it was stored or computed.
 
@@ -278,10 +239,10 @@ def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         ServiceError: no service answers.
     """
     store = run.reader(asked.landscape).store()
-    point = placed(store, asked.at)
+    point = snap_to_grid(store, asked.at)
     found = answer_of(run.found.path, asked.landscape, "points", {"points": [point], "rise": True})
-    with understood():
-        values = {name: column[0] for name, column in values_of(store, found).items()}
+    with reading_answer():
+        values = {name: column[0] for name, column in _columns(found).items()}
         source, status = str(found["source"][0]), int(found["status"][0])
     origin, rise_error = store.record.origin_loss, values.pop(RISE_STDERR, math.nan)
     names = [name for name in store.record.surfaces if name in values]
@@ -300,11 +261,11 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         JobError: the point does not fit the axes.
         ServiceError: no service answers, or the loss has no derivatives.
     """
-    point = placed(run.reader(asked.landscape).store(), asked.at)
+    point = snap_to_grid(run.reader(asked.landscape).store(), asked.at)
     gradient, curvature = (
         answer_of(run.found.path, asked.landscape, kind, {"point": point}) for kind in ("gradient", "curvature")
     )
-    with understood():
+    with reading_answer():
         return dict(finite({
             "at": point,
             "gradient": [_number(each) for each in gradient["gradient"]],
@@ -314,7 +275,7 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
         }))  # fmt: skip
 
 
-def placed(store: LandscapeStore, at: Sequence[float]) -> list[float]:
+def snap_to_grid(store: LandscapeStore, at: Sequence[float]) -> list[float]:
     """A point whose coordinates are exactly those of the grid where they differ from them by rounding alone.
 
     Raises:
@@ -333,11 +294,9 @@ def placed(store: LandscapeStore, at: Sequence[float]) -> list[float]:
     return point
 
 
-def values_of(store: LandscapeStore, found: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values that a service answers, [P] each, with those that are derived from them; NaN where there is none."""
-    columns = {str(name): np.array([_number(each) for each in column]) for name, column in found["values"].items()}
-    columns |= derive(store.record.derived, columns)
-    return {name: column.tolist() for name, column in columns.items()}
+def _columns(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The values that a service answers, [P] each, the derived ones too; NaN where there is none."""
+    return {str(name): [_number(value) for value in column] for name, column in found["values"].items()}
 
 
 def _number(value: Any) -> float:
@@ -346,8 +305,8 @@ def _number(value: Any) -> float:
 
 
 @contextmanager
-def understood() -> Iterator[None]:
-    """Within the block an answer is read; one that has not the form of this version is refused.
+def reading_answer() -> Iterator[None]:
+    """Refuse an answer, read in the block, that has not the form of this version.
 
     Raises:
         ServiceError: it has another form.
@@ -364,41 +323,7 @@ def understood() -> Iterator[None]:
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
-MOST_ACROSS, MOST_ALONG = 128, 2048  # points of a patch along each axis: of several, and of one
 WIDEST_PASS = 8  # rows between two of the first pass
-
-
-@dataclass(frozen=True)
-class PatchQuery:
-    """A patch of a landscape: where it begins and ends along each axis, and how many points it has there."""
-
-    run: str
-    landscape: str
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    shape: tuple[int, ...]
-
-
-def patch_query(query: AddressQuery) -> PatchQuery:
-    """The parameters of `api/patch`.
-
-    Raises:
-        JobError: one of them is wrong; the message names it.
-    """
-    run, landscape = landscape_of(query)
-    low, high = numbers_of(query, "low"), numbers_of(query, "high")
-    texts = query.needed("shape", "points along each axis").split(",")
-    query.refuse_others()
-    sizes = [int(text) if text.isdecimal() and len(text) < 6 else 0 for text in texts]
-    most = MOST_ALONG if sum(size > 1 for size in sizes) < 2 else MOST_ACROSS
-    if not all(1 <= size <= most for size in sizes):
-        raise JobError(f"shape: must be whole numbers from 1 to {most}, not {quoted(','.join(texts))}")
-    if not len(low) == len(high) == len(sizes):
-        raise JobError(f"shape: must be as many as low and high have, {len(low)}, not {len(sizes)}")
-    for size, first, last in zip(sizes, low, high, strict=True):
-        if (size == 1) != (first == last) or first > last:
-            raise JobError("high: must be above low where there are several points, and equal to it where there is one")
-    return PatchQuery(run, landscape, low, high, tuple(sizes))
 
 
 def passes(count: int) -> Iterator[range]:
@@ -487,10 +412,10 @@ class PatchStream:
     def _next(self, rows: range) -> dict[str, Any]:
         assert self._request is not None
         found = self._request.next()
-        with understood():
+        with reading_answer():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
-            values, status = values_of(self._store, found), [int(each) for each in found["status"]]
+            values, status = _columns(found), [int(each) for each in found["status"]]
         return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
 
 
@@ -510,4 +435,4 @@ class PatchResponse(StreamingResponse):
 
 
 def _line(value: Any) -> bytes:
-    return utf8(json.dumps(finite(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)) + b"\n"
+    return to_json(finite(value)) + b"\n"

@@ -1,4 +1,4 @@
-"""Watches a run as long as somebody looks at it: one watcher for all its viewers tells them what is new."""
+"""Watching runs, and the list of runs: one watcher tells all viewers what is new, as long as there are viewers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from landscape.core.errors import LandscapeError
 from landscape.page.answers import Viewer, event
 from landscape.page.content import tile_facts
 from landscape.page.description import LogTails, state_facts
+from landscape.page.queries import EventsQuery
 from landscape.page.runs import RunChange, RunReader
-from landscape.page.service import landscapes_served, serve_command
+from landscape.page.service import list_served, serve_command
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, FoundRun, GoneError, Row, Summaries, changed, pending_row
 from landscape.surface.surface import check_observable
@@ -36,21 +37,11 @@ SERVICE_SECONDS = 1.0  # between two looks for a service
 
 
 @dataclass(frozen=True)
-class Interest:
-    """The tiles that a viewer wants to be told: of which landscape, and how its figure shows them."""
-
-    landscape: str
-    observable: str
-    log: bool
-    most: int | None
-
-
-@dataclass(frozen=True)
 class News:
     """What a look has found, as events: `tiles` for those who want them; `state` and `serving`, empty where not due."""
 
     change: RunChange
-    tiles: Mapping[Interest | None, bytes]
+    tiles: Mapping[EventsQuery | None, bytes]
     state: bytes
     logs: tuple[bytes, ...]
     serving: bytes
@@ -63,7 +54,7 @@ class RunWatch:
     reader: RunReader
     in_thread: InThread[Any]
     ended: Callable[[], None]
-    viewers: dict[Viewer, Interest | None] = field(default_factory=dict)
+    viewers: dict[Viewer, EventsQuery | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +64,7 @@ class RunWatch:
         self._idle_cost = 0.0  # seconds of a processor that a look takes which finds nothing
         self._changed = self._state_told = self._logs_read = self._services_read = 0.0
 
-    def join(self, interest: Interest | None) -> Viewer:
+    def join(self, interest: EventsQuery | None) -> Viewer:
         """A new viewer, who is told the state at once."""
         viewer = Viewer()
         self.viewers[viewer] = interest
@@ -119,15 +110,15 @@ class RunWatch:
         resting = time.monotonic() - self._changed > RESTING_SECONDS
         return SLOW_SECONDS if resting else min(SLOW_SECONDS, max(QUICK_SECONDS, self._idle_cost / LOOK_SHARE))
 
-    def _look(self, wanted: Iterable[Interest]) -> News:
+    def _look(self, wanted: Iterable[EventsQuery]) -> News:
         """What has changed, in a thread."""
         begun = time.thread_time()
         change = self.reader.look()
         if not change:
             self._idle_cost = time.thread_time() - begun
-        told: dict[Interest | None, bytes] = {}
+        told: dict[EventsQuery | None, bytes] = {}
         for interest in wanted:
-            found = change.changed.get(interest.landscape)
+            found = change.changed.get(interest.followed_landscape)
             if found is not None and found.tiles and not found.anew:
                 with contextlib.suppress(LandscapeError):  # removed meanwhile, or begun anew without this observable
                     told[interest] = self._tiles(interest, found.tiles, change.alive)
@@ -146,15 +137,15 @@ class RunWatch:
         if now - self._services_read < SERVICE_SECONDS:
             return b""
         self._services_read, path = now, self.reader.found.path
-        told = event("serving", {"landscapes": landscapes_served(path), "command": serve_command(path)})
+        told = event("serving", {"landscapes": list_served(path), "command": serve_command(path)})
         return b"" if told == self._serving else told
 
-    def _tiles(self, interest: Interest, tiles: Iterable[Any], alive: bool) -> bytes:
-        reader = self.reader.reader(interest.landscape)
-        check_observable(interest.landscape, interest.observable, reader.store().record.surfaces)
+    def _tiles(self, interest: EventsQuery, tiles: Iterable[Any], alive: bool) -> bytes:
+        reader = self.reader.reader(interest.followed_landscape)
+        check_observable(interest.followed_landscape, interest.observable, reader.store().record.surfaces)
         blocks, generation = reader.blocks(interest.observable, tiles, alive, interest.most)
-        facts = [tile_facts(block, interest.log) for block in blocks]
-        return event("tiles", {"landscape": interest.landscape, "generation": generation, "tiles": facts})
+        facts = [tile_facts(block, bool(interest.log)) for block in blocks]
+        return event("tiles", {"landscape": interest.followed_landscape, "generation": generation, "tiles": facts})
 
     def _tell(self, news: News) -> None:
         now, change = time.monotonic(), news.change

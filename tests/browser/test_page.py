@@ -32,20 +32,19 @@ def test_the_list_opens_a_run_whose_landscape_is_drawn(chromium: Browser, one_pl
 
 @pytest.mark.page
 @pytest.mark.parametrize(
-    ("landscape", "kind", "type"),
+    ("landscape", "kind", "type", "scheme"),
     [
-        ("epochs-1-3", "contour", "contour"),
-        ("epochs-1-3", "topographic", "contour"),
-        ("epochs-1-3", "surface", "surface"),
-        ("plane", "contour", "contour"),
-        ("plane", "surface", "surface"),
-        ("line", "curve", "scatter"),
-        ("cube", "slices", "contour"),
-        ("cube", "volume", "isosurface|mesh3d|volume"),
-        ("plane", "barcode", "bar"),
+        ("epochs-1-3", "contour", "contour", "light"),
+        ("epochs-1-3", "topographic", "contour", "light"),
+        ("epochs-1-3", "surface", "surface", "light"),
+        ("plane", "contour", "contour", "dark"),
+        ("plane", "surface", "surface", "dark"),
+        ("line", "curve", "scatter", "light"),
+        ("cube", "slices", "contour", "light"),
+        ("cube", "volume", "isosurface|mesh3d|volume", "light"),
+        ("plane", "barcode", "bar", "dark"),
     ],
 )
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_draws(look: Look, landscape: str, kind: str, type: str, scheme: str):
     look.page.emulate_media(color_scheme=scheme)
     look.show("run", run=look.run_id("net"), landscape=landscape, kind=kind)

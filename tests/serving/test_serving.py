@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import grpc
@@ -269,21 +268,6 @@ def test_what_a_replica_that_ends_was_asked_for_is_asked_of_another_one(monkeypa
         assert await replicas.points("key", np.zeros((1, 2))) == "values"
 
     asyncio.run(scene())
-
-
-def test_locust_finds_no_failure(service: Running, tmp_path):
-    if find_spec("locust") is None:  # whose import would patch the sockets of this process
-        pytest.skip("locust is not installed: tests/serving/requirements.txt")
-    script = Path(__file__).with_name("locustfile.py")
-    environment = {**os.environ, "LANDSCAPE_TOKEN": service.token, "LANDSCAPE_POINTS": f"{PLANE}/points"}
-    command = [
-        sys.executable, "-m", "locust", "-f", str(script), "--headless", "-u", "20", "-r", "20", "-t", "5s",
-        "-H", service.url, "--csv", str(tmp_path / "found"), "--only-summary",
-    ]  # fmt: skip
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    total = (tmp_path / "found_stats.csv").read_text().splitlines()[-1].split(",")
-    assert (total[1], int(total[3]), int(total[2]) > 10) == ("Aggregated", 0, True)
 
 
 def test_a_signal_lets_answers_under_way_finish_and_what_was_kept_survives_a_kill(folder, expected):

@@ -16,13 +16,18 @@ export function read(fragment = location.hash) {
   return { view, state };
 }
 
-export function link(view, state = {}) {
-  const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(state))
+/** What stands behind the path of an address: "?" and a query, whose lists repeat their name; what is empty is left out. */
+export function search(parameters) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters))
     for (const one of Array.isArray(value) ? value : [value])
-      if (one !== undefined && one !== null && one !== "" && one !== false) search.append(name, one === true ? "1" : String(one));
-  const text = search.toString();
-  return `#/${view}${text ? `?${text}` : ""}`;
+      if (one !== undefined && one !== null && one !== "" && one !== false) query.append(name, one === true ? "1" : one);
+  const text = query.toString();
+  return text ? `?${text}` : "";
+}
+
+export function link(view, state = {}) {
+  return `#/${view}${search(state)}`;
 }
 
 /** Keeps the address in step with the state, without a new entry in the history. */

@@ -1,18 +1,9 @@
 // What the server says. Every failure becomes an Error whose message is a sentence for the place where the answer would be.
+import { search } from "./address.js";
 import { WORDS } from "./words.js";
 
-/** A query of the given names; lists repeat their name, and what is empty is left out. */
-export function query(parameters) {
-  const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters))
-    for (const one of Array.isArray(value) ? value : [value])
-      if (one !== undefined && one !== null && one !== "") search.append(name, one === true ? "1" : one === false ? "0" : one);
-  return search.toString();
-}
-
 export function address(route, parameters = {}) {
-  const text = query(parameters);
-  return `api/${route}${text ? `?${text}` : ""}`;
+  return `api/${route}${search(parameters)}`;
 }
 
 export async function ask(route, parameters = {}, signal) {

@@ -3,7 +3,7 @@ import { numeric } from "./address.js";
 
 export const LIGHT = { ambient: 0.72, diffuse: 0.5, specular: 0.08, roughness: 0.85 };
 export const CAMERA = { x: 0.95, y: -1.35, z: 0.95 };
-export const PATH = { colour: "#d6336c", width: 2.5 };
+const PATH = { colour: "#d6336c", width: 2.5 };
 
 /** The look that a state asks for; whatever is impossible counts as not given. */
 export function lookOf(state) {

@@ -4,7 +4,7 @@ import { role } from "./look.js";
 const OK = 1;
 
 /** Rectangles [top, bottom, left, right] in indices that cover the squares of one reason: runs of a row, joined over rows that repeat them. */
-export function rectangles(states, width, height, code) {
+function rectangles(states, width, height, code) {
   const rank = state => (state === OK ? -1 : state), done = [];
   let open = new Map();
   for (let j = 0; j < height; j++) {

@@ -69,7 +69,6 @@ export class FigureView {
     turnSlice(figure, this.options.slice);
     recolour(figure.data, theme);
     apply(figure, this.look);
-    if (this.options.change) this.options.change(figure);
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
     await this.sketch(figure, looks.templates[theme]);

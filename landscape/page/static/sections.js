@@ -22,7 +22,7 @@ function numbersAt(field, j, i) {
 
 /** The two curves through a grid point: coordinates, values, half the width of the band, which points are interpolated;
  * gaps where there is no value. */
-export function curvesThrough(field, j, i) {
+function curvesThrough(field, j, i) {
   const row = { x: field.x, value: [], band: [], between: [] }, column = { x: field.y, value: [], band: [], between: [] };
   const add = (curve, point, shown) => {
     curve.between.push(point.interpolated);

@@ -171,7 +171,6 @@ export const WORDS = {
     gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${withinError(stderr[k])}`).join(", "),
     `curvature ${axes.flatMap((one, j) => axes.slice(j).map((other, k) => `${one}${k ? `–${other}` : ""} ${digits(curvature[j][j + k], 4)}`)).join(", ")}`,
     ...(axes.length > 1 ? [`its eigenvalues ${eigenvalues.map(value => digits(value, 4)).join(", ")}`] : [])].join("; "),
-  patchTitle: "Exact patch",
   patchMost: "Points along a side, at most",
   patchEnds: (axis, end) => `${axis} ${end ? "to" : "from"}`,
   patchAsk: "Fill this box",

@@ -18,7 +18,7 @@ from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Replica
 from cluster.serving.requests import Refusal, RequestLimits
 from cluster.serving.resolver import PointCache, Queue, Resolver
-from cluster.serving.rest import make_app
+from cluster.serving.rest import make_rest_app
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, catalog_of
 from landscape.compute.serial import run as run_serially
@@ -90,11 +90,8 @@ class InProcess:
         self.asked.append(points)
         return await self._ask(self.replica.points(key, points))
 
-    async def gradient(self, key: str, point: Any) -> Any:
-        return await self._ask(self.replica.gradient(key, point))
-
-    async def curvature(self, key: str, point: Any) -> Any:
-        return await self._ask(self.replica.curvature(key, point))
+    async def derivative(self, key: str, kind: Any, point: Any) -> Any:
+        return await self._ask(self.replica.derivative(key, kind, point))
 
     async def describe(self, key: str) -> Any:
         return await self._ask(self.replica.describe(key))
@@ -113,10 +110,10 @@ class Asker:
         resolver = Resolver(self.replicas, PointCache(cache), Queue(queue))
         self.service = LandscapeService(catalog, limits, resolver)
         for source in catalog.sources():
-            described = self.run(self.replicas.describe(source.key))
-            self.service.served[source.key] = ServedLandscape(source, described)
+            info = self.run(self.replicas.describe(source.key))
+            self.service.served[source.key] = ServedLandscape(source, info)
         self.service.state = "ready"
-        self.app: ASGIApp = make_app(self.service, Guard(token))
+        self.app: ASGIApp = make_rest_app(self.service, Guard(token))
 
     async def _replica(self, catalog: Catalog) -> Replica:
         return Replica(catalog.sources())
@@ -182,6 +179,14 @@ def make_asker(scene: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def shared_asker(scene: Path) -> Iterator[Asker]:
+    """A service over the run that all tests of a file ask, so that its caches hold what earlier ones have asked for."""
+    asker = Asker(catalog_of((str(scene / "lenet"),)), RequestLimits(1000), queue=100)
+    yield asker
+    asker.close()
 
 
 @pytest.fixture

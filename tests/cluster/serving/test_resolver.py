@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from cluster.serving.landscapes import KeptPoints, StoredPoints, refuse_other_kept
+from cluster.serving.landscapes import PointFile, StoredPoints, check_point_file
 from cluster.serving.replica import Replica
 from cluster.serving.resolver import OVERHEAD, PointCache
 from cluster.serving.sources import catalog_of, scale_of
@@ -43,7 +43,7 @@ def test_points_of_a_level_come_from_it(make_asker, copied):
     assert at(asker, (0.25, 0.25))["source"] == ["computed"]
     before = at(asker, (0.25, 0.25))["values"]
     refine("lenet", "plane", box=[[0.0, 1.0], [0.0, 1.0]])
-    asker.service.served["lenet/1/plane"].look_now()
+    asker.service.served["lenet/1/plane"].read_disk()
     merged = open_run("lenet")["plane"].merged()
     place = np.argwhere(merged.interpolated == 0)
     points = [(float(merged.alpha[a]), float(merged.beta[b])) for b, a in place]
@@ -91,10 +91,10 @@ def test_what_was_served_is_kept_and_found_by_the_next_service(make_asker, copie
     for source in ("computed", "cache"):
         asker = make_asker()
         served = asker.service.served["lenet/1/plane"]
-        served.kept = KeptPoints(copied / "served", "plane", served.described)
+        served.point_file = PointFile(copied / "served", "plane", served.info)
         answer = at(asker, (0.3, 0.4), rise=True)
         assert answer["source"] == [source]
-        served.kept.close()
+        served.point_file.close()
         values = values or answer["values"]
         assert answer["values"] == values
     assert not asker.replicas.asked
@@ -104,14 +104,14 @@ def test_kept_values_of_other_code_are_refused_where_no_grid_tells(make_asker, c
     """Weights and samples are those of before, so that the identity is too."""
     (copied / "job.yaml").write_text((copied / "job.yaml").read_text().replace("run: lenet", "run: none"))
     asker, key = make_asker("lenet=job.yaml"), "lenet/1/plane"
-    kept = KeptPoints(copied / "served", "plane", asker.service.served[key].described)
-    asker.run(refuse_other_kept(kept, key, asker.replicas))  # of which there are none
-    asker.service.served[key].kept = kept
+    kept = PointFile(copied / "served", "plane", asker.service.served[key].info)
+    asker.run(check_point_file(kept, key, asker.replicas))  # of which there are none
+    asker.service.served[key].point_file = kept
     at(asker, (0.3, 0.4))
-    asker.run(refuse_other_kept(kept, key, asker.replicas))
+    asker.run(check_point_file(kept, key, asker.replicas))
     kept.commit([(struct.pack("<2d", 0.5, 0.6), kept.latest()[1])])  # as other code had it there
     with pytest.raises(JobError, match="holds other values than are computed now"):
-        asker.run(refuse_other_kept(kept, key, asker.replicas))
+        asker.run(check_point_file(kept, key, asker.replicas))
     kept.close()
 
 
@@ -184,8 +184,7 @@ def timed_asker(make_asker, copied):
     return asker, now
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("passed", [2.5, 3600.0])
+@pytest.mark.parametrize(("change", "passed"), [*((change, 2.5) for change in CHANGES), ("moved", 3600.0)])
 def test_the_first_answer_two_seconds_after_a_run_has_changed_is_not_the_old_one(timed_asker, copied, change, passed):
     asker, now = timed_asker
     do, sentence = CHANGES[change]
@@ -217,16 +216,18 @@ def test_what_a_replica_computes_of_another_landscape_is_neither_answered_nor_he
     assert at(asker, (0.3, 0.4))["source"] == ["computed"]
 
 
-@pytest.mark.parametrize("question", ["points", "gradient", "curvature", "patch"])
-@pytest.mark.parametrize("change", ["moved", "replaced"])
+@pytest.mark.parametrize(
+    ("change", "question"),
+    [("moved", "points"), ("moved", "gradient"), ("moved", "patch"), ("replaced", "points"), ("replaced", "curvature")],
+)
 def test_a_run_that_changes_while_a_replica_computes_is_not_answered_for(timed_asker, copied, change, question):
     asker, now = timed_asker
     do, sentence = CHANGES[change]
     body = QUESTIONS[question] | ({"low": [0.1, 0.1]} if question == "patch" else {})
-    compute = getattr(asker.replicas, name := "points" if question == "patch" else question)
+    compute = getattr(asker.replicas, name := "points" if question in ("points", "patch") else "derivative")
 
-    async def slowly(key, asked):
-        found = await compute(key, asked)
+    async def slowly(*asked):
+        found = await compute(*asked)
         do(copied)
         now[0] += 30.0
         return found
@@ -240,14 +241,14 @@ def test_no_request_waits_for_the_disk_while_many_ask(timed_asker, monkeypatch):
     asker, now = timed_asker
     served, began = asker.service.served["lenet/1/plane"], threading.Event()
     at(asker, (0.3, 0.4))
-    look, ends = served.look_now, threading.Event()
+    look, ends = served.read_disk, threading.Event()
 
     def slow():
         began.set()
         ends.wait(20)
         look()
 
-    monkeypatch.setattr(served, "look_now", slow)
+    monkeypatch.setattr(served, "read_disk", slow)
     now[0] = 1.5
     try:
         assert at(asker, (0.3, 0.4))["source"] == ["cache"]  # answered while the look is under way
@@ -351,7 +352,9 @@ def test_a_landscape_is_loaded_to_the_end_though_who_asked_has_left(question):
             raise JobError("not needed any more")
 
         replica.loading = loading
-        asked = asyncio.create_task(getattr(replica, question)("lenet/1/plane", np.zeros((1, 2))))
+        kind = () if question == "points" else (question,)
+        ask = replica.points if question == "points" else replica.derivative
+        asked = asyncio.create_task(ask("lenet/1/plane", *kind, np.zeros((1, 2))))
         await settled()
         asked.cancel()
         await asyncio.wait([asked])

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from cluster.serving import service
-from cluster.serving.gathering import FEWEST_POINTS
+from cluster.serving.batching import FEWEST_POINTS
 from cluster.serving.requests import ServedAxis, even_steps
 from cluster.serving.rest import READ_ON
 from landscape.compute.plans import make_evaluator
@@ -77,32 +77,32 @@ def test_a_job_that_is_not_computed_is_served_too(make_asker, reference, tmp_pat
     assert answer["source"] == ["computed"] * 2
 
 
-def test_a_line_hits_both_ends_exactly_and_a_patch_is_streamed_row_by_row(asker, reference):
-    line = asker.post(f"{PLANE}/line", {"from": [-0.3, 0.1], "to": [0.7, 0.4], "count": 4}).json
+def test_a_line_hits_both_ends_exactly_and_a_patch_is_streamed_row_by_row(shared_asker, reference):
+    line = shared_asker.post(f"{PLANE}/line", {"from": [-0.3, 0.1], "to": [0.7, 0.4], "count": 4}).json
     assert (line["points"][0], line["points"][-1]) == ([-0.3, 0.1], [0.7, 0.4])
     assert line["values"]["loss"] == reference(line["points"])["loss"]
     patch = {"low": [0.1, 0.1], "high": [0.3, 0.2], "shape": [3, 6], "stream": True}
-    rows = [json.loads(row) for row in asker.post(f"{PLANE}/patch", patch).body.splitlines()]
-    whole = asker.post(f"{PLANE}/patch", patch | {"stream": False}).json
+    rows = [json.loads(row) for row in shared_asker.post(f"{PLANE}/patch", patch).body.splitlines()]
+    whole = shared_asker.post(f"{PLANE}/patch", patch | {"stream": False}).json
     assert [row["row"] for row in rows] == [[number] for number in range(6)]
     assert [row["beta"] for row in rows] == whole["coordinates"]["beta"]
     assert [row["values"]["loss"] for row in rows] == whole["values"]["loss"]
 
 
-def test_one_axis_is_served_like_two(asker, scene):
+def test_one_axis_is_served_like_two(shared_asker, scene):
     line = "/v1/models/lenet/versions/1/landscapes/line"
     surface = open_run(scene / "lenet")["line"]
-    answer = asker.post(f"{line}/points", {"points": surface.alpha[:, None].tolist()}).json
+    answer = shared_asker.post(f"{line}/points", {"points": surface.alpha[:, None].tolist()}).json
     assert answer["values"]["loss"] == surface.loss.tolist()
-    patch = asker.post(f"{line}/patch", {"low": [-1], "high": [1], "shape": [9], "stream": True})
+    patch = shared_asker.post(f"{line}/patch", {"low": [-1], "high": [1], "shape": [9], "stream": True})
     assert json.loads(patch.body)["values"]["loss"] == surface.loss.tolist()
 
 
-def test_raw_numbers_have_the_bits_of_json(asker):
+def test_raw_numbers_have_the_bits_of_json(shared_asker):
     points = np.array([[0.25, 0.5], [-0.7, 0.3]])
-    raw = asker.post(f"{PLANE}/points?rise=true", points.astype("<f8").tobytes(), content_type=RAW, accept=RAW)
+    raw = shared_asker.post(f"{PLANE}/points?rise=true", points.astype("<f8").tobytes(), content_type=RAW, accept=RAW)
     names = raw.headers["x-observables"].split(",")
-    values = asker.post(f"{PLANE}/points", {"points": points.tolist(), "rise": True}).json["values"]
+    values = shared_asker.post(f"{PLANE}/points", {"points": points.tolist(), "rise": True}).json["values"]
     assert names == list(values)
     assert np.frombuffer(raw.body, "<f8").reshape(2, -1).T.tolist() == [values[name] for name in names]
 
@@ -125,15 +125,15 @@ def losses_along_the_axes(scene):
     return losses
 
 
-def test_gradient_and_curvature_are_those_of_autograd_in_the_coordinates(asker, scene):
+def test_gradient_and_curvature_are_those_of_autograd_in_the_coordinates(shared_asker, scene):
     point, losses = torch.tensor([0.31, 0.7], dtype=torch.float64), losses_along_the_axes(scene)
     slopes = torch.autograd.functional.jacobian(losses, point)  # [samples, axes]
-    found = asker.post(f"{PLANE}/gradient", {"point": point.tolist()}).json
+    found = shared_asker.post(f"{PLANE}/gradient", {"point": point.tolist()}).json
     np.testing.assert_allclose(found["loss"], losses(point).mean(), rtol=1e-6)
     np.testing.assert_allclose(found["gradient"], slopes.mean(0), rtol=1e-5)
     np.testing.assert_allclose(found["stderr"], slopes.std(0) / np.sqrt(len(slopes)), rtol=1e-3)
     hessian = torch.autograd.functional.hessian(lambda each: losses(each).mean(), point)
-    curvature = asker.post(f"{PLANE}/curvature", {"point": point.tolist()}).json
+    curvature = shared_asker.post(f"{PLANE}/curvature", {"point": point.tolist()}).json
     np.testing.assert_allclose(curvature["curvature"], hessian, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(curvature["eigenvalues"], torch.linalg.eigvalsh(hessian), rtol=1e-5, atol=1e-6)
 
@@ -180,86 +180,8 @@ def test_every_answer_says_how_long_it_took_and_its_evaluation(asker):
     assert "server-timing" not in streamed.headers  # its rows are computed while it is sent
 
 
-BAD = {
-    b"{": (400, "body: must be JSON"),
-    b"[1]": (400, "body: must be a JSON object"),
-    b'{"points": [[0.1, 0.2, 0.3]]}': (400, "points[0]: must be 2 finite numbers [alpha, beta], not [0.1, 0.2, 0.3]"),
-    b'{"points": [[0.1, 0.2], [NaN, 0]]}': (400, "points[1]: must be finite numbers"),
-    b'{"points": [[0.1, 0.2], [1]]}': (400, "points[1]: must be 2 finite numbers"),
-    b'{"points": [[0.1, "a"]]}': (400, "points[0]: must be 2 finite numbers"),
-    b'{"points": []}': (400, "points: must be a list of points"),
-    b'{"points": [[0, 0]], "rise": 1}': (400, "rise: must be true or false"),
-    b'{"point": [[0, 0]]}': (400, "did you mean 'points'?"),
-    b'{"points": [[1e999, 0]]}': (400, "points[0]: must be finite numbers"),
-    b'{"points": [[0, 0], [-1e300, 0]]}': (400, "points: must be within ±3.4e+38, which float32 can hold, not 1e+300"),
-    b'{"points": [[true, 0]]}': (400, "points[0]: must be 2 finite numbers"),
-    b'{"points": [["%s", 0], [0, 0]]}' % (b"a" * 20_000): (400, "points[0]: must be 2 finite numbers"),
-    b'{"points": ' + b"[" * 5000 + b"]" * 5000 + b"}": (400, "body: must be JSON"),
-}
-
-
-@pytest.mark.parametrize("question", ["points", "line", "patch", "gradient", "curvature"])
-def test_a_key_that_stands_twice_is_refused_and_not_taken_by_its_last_value(asker, question):
-    known = {
-        "points": '"points": [[0, 0]]', "line": '"from": [0, 0], "to": [1, 1], "count": 3',
-        "patch": '"low": [0, 0], "high": [1, 1], "shape": [2, 2]', "gradient": '"point": [0, 0]',
-        "curvature": '"point": [0, 0]',
-    }[question]  # fmt: skip
-    name = known.split('"')[1]
-    reply = asker.post(f"{PLANE}/{question}", f'{{{known}, "{name}": [[1, 1]]}}'.encode())
-    assert (reply.status, reply.json["error"]) == (400, f"{name}: must stand once in the body; keep one")
-
-
-@pytest.mark.parametrize(
-    ("query", "headers", "sentence"),
-    [
-        ("rise=true&rise=false", {"content_type": RAW}, "rise: must stand once in the address; keep one"),
-        ("rise=yes", {"content_type": RAW}, "rise: must be true or false, not 'yes'"),
-        (
-            "risen=true",
-            {"content_type": RAW},
-            "risen: is no parameter of this address; did you mean 'rise'? known: rise",
-        ),
-        ("rise=true", {}, "rise: is no parameter of this address; what is asked stands in the body"),
-    ],
-)
-def test_parameters_of_an_address_are_read_strictly(asker, query, headers, sentence):
-    body = np.zeros(2).tobytes() if headers else {"points": [[0, 0]]}
-    reply = asker.post(f"{PLANE}/points?{query}", body, **headers)
-    assert (reply.status, reply.json["error"]) == (400, sentence)
-
-
-@pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
-def test_malformed_points_are_refused_by_one_sentence(asker, body):
-    status, sentence = BAD[body]
-    reply = asker.post(f"{PLANE}/points", body)
-    assert (reply.status, sentence in reply.json["error"]) == (status, True), reply.json
-    assert "\n" not in reply.json["error"]
-
-
-@pytest.mark.parametrize(
-    ("question", "body", "status", "sentence"),
-    [
-        ("line", {"from": [0, 0], "to": [1, 1], "count": 10**9}, 413, "count: must be at most 1000 points"),
-        ("line", {"from": [0, 0], "to": [1, 1], "count": 1}, 400, "count: must be a whole number from 2 on"),
-        ("line", {"from": [0, 0]}, 400, "to: must be 2 finite numbers"),
-        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [10**6, 10**6]}, 413, "shape: must be at most 1000"),
-        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [3]}, 400, "shape: must be points along each axis"),
-        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [1, 2]}, 400, "one point along alpha needs low equal"),
-        ("patch", {"low": [0, 0], "high": [1e300, 1], "shape": [2, 2]}, 400, "high: must be within"),
-        ("gradient", {"point": [0, 1e39]}, 400, "point: must be within"),
-        ("gradient", {"point": [0]}, 400, "point: must be 2 finite numbers"),
-        ("points", {"points": [[0, 0]] * 1001}, 413, "points: must be at most 1000 points"),
-        ("poinst", {}, 404, "did you mean 'points'?"),
-    ],
-)
-def test_requests_for_too_much_or_nothing_are_refused(asker, question, body, status, sentence):
-    reply = asker.post(f"{PLANE}/{question}", body)
-    assert (reply.status, sentence in reply.json["error"]) == (status, True), reply.json
-
-
-def test_a_large_body_is_refused_and_the_connection_goes_on_where_it_ends(asker):
-    reply = asker.post(f"{PLANE}/points", b"[" * 300_000, content_length="300000")
+def test_a_large_body_is_refused_and_the_connection_goes_on_where_it_ends(shared_asker):
+    reply = shared_asker.post(f"{PLANE}/points", b"[" * 300_000, content_length="300000")
     assert (reply.status, reply.json["error"][:24]) == (413, "body: must be at most 12")
     assert "connection" not in reply.headers
 
@@ -267,44 +189,21 @@ def test_a_large_body_is_refused_and_the_connection_goes_on_where_it_ends(asker)
 @pytest.mark.parametrize(
     ("path", "status"), [(f"{PLANE}/points", 413), (f"{PLANE}x/points", 404), ("/v1/models", 405), ("/nowhere", 404)]
 )
-def test_what_is_left_of_a_body_without_an_end_ends_the_connection(asker, path, status):
-    content = b"[" * (READ_ON + 1) * asker.service.limits.body(2)
-    reply = asker.run(asker.send("POST", path, content, {"transfer-encoding": "chunked"}, unfinished=True))
+def test_what_is_left_of_a_body_without_an_end_ends_the_connection(shared_asker, path, status):
+    content = b"[" * (READ_ON + 1) * shared_asker.service.limits.body(2)
+    reply = shared_asker.run(
+        shared_asker.send("POST", path, content, {"transfer-encoding": "chunked"}, unfinished=True)
+    )
     assert (reply.status, reply.headers["connection"]) == (status, "close")
     assert "error" in reply.json
 
 
-def test_a_short_body_that_is_not_read_leaves_the_connection(asker):
-    reply = asker.post(f"{PLANE}x/points", {"points": [[0, 0]]}, content_length="20")
+def test_a_short_body_that_is_not_read_leaves_the_connection(shared_asker):
+    reply = shared_asker.post(f"{PLANE}x/points", {"points": [[0, 0]]}, content_length="20")
     assert (reply.status, "connection" in reply.headers) == (404, False)
 
 
-def test_raw_points_of_another_length_are_refused(asker):
-    reply = asker.post(f"{PLANE}/points", b"\0" * 20, content_type=RAW)
-    assert (reply.status, "16 bytes a point, not 20 bytes" in reply.json["error"]) == (400, True)
-    reply = asker.post(f"{PLANE}/points", np.array([np.nan, 0]).tobytes(), content_type=RAW)
-    assert (reply.status, "points[0]: must be finite" in reply.json["error"]) == (400, True)
-
-
-@pytest.mark.parametrize(
-    ("address", "sentence"),
-    [
-        ("/v1/models/lennet/versions/1/landscapes/plane/points", "did you mean 'lenet'?"),
-        ("/v1/models/lenet/versions/3/landscapes/plane/points", "known: 1, latest"),
-        ("/v1/models/lenet/versions/1/landscapes/plan/points", "known: plane, line"),
-        ("/v2/models", "address: '/v2/models' is none of this service"),
-    ],
-)
-def test_unknown_names_are_answered_by_those_there_are(asker, address, sentence):
-    reply = asker.post(address, {"points": [[0, 0]]})
-    assert (reply.status, sentence in reply.json["error"]) == (404, True), reply.json
-
-
-def test_a_request_needs_the_token_and_health_does_not(asker, make_asker):
-    for authorization in ("", "Bearer wrong", f"Basic {asker.service}"):
-        reply = asker.get("/v1/models", authorization=authorization)
-        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
-        assert asker.post(f"{PLANE}/points", {}, authorization=authorization).status == 401
+def test_health_needs_no_token_and_a_service_without_one_is_asked_by_its_own_names_alone(asker, make_asker):
     assert asker.get("/v1/health", authorization="").json["status"] == "ready"
     free = make_asker(token="")
     assert free.get("/v1/models", authorization="").status == 200
@@ -339,13 +238,13 @@ def test_what_the_disk_does_not_tell_for_a_moment_stays_in_the_list(asker, monke
         each.clock = lambda: time.monotonic() + 60  # the next look is due
     held = threading.Event()
     monkeypatch.setattr(service, "LIST_SECONDS", 0.05)
-    monkeypatch.setattr(plane, "look_now", held.wait)  # a disk that does not answer
-    monkeypatch.setattr(line, "look_now", lambda: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    monkeypatch.setattr(plane, "read_disk", held.wait)  # a disk that does not answer
+    monkeypatch.setattr(line, "read_disk", lambda: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     try:
         assert listed() == {"plane", "line"}
     finally:
         held.set()
-    monkeypatch.setattr(line, "look_now", lambda: (_ for _ in ()).throw(NotFoundError("run: it is gone")))
+    monkeypatch.setattr(line, "read_disk", lambda: (_ for _ in ()).throw(NotFoundError("run: it is gone")))
     assert listed() == {"plane"}
 
 
@@ -427,42 +326,28 @@ def test_a_body_that_does_not_come_is_not_waited_for(asker):
     assert asker.service.resolver.under_way == 0
 
 
-def test_an_address_with_a_slash_too_many_is_not_redirected_to_the_host_that_a_client_names(asker):
-    assert asker.get("/v1/models/", host="evil.example").status == 404
+def test_an_address_with_a_slash_too_many_is_not_redirected_to_the_host_that_a_client_names(shared_asker):
+    assert shared_asker.get("/v1/models/", host="evil.example").status == 404
 
 
-def test_a_host_that_is_no_address_does_not_break_the_answer(asker):
-    reply = asker.get("/nowhere", host="[")
+def test_a_host_that_is_no_address_does_not_break_the_answer(shared_asker):
+    reply = shared_asker.get("/nowhere", host="[")
     assert (reply.status, reply.json["error"].startswith("address: '/nowhere' is none")) == (404, True)
 
 
-def test_a_service_that_starts_or_ends_says_so(asker):
-    for state, word in (("starting", "is starting"), ("draining", "is ending")):
-        asker.service.state = state
-        reply = asker.post(f"{PLANE}/points", {"points": [[0, 0]]})
-        assert (reply.status, word in reply.json["error"], "retry-after" in reply.headers) == (503, True, True)
-        assert (asker.get("/v1/health").status, asker.get("/v1/health").json["status"]) == (503, state)
-
-
-def test_the_document_and_the_page_name_every_question(asker):
+def test_the_document_and_the_page_name_every_question(shared_asker):
     validate = pytest.importorskip("jsonschema").validate
-    document = asker.get("/openapi.json").json
+    document = shared_asker.get("/openapi.json").json
     questions = {path.rpartition("/")[2] for path in document["paths"]}
     assert questions == {"health", "models", "points", "line", "patch", "gradient", "curvature"}
     for path, methods in document["paths"].items():
         if "{model}" in path:
             content = methods["post"]["requestBody"]["content"]["application/json"]
             address = path.format(model="lenet", version="1", landscape="plane")
-            answer = asker.post(address, content["example"])
+            answer = shared_asker.post(address, content["example"])
             assert answer.status == 200
             validate(answer.json, methods["post"]["responses"]["200"]["content"]["application/json"]["schema"])
             validate(content["example"], content["schema"])
-    page = asker.get("/docs").body.decode()
+    page = shared_asker.get("/docs").body.decode()
     assert all(f"/{question}" in page for question in questions)
     assert "<script" not in page
-
-
-def test_another_method_is_refused(asker):
-    reply = asker.get(f"{PLANE}/points")
-    assert (reply.status, reply.json["error"]) == (405, "method: must be POST at this address, not GET")
-    assert reply.headers["allow"] == "POST"

@@ -11,7 +11,7 @@ import pytest
 from cluster.runtime.status import training_lines
 from landscape.model.history import LAST_LINES, LogEnd, LossStretch, last_stretches, log_end, training_state, went_on_to
 from landscape.model.snapshots import Snapshot
-from landscape.page.description import training as training_facts
+from landscape.page.description import training_facts
 
 
 def lines_of(epochs, steps, *, every=1, ended=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from opened_page import opened
 from page_client import asking
 
 from landscape.analysis.checks.table import keep_checks
@@ -50,11 +51,8 @@ def test_what_checks_found_is_told_line_by_line(runs):
         ),
     )
     keep_checks(runs / "net", "minimum", found)
-    guard = Guard("t")
-    with asking(make_app([open_place(str(runs))], guard), f"{guard.cookie}=t") as asked:
-        while (answer := asked.json("/api/runs"))["scanning"]:
-            pass
-        minimum, path, *_ = asked.json(f"/api/run?run={answer['runs'][0]['id']}")["landscapes"]
+    with opened(runs) as (client, ids):
+        minimum, path, *_ = client.json(f"/api/run?run={ids['net']}")["landscapes"]
     assert path["checks"] is None
     assert minimum["checks"]["opened"]
     assert minimum["checks"]["summary"] == f"Can this picture be trusted? {found.verdict}"

@@ -12,15 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from page_client import asking
+from opened_page import opened
 
 from landscape import Job, open_run
-from landscape.core.http import Guard
 from landscape.page.figures import thumbnail
 from landscape.page.jobs import free_name
 from landscape.page.queries import AddressQuery
-from landscape.page.server import make_app
-from landscape.store.status import open_place
 from landscape.surface.surface import Axis, Surface
 
 
@@ -77,10 +74,8 @@ def test_fewer_points_are_drawn_where_fewer_are_asked_for(client, net):
 
 def test_the_history_of_several_runs(runs):
     shutil.copytree(runs / "net", runs / "other")
-    guard = Guard("t")
-    with asking(make_app([open_place(str(runs))], guard), f"{guard.cookie}=t") as client:
-        ids = [row["id"] for row in client.json("/api/runs")["runs"]]
-        question = f"/api/history?run={ids[0]}&run={ids[1]}&log=1&landscape=path"
+    with opened(runs) as (client, ids):
+        question = f"/api/history?run={ids['net']}&run={ids['other']}&log=1&landscape=path"
         answer = client.json(question)
         names = {trace.get("legendgroup") for trace in answer["figure"]["data"]}
         assert len(names & {"run 0", "run 1"}) == 2
@@ -92,7 +87,7 @@ def test_the_history_of_several_runs(runs):
             file.write(json.dumps(line | {"step": line["step"] + 1, "loss": 7.5}) + "\n")
         assert client.json(question) != answer
         history.unlink()
-        reply = client.get(f"/api/history?run={ids[1]}")
+        reply = client.get(f"/api/history?run={ids['other']}")
         assert (reply.status, reply.error) == (404, "no history was recorded in training")
 
 
@@ -159,10 +154,8 @@ def test_comparisons_are_answered(client, net):
 
 def test_measures_are_told_where_a_run_has_them(runs):
     (runs / "net" / "measures.json").write_text(json.dumps({"trace": 3.5}))
-    guard = Guard("t")
-    with asking(make_app([open_place(str(runs))], guard), f"{guard.cookie}=t") as client:
-        (row,) = client.json("/api/runs")["runs"]
-        assert client.json(f"/api/run?run={row['id']}")["measures"] == {"trace": 3.5}
+    with opened(runs) as (client, ids):
+        assert client.json(f"/api/run?run={ids['net']}")["measures"] == {"trace": 3.5}
 
 
 def test_parameters_that_repeat_are_bounded():

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
-from landscape.page.comparison import compare_answer, compare_query, differences_answer, readable
-from landscape.page.queries import AddressQuery, Item, figure_query
+from landscape.page.comparison import compare_answer, differences_answer, find_readable
+from landscape.page.queries import AddressQuery, CompareQuery, FigureQuery, Item, parse_query
 from landscape.page.runs import RunReader
 from landscape.store.status import FoundRun
-
-SCALES = ("viridis", "cividis")
 
 
 def reader(runs: Path, name: str = "net") -> RunReader:
@@ -23,12 +21,12 @@ def reader(runs: Path, name: str = "net") -> RunReader:
 
 def asked(*items: str, **options: str) -> Any:
     pairs = [("item", item) for item in items] + list(options.items())
-    return compare_query(AddressQuery(pairs), SCALES)
+    return parse_query(AddressQuery(pairs), CompareQuery)
 
 
 def answer(runs: Path, *items: str, **options: str) -> Any:
     query = asked(*items, **options)
-    there = readable(query.items, {item.run: reader(runs, item.run) for item in query.items})
+    there = find_readable(query.items, {item.run: reader(runs, item.run) for item in query.items})
     return json.loads(compare_answer(there, query).body)
 
 
@@ -90,7 +88,7 @@ def test_options_are_checked() -> None:
 def test_what_is_gone_is_left_out_with_a_note(finished: Path) -> None:
     items = (Item("net", "minimum"), Item("net", "gone"), Item("other", "minimum"), Item("net", "path"))
     runs: dict[str, RunReader | LandscapeError] = {"net": reader(finished), "other": NotFoundError("no such run")}
-    there = readable(items, runs)
+    there = find_readable(items, runs)
     assert [item.landscape for item in there.items] == ["minimum", "path"]
     told = json.loads(compare_answer(there, asked("net|minimum", "net|path", mode="overlay")).body)
     assert [note.partition(";")[0] for note in told["notes"]] == [
@@ -98,12 +96,12 @@ def test_what_is_gone_is_left_out_with_a_note(finished: Path) -> None:
         "Left out: no such run",
     ]
     with pytest.raises(NotFoundError, match="gone"):
-        readable(items[1:3], runs)
+        find_readable(items[1:3], runs)
 
 
 def test_the_table_of_differences_has_a_column_per_landscape(runs: Path) -> None:
     (runs / "net" / "measures.json").write_text(json.dumps({"sharpness": 2.5}))
-    there = readable((Item("net", "minimum"), Item("net", "path")), {"net": reader(runs)})
+    there = find_readable((Item("net", "minimum"), Item("net", "path")), {"net": reader(runs)})
     told = json.loads(differences_answer(there).body)
     assert told["columns"] == [
         {"item": "net|minimum", "run": "net", "landscape": "minimum"},
@@ -119,7 +117,7 @@ def test_the_table_of_differences_has_a_column_per_landscape(runs: Path) -> None
 
 def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
     (runs / "net" / "run.json").write_text("{")
-    there = readable((Item("net", "minimum"),), {"net": reader(runs)})
+    there = find_readable((Item("net", "minimum"),), {"net": reader(runs)})
     told = json.loads(differences_answer(there).body)
     assert any("run.json" in note for note in told["notes"])
     assert any(section["title"] == "Numbers" for section in told["sections"])
@@ -128,6 +126,6 @@ def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
 def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
     assert asked("net|minimum", "net|path").scale is None
     assert asked("net|minimum", "net|path", scale="viridis").scale == "viridis"
-    assert figure_query(AddressQuery([("run", "net"), ("landscape", "path")]), SCALES).scale is None
+    assert parse_query(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")

@@ -9,17 +9,12 @@ from urllib.parse import quote
 
 import pytest
 from fake_service import TOKEN, FakeService, fake_service, loss_at
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from landscape.core.http import Guard
 from landscape.page import service as forwarding
-from landscape.page.server import make_app
 from landscape.page.service import passes
-from landscape.store.status import open_place
-
-GUARD = Guard("the-token")
-COOKIE = f"{GUARD.cookie}=the-token"
 
 
 @pytest.fixture(autouse=True)
@@ -244,11 +239,8 @@ def test_a_service_that_was_killed_is_not_asked_for_long(client: Client, net: st
 
 def test_an_open_page_is_told_when_a_service_comes_and_goes(finished: Path):
     command = f"landscape serve {finished / 'net'}"
-    with asking(make_app([open_place(str(finished))], GUARD), COOKIE) as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        with client.stream(f"/api/events?run={answer['runs'][0]['id']}") as stream:
-            assert stream.next("serving") == {"landscapes": [], "command": command}
-            with fake_service(finished / "net", "minimum", "line"):
-                assert stream.next("serving") == {"landscapes": ["line", "minimum"], "command": command}
-            assert stream.next("serving") == {"landscapes": [], "command": command}
+    with opened(finished) as (client, ids), client.stream(f"/api/events?run={ids['net']}") as stream:
+        assert stream.next("serving") == {"landscapes": [], "command": command}
+        with fake_service(finished / "net", "minimum", "line"):
+            assert stream.next("serving") == {"landscapes": ["line", "minimum"], "command": command}
+        assert stream.next("serving") == {"landscapes": [], "command": command}

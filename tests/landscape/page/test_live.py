@@ -13,20 +13,15 @@ import numpy as np
 import pytest
 import torch
 from live_landscape import LiveLandscape, driven, empty, value_at
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 
 from landscape import Job, Problem, extend, run
 from landscape.core.errors import StoreError
-from landscape.core.http import Guard
 from landscape.page import watching
 from landscape.page.answers import Viewer, event
-from landscape.page.api import Api
 from landscape.page.description import LogTails
 from landscape.page.runs import RunReader
-from landscape.page.server import make_app
-from landscape.store.status import open_place
-
-GUARD = Guard("t")
 
 
 @pytest.fixture
@@ -34,11 +29,8 @@ def live(runs: Path) -> Iterator[tuple[Client, Path, str]]:
     """The page over a run of which nothing is computed, and its identifier."""
     run = runs / "net"
     empty(run, "minimum")
-    places = [open_place(str(runs))]
-    with asking(make_app(places, GUARD, Api(places, search_seconds=0.1)), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        yield client, run, answer["runs"][0]["id"]
+    with opened(runs, search_seconds=0.1) as (client, ids):
+        yield client, run, ids["net"]
 
 
 def array(encoded: dict[str, str]) -> np.ndarray:

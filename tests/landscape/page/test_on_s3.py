@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from object_stores import BUCKET, Raw, s3_server, use
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 
 from landscape.core.errors import StoreError
-from landscape.core.http import Guard
-from landscape.page.server import make_app
 from landscape.store.status import open_place
-
-GUARD = Guard("t")
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +22,10 @@ def endpoint() -> Iterator[str]:
 
 
 @contextmanager
-def opened() -> Iterator[tuple[Client, str]]:
+def opened_run() -> Iterator[tuple[Client, str]]:
     """The page over the bucket, and the identifier of the run there."""
-    with asking(make_app([open_place(f"s3://{BUCKET}/runs")], GUARD), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            time.sleep(0.05)
-        (row,) = answer["runs"]
-        assert (row["name"], row["path"]) == ("team/net", f"s3://{BUCKET}/runs/team/net")
-        yield client, row["id"]
+    with opened(f"s3://{BUCKET}/runs") as (client, ids):
+        yield client, ids["team/net"]
 
 
 def test_a_run_in_a_bucket_is_found_shown_and_followed(endpoint, finished: Path, monkeypatch):
@@ -43,7 +35,7 @@ def test_a_run_in_a_bucket_is_found_shown_and_followed(endpoint, finished: Path,
         path = file.relative_to(finished / "net").as_posix()
         if file.is_file() and (path == "run.json" or path.startswith("landscapes.zarr/minimum/")):
             raw.write(path, file.read_bytes())
-    with opened() as (client, run):
+    with opened_run() as (client, run):
         address = f"landscape=minimum&run={run}"
         before = client.json(f"/api/figure?{address}")
         assert before["generation"] == client.json(f"/api/figure?{address}")["generation"]
@@ -64,7 +56,7 @@ def test_a_store_that_stops_answering_is_a_sentence(monkeypatch):
     with s3_server() as endpoint:
         use(monkeypatch, endpoint, LANDSCAPE_STORE_RETRY="0.5")
         Raw(f"s3://{BUCKET}/runs/team/net", endpoint).write("run.json", b"{}")
-        serving = opened()
+        serving = opened_run()
         client, run = serving.__enter__()
         assert client.get(f"/api/run?run={run}").status == 200
     reply = client.get(f"/api/run?run={run}")

@@ -11,20 +11,15 @@ import numpy as np
 import pytest
 import torch
 from live_landscape import LiveLandscape, empty, value_at
-from page_client import asking
+from opened_page import opened
 from torch import nn
 
 from landscape import Job, Problem, run
 from landscape.core.errors import StoreError
-from landscape.core.http import Guard
 from landscape.page import runs as open_runs
 from landscape.page.runs import LandscapeReader
-from landscape.page.server import make_app
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.results import open_run
-from landscape.store.status import open_place
-
-GUARD = Guard("t")
 
 
 def compute(folder: Path, seed: int) -> None:
@@ -95,7 +90,7 @@ def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting
         slow = threads.submit(readers[0].view, ("accuracy",))
         assert waits.wait(20)
         try:
-            threads.submit(open_runs.bound, readers).result(5)
+            threads.submit(open_runs.bound_memory, readers).result(5)
             assert readers[0].size >= sizes[0]
             assert readers[1].size < sizes[1]
             assert readers[2].size == sizes[2], "the last used one stays"
@@ -106,10 +101,8 @@ def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting
 
 def test_what_the_page_first_shows_after_a_run_was_replaced_is_the_new_one(runs):
     """Nobody looks meanwhile, so that nothing is noticed before it is asked for."""
-    with asking(make_app([open_place(str(runs))], GUARD), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        net = answer["runs"][0]["id"]
+    with opened(runs, search_seconds=3600) as (client, ids):
+        net = ids["net"]
         addresses = [f"/api/{name}?run={net}&landscape=minimum" for name in ("figure", "thumbnail")]
         addresses.append(f"/api/run?run={net}")
         old, lowest = [client.json(each) for each in addresses], open_run(runs / "net")["minimum"].loss.min()

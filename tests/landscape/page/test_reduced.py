@@ -11,21 +11,18 @@ import numpy as np
 import pytest
 import torch
 from live_landscape import LiveLandscape, value_at
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 from small_models import Quadratic
 
 from landscape.core.grid import Grid, axis_coordinates
-from landscape.core.http import Guard
 from landscape.model.parameters import layout, state_of
 from landscape.page.content import picks_of
-from landscape.page.server import make_app
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
-from landscape.store.status import open_place
 from landscape.surface.record import Record
 
 pytestmark = pytest.mark.long
-GUARD = Guard("t")
 SIZES, TILE = (700, 400), (200, 350)  # alpha and beta; beta and alpha
 MODEL = Quadratic()
 
@@ -44,11 +41,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(large: Path) -> Iterator[tuple[Client, str]]:
-    with asking(make_app([open_place(str(large))], GUARD), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        yield client, f"run={answer['runs'][0]['id']}&landscape=plane"
+def page(large: Path) -> Iterator[tuple[Client, str]]:
+    with opened(large) as (client, ids):
+        yield client, f"run={ids['run']}&landscape=plane"
 
 
 def count(value: Any) -> int:
@@ -73,8 +68,8 @@ def test_the_picks_keep_the_bound_whatever_the_shape():
 
 
 @pytest.mark.parametrize("kind", ["contour", "surface"])
-def test_a_figure_has_the_picked_points_and_the_words_of_all(opened, kind):
-    client, address = opened
+def test_a_figure_has_the_picked_points_and_the_words_of_all(page, kind):
+    client, address = page
     answer = client.json(f"/api/figure?{address}&kind={kind}&levels=60&uncertainty=1")
     assert count(answer["figure"]) <= 1_000_000
     alpha, beta = answer["index"]
@@ -89,8 +84,8 @@ def test_a_figure_has_the_picked_points_and_the_words_of_all(opened, kind):
     assert with_minima["caption"][-1] == "Minima are those of the points drawn"
 
 
-def test_a_tile_has_those_of_its_points_that_are_drawn(opened, large):
-    client, address = opened
+def test_a_tile_has_those_of_its_points_that_are_drawn(page, large):
+    client, address = page
     index = client.json(f"/api/figure?{address}&max=50")["index"]
     assert [len(picks) for picks in index] == [50, 50]
     with client.stream(f"/api/events?{address}&max=50&log=0") as stream:
@@ -107,8 +102,8 @@ def test_a_tile_has_those_of_its_points_that_are_drawn(opened, large):
     assert client.json(f"/api/run?{address.partition('&')[0]}")["landscapes"][0]["state"] == "complete"
 
 
-def test_the_tables_tell_the_numbers_of_all_points_apart_from_those_of_the_drawn_ones(opened, large):
-    client, address = opened
+def test_the_tables_tell_the_numbers_of_all_points_apart_from_those_of_the_drawn_ones(page, large):
+    client, address = page
     run = address.partition("&")[0]
     lowest = min(row[0] for row in ([value_at((j, i)) for i in range(700)] for j in range(400)))
     (landscape,) = client.json(f"/api/run?{run}")["landscapes"]

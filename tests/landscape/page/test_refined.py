@@ -14,21 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 from live_landscape import driven
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples
 
 from landscape import Job, Problem, open_run, refine, run
 from landscape.core.errors import Interrupted
 from landscape.core.folders import open_folder
-from landscape.core.http import Guard
 from landscape.page import content
-from landscape.page.api import Api
 from landscape.page.runs import LandscapeReader
-from landscape.page.server import make_app
 from landscape.store.results import Run
-from landscape.store.status import FoundRun, open_place, read_row, stamp_of
+from landscape.store.status import FoundRun, read_row, stamp_of
 
-GUARD = Guard("t")
 BOX = [(0.2, 1.0), (0.2, 1.0)]
 KINDS = ("topographic", "contour", "surface")
 
@@ -63,17 +60,19 @@ def whole(half: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(whole: Path) -> Iterator[Client]:
-    places = [open_place(str(whole))]
-    with asking(make_app(places, GUARD, Api(places, search_seconds=0.1)), f"{GUARD.cookie}=t") as asked:
-        while asked.json("/api/runs")["scanning"]:
-            pass
-        yield asked
+def page(whole: Path) -> Iterator[tuple[Client, str]]:
+    with opened(whole, search_seconds=0.1) as (client, ids):
+        yield client, ids["net"]
 
 
 @pytest.fixture(scope="module")
-def net(client: Client) -> str:
-    return str(client.json("/api/runs")["runs"][0]["id"])
+def client(page: tuple[Client, str]) -> Client:
+    return page[0]
+
+
+@pytest.fixture(scope="module")
+def net(page: tuple[Client, str]) -> str:
+    return page[1]
 
 
 def array(encoded: dict[str, str]) -> np.ndarray:
@@ -199,7 +198,7 @@ def test_tiles_of_a_level_show_as_they_are_committed(half, tmp_path):
     assert 0 < after.counts[0] < missing
     refine(place, "a", box=BOX, problem=problem)
     assert reader.view(("loss",)).counts[0] == 0
-    refine(place, "a", box=[(-1, 1), (-1, 1)], factor=4, problem=problem)
+    refine(place, "a", box=BOX, factor=4, problem=problem)
     assert reader.view(("loss",)).surface.loss.shape == (33, 65)
     shutil.rmtree(place / "landscapes.zarr" / "a" / "levels")
     assert reader.view(("loss",)).surface.loss.shape == (9, 17)
@@ -207,11 +206,8 @@ def test_tiles_of_a_level_show_as_they_are_committed(half, tmp_path):
 
 def test_the_state_of_a_level_comes_as_an_event_while_it_is_computed(half, tmp_path):
     runs = shutil.copytree(half, tmp_path / "runs")
-    places = [open_place(str(runs))]
-    with asking(make_app(places, GUARD, Api(places, search_seconds=0.1)), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        net = answer["runs"][0]["id"]
+    with opened(runs, search_seconds=0.1) as (client, ids):
+        net = ids["net"]
         with client.stream(f"/api/events?run={net}&landscape=a") as stream:
             first = stream.next("state")["landscapes"][0]
             assert first["state"] == "interrupted"

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from page_client import Client, asking
+from opened_page import opened
+from page_client import Client
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
 from landscape import read_job, run
-from landscape.core.http import Guard
-from landscape.page.server import make_app
-from landscape.store.status import open_place
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def client(folder: Path) -> Iterator[Client]:
-    guard = Guard("the-token")
-    with asking(make_app([open_place(str(folder))], guard), f"{guard.cookie}=the-token") as asked:
-        yield asked
+def page(folder: Path) -> Iterator[tuple[Client, str]]:
+    with opened(folder) as (client, ids):
+        yield client, ids["both"]
 
 
-def test_each_path_is_told_by_itself_and_a_box_has_the_same_paths(client: Client, folder: Path):
-    while (answer := client.json("/api/runs"))["scanning"]:
-        pass
-    (both,) = [each["id"] for each in answer["runs"] if each["name"] == "both"]
+def test_each_path_is_told_by_itself_and_a_box_has_the_same_paths(page: tuple[Client, str], folder: Path):
+    client, both = page
     (landscape,) = client.json(f"/api/run?run={both}")["landscapes"]
     assert [(path["label"], path["unit"], path["numbers"]) for path in landscape["paths"]] == [
         ("sgd", "epoch", [1, 2, 3, 4]), ("THOR", "step", [1, 2, 3]),

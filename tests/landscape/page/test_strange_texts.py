@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from page_client import Client, asking
+from opened_page import opened
 from waiting import wait_for
 
-from landscape.core.http import Guard
 from landscape.page.answers import event
-from landscape.page.server import make_app
 from landscape.store.results import Run
-from landscape.store.status import open_place
-
-GUARD = Guard("t")
-
-
-@contextmanager
-def opened(place: Path) -> Iterator[tuple[Client, dict[str, str]]]:
-    """The page over a place, and the identifiers of its runs by their names."""
-    with asking(make_app([open_place(str(place))], GUARD), f"{GUARD.cookie}=t") as client:
-        while (answer := client.json("/api/runs"))["scanning"]:
-            pass
-        yield client, {row["name"]: row["id"] for row in answer["runs"]}
 
 
 def trained(run: Path, info: object = None, history: str = '{"step": 1, "loss": 2.5}\n') -> Path:

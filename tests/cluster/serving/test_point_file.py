@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster.serving.landscapes import KeptFiles, KeptPoints, keeping
+from cluster.serving.landscapes import PointFile, PointFiles, lock_point_folder
 from cluster.serving.requests import LandscapeInfo, ServedAxis
 from landscape.core.errors import JobError
 
@@ -26,8 +26,8 @@ def row(number):
     return struct.pack("<3d", number, number + 1, number + 2)
 
 
-def opened(folder, described=PLANE):
-    return KeptPoints(folder, "plane", described)
+def opened(folder, info=PLANE):
+    return PointFile(folder, "plane", info)
 
 
 def filled(folder, count):
@@ -102,7 +102,7 @@ def test_a_row_that_is_tampered_with_while_the_service_runs_is_computed_again(tm
 
 
 def test_versions_that_are_the_same_landscape_write_into_one_file_one_after_the_other(tmp_path):
-    files = KeptFiles()
+    files = PointFiles()
     one, two = (files.points_of(tmp_path, "plane", PLANE) for _ in range(2))
     one.commit([(point(1), row(1))])
     two.commit([(point(2), row(2))])
@@ -143,12 +143,12 @@ def test_a_full_disk_loses_nothing_that_was_kept(tmp_path, monkeypatch):
 
 
 def test_one_service_keeps_values_of_a_run_at_a_time(tmp_path):
-    with keeping(str(tmp_path)) as folder:
+    with lock_point_folder(str(tmp_path)) as folder:
         assert folder == tmp_path / "served"
         with pytest.raises(JobError, match="another service keeps values"):
-            keeping(str(tmp_path)).__enter__()
-    with keeping(str(tmp_path)), pytest.raises(JobError, match="is a URL"):
-        keeping("s3://bucket/run").__enter__()
+            lock_point_folder(str(tmp_path)).__enter__()
+    with lock_point_folder(str(tmp_path)), pytest.raises(JobError, match="is a URL"):
+        lock_point_folder("s3://bucket/run").__enter__()
 
 
 def test_a_run_on_a_disk_that_is_mounted_read_only_keeps_nothing(tmp_path, monkeypatch):
@@ -157,4 +157,4 @@ def test_a_run_on_a_disk_that_is_mounted_read_only_keeps_nothing(tmp_path, monke
 
     monkeypatch.setattr("cluster.serving.landscapes.make_folder", refused)
     with pytest.raises(JobError, match=r"keep: run .* cannot be written: Read-only file system; leave out --keep"):
-        keeping(str(tmp_path)).__enter__()
+        lock_point_folder(str(tmp_path)).__enter__()

@@ -1,9 +1,10 @@
-"""Requests gathered into batches: what arrives while one batch is computed makes up the next.
+"""Batches of requests: what arrives while one batch is computed makes up the next.
 
-`serve.batch` of Ray closes a batch after a time, also while the one before is still computed: with a short time its
-batches are small when the replica is busy, with a long one an idle replica waits for nothing. So what it hands over is
-gathered here again. A batch begins as soon as the one before has ended, with all that is there by then. The process
-that clients ask gathers in the same way what it asks of replicas, as each question to Ray takes a millisecond of both.
+Ray's `serve.batch` closes a batch after a time, even while the batch before is still computed. With a short time its
+batches are small when the replica is busy; with a long one an idle replica waits for nothing. So what it hands over is
+batched again here: a batch begins as soon as the one before has ended, with all requests that are there by then. The
+process that clients ask batches its questions to replicas in the same way, since each call of Ray takes a millisecond
+of both processes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class _Waiting:
     answer: asyncio.Future[object]
 
 
-class Gathering:
-    """Requests for points of several landscapes, computed in batches of one landscape each.
+class Batcher:
+    """Computes requests for points of several landscapes in batches, each of one landscape.
 
     Args:
         compute: is given the landscape and the points of each request, and returns an answer for each; an answer that
@@ -100,7 +101,7 @@ class Gathering:
             for each in batch:
                 each.answer.cancel()  # who still waits would wait for ever
             if is_cancelled_here():
-                raise  # this gathering is ended, not the batch
+                raise  # this batcher is ended, not the batch
             return
         except Exception as error:
             answers = [error] * len(batch)
@@ -122,14 +123,14 @@ class Gathering:
 
 
 def is_cancelled_here() -> bool:
-    """Whether the task that waits was cancelled; a replica that ends hands on, by gRPC, that its own was."""
+    """Whether the waiting task itself was cancelled: a replica that ends passes on, by gRPC, that its own task was."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def all_of(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """What each of several works returns; where one fails, or nobody waits any more, the others are cancelled."""
-    if len(works) == 1:  # as most requests are: without a task of its own
+async def run_all(works: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """The results of all works; where one fails, or nobody waits any more, the others are cancelled."""
+    if len(works) == 1:  # as of most requests, which need no task of their own
         return [await works[0]]
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -158,17 +159,17 @@ class BusyTime:
     seconds: float
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, BusyTime]:
+def time_work(work: Callable[[], Result]) -> tuple[Result, BusyTime]:
     """What work returns, and when it was carried out."""
     begin, start = time.time(), time.perf_counter()
     result = work()
     return result, BusyTime(begin, time.perf_counter() - start)
 
 
-def covered(stretches: Sequence[BusyTime]) -> float:
+def covered_seconds(stretches: Sequence[BusyTime]) -> float:
     """The seconds in which at least one of several stretches ran.
 
-    >>> covered([BusyTime(0.0, 2.0), BusyTime(1.0, 2.0), BusyTime(5.0, 1.0), BusyTime(5.0, 1.0)])
+    >>> covered_seconds([BusyTime(0.0, 2.0), BusyTime(1.0, 2.0), BusyTime(5.0, 1.0), BusyTime(5.0, 1.0)])
     4.0
     """
     total, end = 0.0, float("-inf")
@@ -189,4 +190,4 @@ def server_timing(stretches: Sequence[BusyTime], total: float) -> str:
         stretches: of the evaluations that gave the answer; none where nothing was computed for it.
         total: seconds from the beginning of the request to its answer.
     """
-    return f"evaluate;dur={1e3 * covered(stretches):.1f}, total;dur={1e3 * total:.1f}"
+    return f"evaluate;dur={1e3 * covered_seconds(stretches):.1f}, total;dur={1e3 * total:.1f}"
