@@ -146,10 +146,8 @@ def export_run(
         JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
     """
     from landscape.store.results import open_run
-    from landscape.views.data_files import write_rows
-    from landscape.views.export_files import browser
-    from landscape.views.exporting import FORMAT_TABLE, export, export_name, files_beside
-    from landscape.views.prepare.measures import table_csv
+    from landscape.views.exporting import FORMAT_TABLE, browser, export, export_name, files_beside, write_rows
+    from landscape.views.prepare.tables import table_csv
     from landscape.views.prepare.words import stopped
     from landscape.views.report import write_report
 

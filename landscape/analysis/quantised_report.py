@@ -28,12 +28,10 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.results import keep_with_landscape, writing
 from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
-from landscape.views.data_files import write_columns
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_bits, draw_patch, draw_steps, draw_terraces
-from landscape.views.export_files import whole_file
 from landscape.views.exporting import DRAWN_FORMATS as DRAWN
-from landscape.views.exporting import check_formats, write_drawn
+from landscape.views.exporting import check_formats, whole_file, write_columns, write_drawn
 from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.quantisation import prepare_bits, prepare_patch, prepare_steps
 from landscape.views.prepare.scale import number

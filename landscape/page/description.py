@@ -27,12 +27,17 @@ from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
 from landscape.views.draw.figure import figure_name
-from landscape.views.prepare.comparable import count_statuses
 from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
-from landscape.views.prepare.measures import measure_numbers
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, prepare_checks, provenance_rows
+from landscape.views.prepare.scale import count_statuses, number
+from landscape.views.prepare.tables import (
+    Row,
+    landscape_rows,
+    measure_numbers,
+    observable_rows,
+    prepare_checks,
+    provenance_rows,
+)
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import axis_title, observable_title
 from landscape.views.report import info_rows

@@ -23,10 +23,9 @@ from landscape.views.draw.figure import KIND_TABLE, choose_kind, figure_name, ki
 from landscape.views.draw.history import draw_history
 from landscape.views.draw.layout import Style
 from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, PATH_COLOUR, TEMPLATES, colour_scale, config
-from landscape.views.prepare.comparable import count_statuses
 from landscape.views.prepare.figure import FigureData, prepare_figure, suggests_log
 from landscape.views.prepare.history import UNITS, TrainingRecord, prepare_histories
-from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepare.scale import choose_scale, count_statuses, drawn_values, point_states
 from landscape.views.prepare.words import file_name, resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before

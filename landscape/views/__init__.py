@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
     from landscape.views.draw.figure import KINDS, figure, figure_name
     from landscape.views.draw.style import COLOUR_SCALES, config
-    from landscape.views.export_files import Browser, browser, find_browser
-    from landscape.views.exporting import FORMATS, export, export_name
+    from landscape.views.exporting import FORMATS, Browser, browser, export, export_name, find_browser
     from landscape.views.notebook import run_bundle, surface_bundle
     from landscape.views.plots import plot
     from landscape.views.prepare.figure import FigureData, prepare_figure
@@ -24,8 +23,7 @@ _HOMES = {
     "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
     "draw.figure": ("figure", "figure_name", "KINDS"),
     "draw.style": ("COLOUR_SCALES", "config"),
-    "export_files": ("Browser", "browser", "find_browser"),
-    "exporting": ("FORMATS", "export", "export_name"),
+    "exporting": ("FORMATS", "Browser", "browser", "export", "export_name", "find_browser"),
     "notebook": ("run_bundle", "surface_bundle"),
     "plots": ("plot",),
     "prepare.figure": ("FigureData", "prepare_figure"),

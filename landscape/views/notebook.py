@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import LandscapeError
+from landscape.core.grid import Floats
 from landscape.surface.surface import Surface
 from landscape.views.draw.figure import choose_kind, figure, figure_name
 from landscape.views.draw.paths import FEW, own_colours
@@ -33,7 +34,6 @@ from landscape.views.prepare.words import resolution, state_text
 # ----------------------------------------------------------------------------------------------------
 # A small picture of a surface as SVG, drawn without a browser and without plotly: for lists and for notebooks.
 
-Floats = NDArray[np.float64]
 
 POINTS = 65  # per axis; odd, as grids of which every second point is that of a coarser one
 MISSING = {0: "#e3e6ea", 2: "#3b3f46", 3: "#f6c9a0", 4: "#cdd3da"}  # by the reason for a missing point

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import (
     TICKS_PX,
     Style,
@@ -32,7 +32,7 @@ from landscape.views.draw.style import CURVES, DARK_CURVES, path_look
 from landscape.views.prepare.figure import FigureData, legend_name, missing_names, missing_states
 from landscape.views.prepare.paths import DrawnPath, ends_of
 from landscape.views.prepare.scale import nice_ticks
-from landscape.views.prepare.seeds import NAME
+from landscape.views.prepare.uncertainty import NAME
 from landscape.views.prepare.words import observable_title
 
 # ----------------------------------------------------------------------------------------------------
@@ -76,7 +76,6 @@ def seed_band(data: FigureData, style: Style, bottom: float, **place: Any) -> li
 
 # ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
 

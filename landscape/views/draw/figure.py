@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
+from landscape.core.grid import Floats
 from landscape.surface.surface import Surface
 from landscape.views.draw.curve import draw_curve
 from landscape.views.draw.layout import TICKS_PX, Style, base_layout, finish, make_frame, text
@@ -26,7 +26,6 @@ from landscape.views.prepare.words import capitalised, file_name, whole
 # ----------------------------------------------------------------------------------------------------
 # The barcode of a landscape with any number of axes: of each minimum a bar as long as its persistence.
 
-Floats = NDArray[np.float64]
 
 PLOT_PX, SHORTEST_PX, TALLEST_PX, ROW_PX = 620, 130, 560, 26
 THICKNESS = 0.62  # of a row

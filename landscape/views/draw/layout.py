@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.style import INK, TEMPLATES, typed
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
@@ -281,7 +282,6 @@ def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta
 # ----------------------------------------------------------------------------------------------------
 # What the pointer shows of a point: its value ± two standard errors, and its rise over the origin ± its own two.
 
-Floats = NDArray[np.float64]
 
 NOTE = "%{text}"
 INTERPOLATED = ", interpolated"  # the page's script knows these points by it

@@ -10,9 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import Style, text
 from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, PAPER, PATH_HALO, themed, typed
-from landscape.views.prepare.figure import FigureData, Floats, legend_name, missing_states, rectangles, square_states
+from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states
 from landscape.views.prepare.geometry import isosurface
 from landscape.views.prepare.scale import STATES
 from landscape.views.prepare.uncertainty import Marks, finer_edges

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import Style, text
 from landscape.views.draw.style import KEY, PAPER, PATH_HALO, PathLook, Shades, are_told_apart, path_look, themed
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import FigureData
 from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels_of_all
-
-Floats = NDArray[np.float64]
 
 STAR = 19  # pixels of the star at the last snapshot
 SPARSE, DENSE, FEW = 10, 7, 25  # pixels of the other snapshots: of up to `FEW`, and of more

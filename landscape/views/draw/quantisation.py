@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import one_line, sentence, wrapped
 from landscape.views.draw.style import CURVES, DARK_CURVES, DEFAULT_SCALE, TEMPLATES, colour_scale, typed
 from landscape.views.prepare.quantisation import BitCurve, StepLine, StepPatch
 from landscape.views.prepare.scale import nice_ticks
-
-Floats = NDArray[np.float64]
 
 TITLE = "The steps of rounding around the origin"
 PANEL, GAP, LEFT, RIGHT, PATCH_ABOVE, PATCH_BELOW = 390, 46, 84, 104, 84, 110  # pixels; of heat maps

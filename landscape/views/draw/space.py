@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.views.draw.layout import (
     Style,
     base_layout,
@@ -359,7 +360,6 @@ def _slider(axis: AxisView, active: int, y: float) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------
 # Three axes as a volume: nested isosurfaces.
 
-Floats = NDArray[np.float64]
 
 MOST_LEVELS = 5
 SHORTEST = 0.2  # of the longest axis: a shorter one is stretched to this

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
+from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Axis, Surface, check_observable
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.figure import AxisView, FigureData, prepare_figure
 from landscape.views.prepare.paths import path_notes
-from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
+from landscape.views.prepare.scale import (
+    LOG_DECADES,
+    Scale,
+    choose_scale,
+    drawn_values,
+    point_states,
+    spanned_decades,
+)
 
 MODES = ("overlay", "difference", "tiled")
 FEWEST = {"overlay": 2, "difference": 2, "tiled": 1}
@@ -23,7 +29,7 @@ MOST_OVERLAID = 12  # more lines over one another cannot be told apart
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedLandscape(Comparable):
+class ComparedLandscape:
     """One of the landscapes that are compared; `label` names its run and itself in legends and titles."""
 
     label: str
@@ -209,14 +215,13 @@ def finite_ends(arrays: Sequence[np.ndarray]) -> tuple[float, float] | None:
 # ----------------------------------------------------------------------------------------------------
 # Several landscapes over one another, or beside one another on one scale: what each shows, and what they share.
 
-Floats = NDArray[np.float64]
 
 NAMED_IN_TITLE = 3
 OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, as there are several sets
 
 
 @dataclass(frozen=True)
-class SharedScale(Comparable):
+class SharedScale:
     """What figures of several landscapes have in common: the ends of the range in real values, or None, and `log`."""
 
     log: bool
@@ -225,7 +230,7 @@ class SharedScale(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class OverlayData(Comparable):
+class OverlayData:
     """Several landscapes in one figure: `fields` are what each shows, and `labels` their names in the legend.
 
     `frame` has the title, the caption, and axes that reach over all of them, and no values of its own.

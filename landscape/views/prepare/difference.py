@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
+from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
 from landscape.views.prepare.paths import DrawnPath, OriginMark, prepare_paths
@@ -26,7 +26,6 @@ from landscape.views.prepare.uncertainty import shared_text, standard_error
 # ----------------------------------------------------------------------------------------------------
 # Two grids brought to the same points: the coordinates that they share, and the values of either there.
 
-Floats = NDArray[np.float64]
 States = NDArray[np.uint8]
 
 ROUNDING = 1e-9  # of an axis: coordinates that differ by less are the same
@@ -34,7 +33,7 @@ RANKS = (OK, *STATES)  # of several reasons for a point to be missing, the last 
 
 
 @dataclass(frozen=True, eq=False)
-class GridValues(Comparable):
+class GridValues:
     """Values on a grid, with the standard error of each or None, and per point OK or why it has no value."""
 
     values: Floats
@@ -233,7 +232,7 @@ MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no ro
 
 
 @dataclass(frozen=True, eq=False)
-class DifferenceData(Comparable):
+class DifferenceData:
     """What a figure of the difference of `labels[1]` from `labels[0]` shows.
 
     `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard

@@ -13,12 +13,10 @@ import numpy as np
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, quoted
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import is_evaluated, point_counts
 from landscape.views.prepare.history import PLACES
-from landscape.views.prepare.measures import measure_numbers
 from landscape.views.prepare.paths import origin_index
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.tables import duration
+from landscape.views.prepare.scale import is_evaluated, number, point_counts
+from landscape.views.prepare.tables import duration, measure_numbers
 from landscape.views.prepare.uncertainty import standard_error, where_evaluated
 from landscape.views.prepare.words import ENTEZARI
 

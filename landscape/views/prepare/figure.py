@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.derived import bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
@@ -23,7 +24,6 @@ from landscape.surface.record_entries import (
 )
 from landscape.surface.surface import NOT_FINITE, OK, Axis, Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.paths import (
     DrawnPath,
     Networks,
@@ -46,12 +46,13 @@ from landscape.views.prepare.scale import (
     point_states,
     spanned_decades,
 )
-from landscape.views.prepare.seeds import SeedBand, prepare_seeds
 from landscape.views.prepare.uncertainty import (
     Extrema,
+    SeedBand,
     difference_in_errors,
     evaluated_text,
     prepare_extrema,
+    prepare_seeds,
     rise_over_origin,
     standard_error,
 )
@@ -136,13 +137,12 @@ def thinning_note(full: Surface, shown: Surface) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
 
 EXTREME_RATIO = 5.0
 
 
 @dataclass(frozen=True, eq=False)
-class AxisView(Comparable):
+class AxisView:
     """One axis as drawn; `title` fits in one line, and `meaning` is the same at length."""
 
     name: str
@@ -157,7 +157,7 @@ class AxisView(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class FigureData(Comparable):
+class FigureData:
     """One observable of a landscape with 1, 2 or 3 axes, ready to draw: all that a figure shows, and no more.
 
     Arrays are indexed by the axes in reverse, as those of a surface are. `values` are as computed; `drawn` is what the

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
+
 # ----------------------------------------------------------------------------------------------------
 # The grid of a surface as cells and triangles, for isolines on it and for meshes.
 
-Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 

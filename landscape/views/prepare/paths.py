@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.core.plan import RECALIBRATE
 from landscape.core.validation import counted
 from landscape.surface.barriers import curve_places
@@ -20,7 +20,6 @@ from landscape.surface.record_entries import BATCH_NORM, Check
 from landscape.surface.surface import OK, ProjectedPath, Surface
 from landscape.views.prepare import words
 from landscape.views.prepare import words as wording
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.geometry import bilinear
 from landscape.views.prepare.scale import (
     LOG_DECADES,
@@ -32,8 +31,6 @@ from landscape.views.prepare.scale import (
     spanned_decades,
 )
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
-
-Floats = NDArray[np.float64]
 
 VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
@@ -50,7 +47,7 @@ class Label:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnPath(Comparable):
+class DrawnPath:
     """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
@@ -421,7 +418,7 @@ SAME_PLACE = 1e-3  # of the axes' spans
 
 
 @dataclass(frozen=True, eq=False)
-class Networks(Comparable):
+class Networks:
     """The networks at their places on the first two axes.
 
     Attributes:
@@ -512,7 +509,7 @@ def network_losses(surface: Surface) -> Floats:
 
 
 @dataclass(frozen=True)
-class OriginMark(Comparable):
+class OriginMark:
     """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
 
     height: float

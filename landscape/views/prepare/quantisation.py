@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
 from landscape.surface.barriers import within_error
 from landscape.surface.record_entries import BarrierRecord, ComparedRecord, ConnectionRecord, WayRecord
 from landscape.surface.surface import Surface
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.scale import number
 from landscape.views.prepare.words import percent, value_with_error
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
-class BitCurve(Comparable):
+class BitCurve:
     """The loss at the origin with so many bits.
 
     Attributes:
@@ -40,7 +37,7 @@ class BitCurve(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class StepLine(Comparable):
+class StepLine:
     """Both losses on a short line through the origin, each as the rise over its own loss there."""
 
     title: str
@@ -52,7 +49,7 @@ class StepLine(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class StepPatch(Comparable):
+class StepPatch:
     """Both losses on a small patch of the plane, each as the rise over its own loss at the origin.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The colour and height scale: what range is drawn, linear or logarithmic, and where the contour lines lie.
+"""The scale of a figure: the range drawn, linear or logarithmic, its contour lines, and which points have a value.
 
 Values are never changed to fit the range; where some lie outside, a note for the caption says so.
 """
@@ -14,13 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
-from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
-from landscape.views.prepare.comparable import Comparable
+from landscape.core.grid import Floats
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+
+# ----------------------------------------------------------------------------------------------------
+# Points counted by their status, over all levels of a refined landscape.
+
+
+def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:
+    """How many of these points have each status, 0 to 3."""
+    return tuple(int((status == code).sum()) for code in (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED))
+
+
+def is_evaluated(surface: Surface) -> NDArray[np.bool_]:
+    """Which points were evaluated, those whose value is not finite among them; not those interpolated between them."""
+    computed = np.isin(surface.status, (OK, NOT_FINITE))
+    return computed if surface.interpolated is None else computed & (surface.interpolated == 0)
+
+
+def point_counts(surface: Surface) -> tuple[int, ...]:
+    """How many points have each status, 0 to 3; of all levels, those that were evaluated or are still to be."""
+    if surface.interpolated is None:
+        return count_statuses(surface.status)
+    missing, *others = count_statuses(surface.status[surface.interpolated == 0])
+    return (missing + surface.unfinished, *others)
+
 
 # ----------------------------------------------------------------------------------------------------
 # Where the contour lines of a figure lie: at round values, on a linear and on a logarithmic scale.
 
-Floats = NDArray[np.float64]
 
 USUAL_LEVELS, MOST_LEVELS = 12, 100
 STEPS = (1.0, 2.0, 5.0, 2.5)  # of round steps on a linear scale, times a power of ten; the first is the roundest
@@ -39,7 +61,7 @@ MANTISSAS = (
 
 
 @dataclass(frozen=True)
-class ContourLevels(Comparable):
+class ContourLevels:
     """Contour lines in drawn units, ascending, the real value of each as a text, and a note for the caption."""
 
     drawn: tuple[float, ...]
@@ -48,7 +70,7 @@ class ContourLevels(Comparable):
 
 
 @dataclass(frozen=True)
-class EvenLevels(Comparable):
+class EvenLevels:
     """Contour lines in units in which they are evenly spaced, as plotly's contour trace knows no others.
 
     Attributes:
@@ -243,7 +265,7 @@ LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unl
 
 
 @dataclass(frozen=True)
-class Scale(Comparable):
+class Scale:
     """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
 
     `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and

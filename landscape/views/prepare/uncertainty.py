@@ -1,4 +1,4 @@
-"""What the samples cannot tell: where a landscape differs from its origin by no more than its error."""
+"""What the samples and the seed cannot tell: errors, extrema above the noise, the band of other seeds."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.core.grid import Floats
+from landscape.surface.record_entries import Check
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
 from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
 from landscape.views.prepare import words as wording
-from landscape.views.prepare.comparable import Comparable, is_evaluated
 from landscape.views.prepare.paths import origin_index
-from landscape.views.prepare.scale import number
+from landscape.views.prepare.scale import is_evaluated, number
 from landscape.views.prepare.words import whole
-
-Floats = NDArray[np.float64]
 
 CLEAR = 10.0  # beyond that the ratio says no more, and a steep rise would bend the outline between two points
 
@@ -88,7 +88,7 @@ MOST_SHARES = 6  # basins whose share of the points a table gives
 
 
 @dataclass(frozen=True, eq=False)
-class Marks(Comparable):
+class Marks:
     """Points that a figure marks, the most persistent first.
 
     `places` are their coordinates, one array per axis. `height` is their value in drawn units, NaN where it has no
@@ -110,7 +110,7 @@ class Marks(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class Bars(Comparable):
+class Bars:
     """The bars of a barcode, the most persistent minimum first.
 
     `persistence` is the length of each, inf of a minimum that no lower one outlasts, and `values` are those at the
@@ -128,7 +128,7 @@ class Bars(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class Extrema(Comparable):
+class Extrema:
     """The minima of a landscape above the noise, the saddles at which they merge, and notes for the caption."""
 
     minima: Marks
@@ -371,3 +371,57 @@ def shared_text(interpolated: Map | None) -> str:
     """At how many points of a difference nothing is interpolated, to stand after its size; '' where at all of them."""
     count = 0 if interpolated is None else int((interpolated == 0).sum())
     return "" if interpolated is None else f", at {whole(count)} of which both were evaluated"
+
+
+NUMBER = "7"  # of the check that evaluates other lines
+NAME = "99 % of other seeds"
+
+
+@dataclass(frozen=True, eq=False)
+class SeedBand:
+    """The interval of the loss that 99 % of random lines lie in, at places along the axis in ascending order."""
+
+    at: Floats
+    low: Floats
+    high: Floats
+
+
+def prepare_seeds(surface: Surface, observable: str) -> SeedBand | None:
+    """The band of a line: mean ± prediction interval of the lines of other seeds.
+
+    Returns:
+        None for other observables, for planes and volumes, for a line that is not random, and where it was not checked.
+    """
+    checks = surface.record.checks
+    if checks is None or observable != "loss" or len(surface.axes) != 1:
+        return None
+    if surface.axes[0].record.kind != "random":
+        return None
+    found = next((each for each in checks.results if each.number == NUMBER), None)
+    band = None if found is None else _band(found)
+    if band is None or not math.isfinite(surface.origin_loss):
+        return band
+    return _with_origin(band, surface.origin_loss)
+
+
+def _band(check: Check) -> SeedBand | None:
+    """The numbers of a check as a band; None where a document on disk holds something else."""
+    given: Any = check.numbers.get("band")
+    columns: list[Any] = [given.get(name) for name in ("at", "low", "high")] if isinstance(given, dict) else []
+    if not columns or not all(map(_are_numbers, columns)) or len({len(column) for column in columns}) > 1:
+        return None
+    order = np.argsort(columns[0])
+    at, low, high = (np.asarray(column, np.float64)[order] for column in columns)
+    return SeedBand(at, low, high)
+
+
+def _are_numbers(column: object) -> bool:
+    return isinstance(column, Sequence) and all(
+        isinstance(each, (int, float)) and math.isfinite(each) and abs(each) < 1e300 for each in column
+    )
+
+
+def _with_origin(band: SeedBand, loss: float) -> SeedBand:
+    """All lines run through the origin."""
+    place = int(np.searchsorted(band.at, 0.0))
+    return SeedBand(np.insert(band.at, place, 0.0), np.insert(band.low, place, loss), np.insert(band.high, place, loss))

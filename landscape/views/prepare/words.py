@@ -18,8 +18,7 @@ from landscape.surface.derived import bases_of
 from landscape.surface.record import Record
 from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Axis, Surface
-from landscape.views.prepare.comparable import count_statuses, point_counts
-from landscape.views.prepare.scale import number
+from landscape.views.prepare.scale import count_statuses, number, point_counts
 
 # ----------------------------------------------------------------------------------------------------
 # What the values of an observable are, in words: means of samples, of weighted ones, a sum of terms; all the same.

@@ -14,8 +14,7 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.views.draw.figure import figure
 from landscape.views.draw.print import PRESETS, pixels
-from landscape.views.export_files import Browser, find_browser
-from landscape.views.exporting import export
+from landscape.views.exporting import Browser, export, find_browser
 
 FLAT = [
     ("holed", "contour"),

@@ -22,11 +22,22 @@ from PIL import Image
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath, Surface
-from landscape.views import export_files
+from landscape.views import exporting
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_terraces
-from landscape.views.export_files import Browser, ExportRequest, Format, Writer, data_format, observable_stem
-from landscape.views.exporting import FORMAT_TABLE, FORMATS, export, export_name, files_beside
+from landscape.views.exporting import (
+    FORMAT_TABLE,
+    FORMATS,
+    Browser,
+    ExportRequest,
+    Format,
+    Writer,
+    data_format,
+    export,
+    export_name,
+    files_beside,
+    observable_stem,
+)
 from landscape.views.prepare.geometry import triangulated
 from landscape.views.prepare.quantisation import StepPatch
 
@@ -192,7 +203,7 @@ def labels_of_lines(surface: Surface, folder: Path, drawer: Browser) -> set[str]
 def test_without_a_browser_the_message_says_how_to_get_one(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_files, "find_browser", lambda: None)
+    monkeypatch.setattr(exporting, "find_browser", lambda: None)
     with pytest.raises(LandscapeError, match=r"apt install chromium.*BROWSER_PATH"):
         export(make.line(), "png", tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
@@ -202,7 +213,7 @@ def test_a_browser_that_does_not_start_is_named(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kaleido")
-    monkeypatch.setattr(export_files, "find_browser", lambda: "/usr/bin/odd")
+    monkeypatch.setattr(exporting, "find_browser", lambda: "/usr/bin/odd")
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("it crashed")

@@ -22,7 +22,7 @@ from landscape.core.plan import Engine
 from landscape.evaluation.tuning.protocol import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
-from landscape.views.export_files import find_browser
+from landscape.views.exporting import find_browser
 from landscape.views.prepare.history import PathInterval, name_rows, prepare_history
 from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
