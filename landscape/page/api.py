@@ -32,7 +32,6 @@ from landscape.page.watching import SEARCH_SECONDS, Interest, RunListing, RunWat
 from landscape.store.state import cause_of
 from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import check_observable
-from landscape.views.draw.style import COLOUR_SCALES
 
 T = TypeVar("T")
 Answering = Callable[[AddressQuery], Awaitable[Answer | Response]]
@@ -117,14 +116,14 @@ class Api:
 
     async def figure(self, query: AddressQuery) -> Answer:
         """One figure."""
-        asked = figure_query(query, COLOUR_SCALES)
+        asked = figure_query(query)
         reader = await self._reader(asked.run)
         generation = await self._generation(reader, asked.landscape)
         return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
     async def csv(self, query: AddressQuery) -> Answer:
         """What a figure shows, as a table."""
-        asked = figure_query(query, COLOUR_SCALES)
+        asked = figure_query(query)
         reader = await self._reader(asked.run)
         return await self._of(reader, partial(csv_answer, reader, asked))
 
@@ -162,7 +161,7 @@ class Api:
 
     async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
-        asked = compare_query(query, COLOUR_SCALES)
+        asked = compare_query(query)
         there = await self._readable(asked.items)
         key = (asked, there.items, there.generations, there.notes)
         return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))

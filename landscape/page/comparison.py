@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from landscape.core.errors import LandscapeError
 from landscape.page.answers import Answer, pack, pack_json, utf8
 from landscape.page.content import View
 from landscape.page.figures import figure_json, whole_size
-from landscape.page.queries import MOST_LEVELS, AddressQuery, Item, items_of, log_of
+from landscape.page.queries import AddressQuery, Item, items_of, look_of
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
-from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
-from landscape.views.draw.figure import KIND_TABLE, kinds_of
+from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, draw_comparison
+from landscape.views.figure_spec import KIND_TABLE, ComparisonSpec, kinds_of
 from landscape.views.prepare.comparison import MODES, item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.words import resolution
@@ -31,18 +31,11 @@ LEAST_DRAWN = 64  # points per axis, of any number of landscapes
 
 @dataclass(frozen=True)
 class CompareQuery:
-    """A comparison as it is asked for; `kind` is '' for the usual one, `log` None where the values decide."""
+    """A comparison as it is asked for."""
 
     items: tuple[Item, ...]
     mode: str
-    kind: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    scale: str | None
-    lock: bool
-    theme: str
+    spec: ComparisonSpec
 
 
 @dataclass(frozen=True)
@@ -55,27 +48,16 @@ class Readable:
     notes: tuple[str, ...]
 
 
-def compare_query(query: AddressQuery, scales: Collection[str]) -> CompareQuery:
+def compare_query(query: AddressQuery) -> CompareQuery:
     """The parameters of `api/compare`.
-
-    Args:
-        scales: the names of the colour scales.
 
     Raises:
         JobError: one of them is wrong; the message names it.
     """
-    asked = CompareQuery(
-        items=items_of(query),
-        mode=query.choice("mode", MODES, "tiled"),
-        kind=query.choice("kind", ("", *KIND_TABLE), ""),
-        observable=query.text("observable", "loss"),
-        log=log_of(query),
-        levels=query.count("levels", 1, MOST_LEVELS),
-        exact=query.flag("exact"),
-        scale=query.named("scale", scales),
-        lock=query.choice("lock", ("0", "1"), "1") == "1",
-        theme=query.choice("theme", ("light", "dark"), "light"),
-    )
+    query.choice("kind", ("", *KIND_TABLE), "")
+    lock = query.choice("lock", ("0", "1"), "1") == "1"
+    spec = ComparisonSpec(lock=lock, title=False, caption=False, animate=True, **look_of(query))
+    asked = CompareQuery(items_of(query), query.choice("mode", MODES, "tiled"), spec)
     query.refuse_others()
     return asked
 
@@ -114,24 +96,11 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     """
     most = DRAWN_OF_FEW if len(there.items) <= FEW else _most(len(there.items))
     pairs = list(zip(there.runs, there.items, strict=True))
-    views = [_view(run, item.landscape, asked.observable, most) for run, item in pairs]
+    views = [_view(run, item.landscape, asked.spec.observable, most) for run, item in pairs]
     labels = _labels(pairs)
     kind, notes = _kind(views, asked)
-    figures = compare_figures(
-        [(label, view.surface) for label, view in zip(labels, views, strict=True)],
-        asked.mode,
-        kind,
-        observable=asked.observable,
-        log=asked.log,
-        levels=asked.levels,
-        exact_levels=asked.exact,
-        colour_scale=asked.scale,
-        lock=asked.lock,
-        theme=asked.theme,
-        title=False,
-        caption=False,
-        animate=True,
-    )
+    surfaces = [(label, view.surface) for label, view in zip(labels, views, strict=True)]
+    figures = draw_comparison(surfaces, asked.mode, replace(asked.spec, kind=kind))
     thinned = [
         f"{label}: drawn from {resolution(view.surface)} of {whole_size(view)}"
         for label, view in zip(labels, views, strict=True)
@@ -162,11 +131,11 @@ def _kind(views: Sequence[View], asked: CompareQuery) -> tuple[str | None, list[
     """The kind that is asked for where it fits all landscapes and the mode, else none with a note."""
     axes = {len(view.sizes) for view in views}
     fitting = [set(COMPARISON_KINDS[asked.mode].get(count, ())) for count in axes]
-    if not asked.kind or all(asked.kind in kinds for kinds in fitting):
-        return asked.kind or None, []
+    if not asked.spec.kind or all(asked.spec.kind in kinds for kinds in fitting):
+        return asked.spec.kind or None, []
     usual = [COMPARISON_KINDS[asked.mode].get(count, kinds_of(count))[0] for count in sorted(axes)]
     words = " and ".join(map(_word, usual))
-    return None, [f"Drawn as {words}, as {_word(asked.kind)} does not fit here"]
+    return None, [f"Drawn as {words}, as {_word(asked.spec.kind)} does not fit here"]
 
 
 def _word(kind: str) -> str:

@@ -26,7 +26,7 @@ from landscape.store.results import Run
 from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
-from landscape.views.draw.figure import figure_name
+from landscape.views.figure_spec import figure_name
 from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
 from landscape.views.prepare.scale import count_statuses, number
@@ -349,7 +349,7 @@ def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
         As `figures.prepared`.
     """
     shown = prepared(run, query)
-    name = figure_name(shown.view.surface, shown.kind, query.observable, query.log)
+    name = figure_name(shown.view.surface, shown.kind, query.spec.observable, query.spec.log)
     body = utf8(table(shown.data, shown.view.surface.status))
     return pack(body, "text/csv; charset=utf-8", file=f"{name}.csv")
 

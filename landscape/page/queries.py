@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from landscape.core.errors import JobError, nearest, quoted
+from landscape.views.figure_spec import COLOUR_SCALES, THEMES, FigureSpec
 
 T = TypeVar("T")
 
@@ -112,34 +113,16 @@ def as_number(name: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class FigureQuery:
-    """A figure as it is asked for; `kind` is '' for the usual one, `log` None where the values decide.
-
-    `levels`, `zmin`, `zmax` and `most` (points per axis) are None where the values decide them, too; `clip` is the
-    percentile at which the range ends, None for none.
-    """
+    """A figure as it is asked for, of `most` points per axis; None where the values decide that."""
 
     run: str
     landscape: str
-    kind: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    zmin: float | None
-    zmax: float | None
-    clip: float | None
-    scale: str | None
-    theme: str
-    uncertainty: bool
-    extrema: bool
     most: int | None
+    spec: FigureSpec
 
 
-def figure_query(query: AddressQuery, scales: Collection[str]) -> FigureQuery:
+def figure_query(query: AddressQuery) -> FigureQuery:
     """The parameters of `api/figure` and `api/csv`.
-
-    Args:
-        scales: the names of the colour scales.
 
     Raises:
         JobError: one of them is wrong; the message names it.
@@ -147,22 +130,33 @@ def figure_query(query: AddressQuery, scales: Collection[str]) -> FigureQuery:
     asked = FigureQuery(
         run=query.needed("run", "a run by its identifier"),
         landscape=query.needed("landscape", "a landscape of the run"),
-        kind=query.text("kind"),
-        observable=query.text("observable", "loss"),
-        log=log_of(query),
-        levels=query.count("levels", 1, MOST_LEVELS),
-        exact=query.flag("exact"),
-        zmin=query.number("zmin"),
-        zmax=query.number("zmax"),
-        clip=query.number("clip"),
-        scale=query.named("scale", scales),
-        theme=query.choice("theme", ("light", "dark"), "light"),
-        uncertainty=query.flag("uncertainty"),
-        extrema=query.flag("extrema"),
         most=query.count("max", 2, MOST_POINTS),
+        spec=FigureSpec(
+            zmin=query.number("zmin"),
+            zmax=query.number("zmax"),
+            clip=query.number("clip"),
+            uncertainty=query.flag("uncertainty"),
+            extrema=query.flag("extrema"),
+            title=False,
+            caption=False,
+            **look_of(query),
+        ),
     )
     query.refuse_others()
     return asked
+
+
+def look_of(query: AddressQuery) -> dict[str, Any]:
+    """The options that figures of one landscape and comparisons have in common."""
+    return {
+        "kind": query.text("kind") or None,
+        "observable": query.text("observable", "loss"),
+        "log": log_of(query),
+        "levels": query.count("levels", 1, MOST_LEVELS),
+        "exact_levels": query.flag("exact"),
+        "colour_scale": query.named("scale", COLOUR_SCALES),
+        "theme": query.choice("theme", THEMES, "light"),
+    }
 
 
 def log_of(query: AddressQuery) -> bool | None:

@@ -8,13 +8,12 @@ import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core import files
@@ -22,10 +21,12 @@ from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.grid import Floats
 from landscape.surface.record import plain
 from landscape.surface.surface import STATUS_NAMES, ProjectedPath, Surface
-from landscape.views.draw.figure import choose_kind, figure, figure_name, kind_for
-from landscape.views.draw.style import config
+from landscape.views.figure_spec import FigureSpec, documented, figure_name, kind_for
 from landscape.views.prepare.geometry import grid_cells, triangulated
 from landscape.views.prepare.scale import drawn_values, point_states
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TIMEOUT = 180.0  # seconds for one picture; 3-D without a graphics card takes about ten on a busy machine
 NO_BROWSER = (
@@ -136,32 +137,38 @@ Writer = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is asked of an export: what to draw, as for `figure`, and how to draw pictures, as for `export`."""
+    """What is asked of an export: the figure, pixels of a PNG per pixel of it, and the browser that draws pictures.
 
-    kind: str | None = None
-    observable: str = "loss"
-    log: bool | None = None
-    scale: float = 2.0
+    Without a browser, one is started for each picture.
+    """
+
+    figure: FigureSpec
+    scale: float | None = None
     browser: Browser | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def pixels_for(self, format: str) -> float:
+        """Pixels of a picture per pixel of the figure: of a PNG for print 300 to the inch, of which a figure has 96."""
+        if self.scale is not None or format != "png":
+            return self.scale or 1.0  # of SVG and PDF it would change the size on paper
+        return 300 / 96 if self.figure.width or self.figure.preset else 2.0
 
 
 Render = Callable[[Surface, ExportRequest], Writer]
-Stem = Callable[[Surface, ExportRequest], str]
+Stem = Callable[[Surface, FigureSpec], str]
 
 
-def figure_stem(surface: Surface, request: ExportRequest) -> str:
+def figure_stem(surface: Surface, spec: FigureSpec) -> str:
     """The name, without ending, of a file that shows one figure, such as 'minimum-contour-log'."""
-    return figure_name(surface, choose_kind(surface, request.kind), request.observable, request.log)
+    return figure_name(surface, spec.kind, spec.observable, spec.log)
 
 
-def observable_stem(surface: Surface, request: ExportRequest) -> str:
+def observable_stem(surface: Surface, spec: FigureSpec) -> str:
     """The name, without ending, of a file that holds one observable, such as 'minimum-accuracy-log'."""
-    observable = "" if request.observable == "loss" else f"-{request.observable}"
-    return f"{surface.name}{observable}{'-log' if request.log else ''}"
+    observable = "" if spec.observable == "loss" else f"-{spec.observable}"
+    return f"{surface.name}{observable}{'-log' if spec.log else ''}"
 
 
-def surface_stem(surface: Surface, request: ExportRequest) -> str:
+def surface_stem(surface: Surface, spec: FigureSpec) -> str:
     """The name, without ending, of a file that holds the whole surface, such as 'minimum'."""
     return surface.name
 
@@ -309,9 +316,9 @@ def render_stl(surface: Surface, request: ExportRequest) -> Writer:
         JobError: the surface has another number of axes, or no such observable.
         LandscapeError: no square has all its corners yet, or meshio is not installed.
     """
-    observable = request.observable
+    observable = request.figure.observable
     check_stl_axes(surface.name, len(surface.axes))
-    log = bool(request.log)  # a relief to print is as high as its values, unless asked for otherwise
+    log = bool(request.figure.log)  # a relief to print is as high as its values, unless asked for otherwise
     states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
     height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
     points, triangles = triangulated(surface.alpha, surface.beta, height)
@@ -352,11 +359,13 @@ def render_html(surface: Surface, request: ExportRequest) -> Writer:
     """The figure, with buttons that let the path grow where there is one, as a page that opens offline.
 
     Raises:
-        JobError: an unknown kind, observable or option.
+        JobError: the kind, the observable or the range does not fit the surface.
     """
-    options = {"animate": surface.path is not None} | dict(request.options)
-    drawn = figure(surface, request.kind, observable=request.observable, log=request.log, **options)
-    settings = config(figure_name(surface, request.kind, request.observable, request.log))
+    from landscape.views.draw.style import config
+
+    spec = request.figure
+    animate = surface.path is not None if spec.animate is None else spec.animate
+    drawn, settings = _draw(surface, replace(spec, animate=animate)), config(figure_stem(surface, spec))
 
     def write(path: Path) -> None:
         drawn.write_html(path, include_plotlyjs=True, config=settings, auto_play=False)
@@ -364,21 +373,16 @@ def render_html(surface: Surface, request: ExportRequest) -> Writer:
     return write
 
 
-# ----------------------------------------------------------------------------------------------------
-# A figure as a PNG, SVG or PDF picture.
-
-
 def render_picture(format: str, surface: Surface, request: ExportRequest) -> Writer:
-    """The figure as a picture, "png", "svg" or "pdf", drawn by the browser of the request or by one started for it.
+    """The figure as a picture, "png", "svg" or "pdf".
 
     Raises:
-        JobError: an unknown kind, observable or option.
+        JobError: the kind, the observable or the range does not fit the surface.
         LandscapeError: there is no browser to draw with.
     """
-    options = dict(request.options)
-    drawn = figure(surface, request.kind, observable=request.observable, log=request.log, **options)
+    drawn = _draw(surface, request.figure)
     with nullcontext(request.browser) if request.browser is not None else browser() as drawer:
-        picture = drawer.draw(drawn, format, request.scale)
+        picture = drawer.draw(drawn, format, request.pixels_for(format))
 
     def write(path: Path) -> None:
         path.write_bytes(picture)
@@ -386,9 +390,15 @@ def render_picture(format: str, surface: Surface, request: ExportRequest) -> Wri
     return write
 
 
+def _draw(surface: Surface, spec: FigureSpec) -> go.Figure:
+    from landscape.views.draw.figure import draw  # plotly, which the help of `landscape export` need not wait for
+
+    return draw(surface, spec)
+
+
 # ----------------------------------------------------------------------------------------------------
 
-# A format is a line here and a file that renders it.
+# A format is a line here, a function that renders it, and a row in docs/howto/figure.md.
 FORMAT_TABLE = {
     "html": Format(render_html),
     "png": Format(partial(render_picture, "png"), pictures=True),
@@ -402,28 +412,27 @@ FORMAT_TABLE = {
 FORMATS = tuple(FORMAT_TABLE)
 
 
+@documented(FigureSpec, FORMATS=", ".join(FORMATS))
 def export(
     surface: Surface,
     format: str,
     path: str | Path,
     *,
     kind: str | None = None,
-    observable: str = "loss",
-    log: bool | None = None,
     scale: float | None = None,
     in_browser: Browser | None = None,
     **options: Any,
 ) -> Path:
-    """Write `surface` to `path` as html, png, svg, pdf, csv, npz, vtk or stl.
+    """Write `surface` to `path` as FORMATS.
 
     With csv its trajectory goes to a table of its own, NAME+path.csv.
 
     Args:
-        kind, observable, log, options: what to draw, as for `figure`; stl uses observable and log; csv, npz and
-            vtk hold everything anyway.
+        kind: what to draw, as for `figure`; stl uses observable and log; csv, npz and vtk hold everything anyway.
         scale: pixels of a PNG per pixel of the figure; default 2, and 300 to the inch where the figure has a width. SVG
             and PDF have the figure's own size.
         in_browser: from `browser()`, to draw many pictures with one; without it each call starts its own.
+        OPTIONS
 
     Returns:
         The path that was written.
@@ -432,23 +441,20 @@ def export(
         JobError: an unknown format, kind, observable or option.
         LandscapeError: the file cannot be written, or there is no browser to draw with.
     """
-    chosen, target, surface = choose_format(format), Path(path), surface.merged()
-    write = chosen.render(
-        surface, ExportRequest(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
-    )
-    with whole_file(target) as temporary:
+    choose_format(format)
+    return write_export(surface, format, Path(path), ExportRequest(FigureSpec.of(kind, options), scale, in_browser))
+
+
+def write_export(surface: Surface, format: str, path: Path, request: ExportRequest) -> Path:
+    """The same of an export as it is asked for."""
+    chosen, surface = choose_format(format), surface.merged()
+    write = chosen.render(surface, request)
+    with whole_file(path) as temporary:
         write(temporary)
     if chosen.write_path is not None and surface.path is not None:
-        with whole_file(path_file(target)) as temporary:
+        with whole_file(path_file(path)) as temporary:
             chosen.write_path(surface.path, temporary)
-    return target
-
-
-def _usual_scale(format: str, options: Mapping[str, Any]) -> float:
-    """Pixels of a PNG per pixel of the figure: for print 300 to the inch, of which a figure has 96."""
-    if format != "png":
-        return 1.0  # of SVG and PDF it would change the size on paper
-    return 300 / 96 if options.get("width") or options.get("preset") else 2.0
+    return path
 
 
 def choose_format(format: str) -> Format:
@@ -497,7 +503,12 @@ def export_name(
         >>> export_name(surface, "png", log=True), export_name(surface, "csv")
         ('line-curve-log.png', 'line.csv')
     """
-    return f"{choose_format(format).stem(surface, ExportRequest(kind, observable, log))}.{format}"
+    return name_export(surface, format, FigureSpec(kind, observable, log))
+
+
+def name_export(surface: Surface, format: str, spec: FigureSpec) -> str:
+    """The same of a figure as it is asked for."""
+    return f"{choose_format(format).stem(surface, spec)}.{format}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -525,6 +536,8 @@ def write_drawn(figures: Mapping[str, go.Figure], folder: Path, formats: Sequenc
         JobError: an unknown format.
         LandscapeError: the folder cannot be written, or there is no browser to draw pictures with.
     """
+    from landscape.views.draw.style import config
+
     check_formats(formats)
     written = []
     folder.mkdir(parents=True, exist_ok=True)

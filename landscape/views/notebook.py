@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from landscape.core.errors import LandscapeError
 from landscape.core.grid import Floats
 from landscape.surface.surface import Surface
-from landscape.views.draw.figure import choose_kind, figure, figure_name
+from landscape.views.draw.figure import figure
 from landscape.views.draw.paths import FEW, own_colours
 from landscape.views.draw.style import CURVES, INK, config, line_colours, line_shades, path_look
+from landscape.views.figure_spec import choose_kind, figure_name
 from landscape.views.prepare.figure import (
     FigureData,
     prepare_figure,

@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, LandscapeError, nearest, quoted
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED, Surface
 from landscape.views.draw.curve import FILLS, band_name, y_limits
-from landscape.views.draw.figure import choose_kind
 from landscape.views.draw.marks import NAME as FINER
 from landscape.views.draw.marks import edge_places
 from landscape.views.draw.paths import FEW, PathInSpace, own_colours, raised_note
@@ -29,7 +26,6 @@ from landscape.views.draw.style import (
     are_told_apart,
     band_colours,
     band_shades,
-    check_scale,
     colour_scale,
     even_shades,
     is_centred,
@@ -38,11 +34,12 @@ from landscape.views.draw.style import (
     path_look,
     signs_of,
 )
+from landscape.views.figure_spec import PlotSpec, choose_kind, documented
 from landscape.views.prepare.figure import (
     FigureData,
     legend_name,
     missing_states,
-    prepare_figure,
+    prepare,
     rectangles,
     slice_at,
     slice_nearest,
@@ -68,16 +65,6 @@ LINES = {"solid": "-", "dash": "--", "dot": ":"}
 ENDS = (("o", 4.5, START), ("*", 7, LAST))  # the mark, its size in widths of the path, and its name
 
 
-@dataclass(frozen=True)
-class PlotStyle:
-    """How to draw: those options of `plot` that leave the data as they are; widths in points."""
-
-    colour_scale: str | None
-    path_colour: str
-    path_width: float
-    colour_bar: bool
-
-
 def hatch_missing(ax: Any, states: NDArray[np.uint8], x: Floats, y: Floats) -> None:
     """Hatch the squares beside missing points [y, x], each reason in its own way and with a label."""
     from matplotlib.collections import PolyCollection
@@ -96,7 +83,7 @@ def plot_paths(
     ax: Any,
     paths: Sequence[DrawnPath],
     places: Sequence[tuple[Floats, ...]],
-    style: PlotStyle,
+    spec: PlotSpec,
     shades: Shades | None = None,
 ) -> None:
     """The trajectories through `places`, one array per dimension of the axes, with their starts and ends marked.
@@ -107,10 +94,10 @@ def plot_paths(
     """
     fills = [None if shades is None else fill_colours(path, shades) for path in paths]
     for path, through, fill in zip(paths, places, fills, strict=True):
-        _plot_line(ax, path, through, style, fill)
+        _plot_line(ax, path, through, spec, fill)
     for path, through, fill in zip(paths, places, fills, strict=True):
-        _plot_ends(ax, path, through, style, fill)
-    width = style.path_width
+        _plot_ends(ax, path, through, spec, fill)
+    width = spec.path_width
     for (marker, size, name), filled in zip(ENDS, (HALO, KEY), strict=True) if are_told_apart(paths) else ():
         look = {"markerfacecolor": filled, "markeredgecolor": KEY, "markersize": size * width}
         ax.plot([], [], marker=marker, linestyle="", label=name, **look)
@@ -129,11 +116,11 @@ def fill_colours(path: DrawnPath, shades: Shades) -> list[Any]:
 
 
 def _plot_line(
-    ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, fills: Sequence[Any] | None
+    ax: Any, path: DrawnPath, places: tuple[Floats, ...], spec: PlotSpec, fills: Sequence[Any] | None
 ) -> None:
     from matplotlib.patheffects import withStroke
 
-    width, look = style.path_width, path_look(path.number, style.path_colour)
+    width, look = spec.path_width, path_look(path.number, spec.path_colour)
     halo = [withStroke(linewidth=2.2 * width, foreground=HALO)]
     label = plain_label(path.name)
     if fills is None:
@@ -150,10 +137,10 @@ def _plot_line(
 
 
 def _plot_ends(
-    ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, fills: Sequence[Any] | None
+    ax: Any, path: DrawnPath, places: tuple[Floats, ...], spec: PlotSpec, fills: Sequence[Any] | None
 ) -> None:
     """A ring at the start and a star at the end; of several paths both have one entry of the legend for all."""
-    width, colour = style.path_width, path_look(path.number, style.path_colour).colour
+    width, colour = spec.path_width, path_look(path.number, spec.path_colour).colour
     first, last = [place[:1] for place in places], [place[-1:] for place in places]
     names = ("_start", "_end") if path.run else (path.start_name, path.end_name)
     size = (5.5 - 0.8 * min(path.number, 3)) * width
@@ -197,16 +184,14 @@ def mark_origin(ax: Any, data: FigureData, *place: float) -> None:
     ax.plot(*([value] for value in place), label=data.origin.name, path_effects=halo, **cross)
 
 
-def mark_networks(ax: Any, data: FigureData, style: PlotStyle) -> None:
+def mark_networks(ax: Any, data: FigureData, spec: PlotSpec) -> None:
     """The networks of a plane as diamonds with their names, and the curve between two of them."""
     networks = data.networks
     if networks is None:
         return
     if networks.curve.size:
-        ax.plot(
-            *networks.curve, color=style.path_colour, linewidth=style.path_width, label=networks.curve_name, zorder=5
-        )
-    look = {"marker": "D", "linestyle": "", "markerfacecolor": style.path_colour, "markeredgecolor": HALO}
+        ax.plot(*networks.curve, color=spec.path_colour, linewidth=spec.path_width, label=networks.curve_name, zorder=5)
+    look = {"marker": "D", "linestyle": "", "markerfacecolor": spec.path_colour, "markeredgecolor": HALO}
     ax.plot(*networks.places, label=networks.title, zorder=6, **look)
     box = {"facecolor": HALO, "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
     for x, y, name in zip(*networks.places, networks.names, strict=True):
@@ -257,7 +242,7 @@ def rgb(colour: str) -> tuple[float, float, float]:
 EVALUATED = "evaluated"
 
 
-def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
+def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """The observable over the axis in real values, missing stretches hatched, the path at its projections."""
     x, colour = data.axes[0].coordinates, CURVES[0]
     shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
@@ -276,7 +261,7 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
     if any(np.isfinite(path.height).any() for path in data.paths):
         heights = [np.array([data.scale.real(float(drawn)) for drawn in path.height]) for path in data.paths]
         places = [(path.places[0], height) for path, height in zip(data.paths, heights, strict=True)]
-        plot_paths(ax, data.paths, places, style)
+        plot_paths(ax, data.paths, places, spec)
         for path, place in zip(data.paths, places, strict=True):
             number_path(ax, path, place)
     if data.origin is not None:
@@ -307,13 +292,13 @@ def _hatch_stretches(data: FigureData, ax: Any) -> None:
 UNCLEAR = "within 2 standard errors of the origin"
 
 
-def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
+def plot_topographic(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """Bands of colour between the levels, and a colour bar beside the axes."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
-    pale = is_centred(style.colour_scale, scale)
+    pale = is_centred(spec.colour_scale, scale)
     hair = 1e-6 * (scale.high - scale.low)  # what lies at the very ends has a colour, too
     edges = [scale.low - hair, *scale.ticks, scale.high + hair]
-    colours = [rgb(colour) for _, colour in band_colours(style.colour_scale, scale)]
+    colours = [rgb(colour) for _, colour in band_colours(spec.colour_scale, scale)]
     x, y = (axis.coordinates for axis in data.axes)
     if values.count():
         bands = ax.contourf(x, y, np.ma.clip(values, scale.low, scale.high), levels=edges, colors=colours)
@@ -327,36 +312,43 @@ def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
             linestyles="solid",
             alpha=0.6,
         )
-        if style.colour_bar:
+        if spec.colour_bar:
             bar = ax.figure.colorbar(bands, cax=ax.inset_axes((1.04, 0.0, 0.05, 1.0)), spacing="uniform")
             every = _every(data, ax)
             bar.set_ticks(scale.ticks[::every], labels=scale.texts[::every])
             bar.set_label(data.observable.replace("_", " "))
-    _finish(data, ax, style, band_shades(style.colour_scale, scale))
+    _finish(data, ax, spec, band_shades(spec.colour_scale, scale))
 
 
 def _every(data: FigureData, ax: Any) -> int:
     """Of how many levels one has its value at the colour bar, so that the values do not overlap."""
-    box, line = ax.get_window_extent(), float(1.25 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72)
+    box, line = ax.get_window_extent(), 1.25 * _font_size(ax)
     wide, high = (axis.span or 1.0 for axis in data.axes)
     height = float(min(box.height, box.width * high / wide) if data.equal else box.height)
     return max(1, math.ceil(len(data.scale.ticks) * line / max(height, line)))
 
 
-def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
+def _font_size(ax: Any) -> float:
+    """The size of words in pixels."""
+    from matplotlib import rcParams
+
+    return float(rcParams["font.size"] * ax.figure.dpi / 72)
+
+
+def plot_contour(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """Lines that carry their values; there is no colour bar, which would say the same again."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
-    colours = [rgb(colour) for _, colour in line_colours(style.colour_scale, scale, "light")][: len(scale.ticks)]
+    colours = [rgb(colour) for _, colour in line_colours(spec.colour_scale, scale, "light")][: len(scale.ticks)]
     x, y = (axis.coordinates for axis in data.axes)
     if values.count():
-        signed = is_centred(style.colour_scale, scale)
+        signed = is_centred(spec.colour_scale, scale)
         dashes = ["dashed" if signed and sign < 0 else "solid" for sign in signs_of(scale)]
         lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles=dashes, linewidths=1.2)
         ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
-    _finish(data, ax, style, line_shades(style.colour_scale, scale, "light"))
+    _finish(data, ax, spec, line_shades(spec.colour_scale, scale, "light"))
 
 
-def _finish(data: FigureData, ax: Any, style: PlotStyle, shades: Shades) -> None:
+def _finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades) -> None:
     """What lies over the values, and the axes."""
     x, y = (axis.coordinates for axis in data.axes)
     hatch_missing(ax, data.states, x, y)
@@ -370,14 +362,14 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle, shades: Shades) -> None
         ax.plot(across, up, color=HALO, linewidth=1.4, alpha=0.5)
         ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, label=FINER)
     mark_origin(ax, data, 0.0, 0.0)
-    mark_networks(ax, data, style)
-    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], style, shades)
+    mark_networks(ax, data, spec)
+    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], spec, shades)
     for path in data.paths:
         number_path(ax, path, (path.places[0], path.places[1]))
     mark_extrema(ax, data)
     say_why_empty(data, ax.text, ax.transAxes)
     box = ax.get_window_extent()
-    letter = 0.55 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72  # its width in pixels
+    letter = 0.55 * _font_size(ax)  # its width in pixels
     for name, axis, pixels in zip(("xlabel", "ylabel"), data.axes, (box.width, box.height), strict=True):
         ax.set(**{name: in_fewer_words(axis.title, max(8, int(pixels / letter)))})
     if data.equal:
@@ -392,14 +384,14 @@ LINE_LENGTH = 90  # characters of a line of notes
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 
 
-def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
+def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """The values as heights; missing points have symbols on the floor."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     scale = data.scale
     span = scale.high - scale.low
-    colours = [(at, rgb(colour)) for at, colour in colour_scale(style.colour_scale, scale)]
+    colours = [(at, rgb(colour)) for at, colour in colour_scale(spec.colour_scale, scale)]
     shades, norm = LinearSegmentedColormap.from_list("landscape", colours), Normalize(scale.low, scale.high)
     x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
     look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
@@ -415,14 +407,14 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.plot(across, up, heights + LIFT * span, **look)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
     overlays = paths_in_space(data, LIFT * span, ends)
-    _paths(data, ax, style, overlays)
+    _paths(data, ax, spec, overlays)
     _say_which_heights_are_not_true(data, ax, ends, overlays)
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
     ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # for more words there is no room in space
     say_why_empty(data, ax.text2D, ax.transAxes)
-    if style.colour_bar:
+    if spec.colour_bar:
         bar = ax.figure.colorbar(ScalarMappable(norm, shades), ax=ax, shrink=0.6, pad=0.12)
         bar.set_ticks(ticks, labels=texts)
         bar.set_label(data.observable.replace("_", " "))
@@ -457,20 +449,20 @@ def _say_which_heights_are_not_true(
         ax.text2D(0.0, 0.0, "\n".join(lines), transform=ax.transAxes, fontsize="x-small", va="top")
 
 
-def _paths(data: FigureData, ax: Any, style: PlotStyle, overlays: Sequence[PathInSpace]) -> None:
+def _paths(data: FigureData, ax: Any, spec: PlotSpec, overlays: Sequence[PathInSpace]) -> None:
     drawn = [each for each in overlays if np.isfinite(each.height).any()]
-    shades = even_shades(style.colour_scale, data.scale)
+    shades = even_shades(spec.colour_scale, data.scale)
     for overlay in drawn:
-        look, path = path_look(overlay.path.number, style.path_colour), overlay.path
-        line = {"color": look.colour, "linewidth": style.path_width, "linestyle": LINES[look.dash], "zorder": 5}
+        look, path = path_look(overlay.path.number, spec.path_colour), overlay.path
+        line = {"color": look.colour, "linewidth": spec.path_width, "linestyle": LINES[look.dash], "zorder": 5}
         ax.plot(*overlay.line.T, label=plain_label(path.name), **line)
         fills, foot = fill_colours(path, shades), overlay.height if overlay.foot is None else overlay.foot
         for x, y, low, high in zip(*path.places[:2], foot, overlay.height, strict=True):
-            ax.plot([x, x], [y, y], [low, high], color=look.colour, linewidth=0.6 * style.path_width, zorder=5)
-        marks = {"marker": MARKERS[look.symbol], "edgecolors": look.colour, "linewidths": 0.7 * style.path_width}
+            ax.plot([x, x], [y, y], [low, high], color=look.colour, linewidth=0.6 * spec.path_width, zorder=5)
+        marks = {"marker": MARKERS[look.symbol], "edgecolors": look.colour, "linewidths": 0.7 * spec.path_width}
         spots = (*path.places[:2], overlay.height)
         ax.scatter(
-            *spots, s=(3.2 * style.path_width) ** 2, c=fills, zorder=6, depthshade=False, label="_snapshots", **marks
+            *spots, s=(3.2 * spec.path_width) ** 2, c=fills, zorder=6, depthshade=False, label="_snapshots", **marks
         )
         for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
             place = [path.places[0][index], path.places[1][index], overlay.height[index]]
@@ -483,7 +475,7 @@ def _paths(data: FigureData, ax: Any, style: PlotStyle, overlays: Sequence[PathI
 
 
 # A kind is a line here and a function that draws it; the names are those of the kinds of figures.
-PLOTS: dict[str, Callable[[FigureData, Any, PlotStyle], None]] = {
+PLOTS: dict[str, Callable[[FigureData, Any, PlotSpec], None]] = {
     "curve": plot_curve,
     "topographic": plot_topographic,
     "contour": plot_contour,
@@ -492,28 +484,8 @@ PLOTS: dict[str, Callable[[FigureData, Any, PlotStyle], None]] = {
 }
 
 
-def plot(
-    surface: Surface,
-    ax: Any = None,
-    kind: str | None = None,
-    *,
-    observable: str = "loss",
-    log: bool | None = None,
-    levels: int | None = None,
-    exact_levels: bool = False,
-    zmin: float | None = None,
-    zmax: float | None = None,
-    clip: float | None = None,
-    uncertainty: bool = False,
-    extrema: bool = False,
-    colour_scale: str | None = None,
-    path: bool = True,
-    path_colour: str = "#d6336c",
-    path_width: float = 1.5,
-    colour_bar: bool = True,
-    max_points: int | None = None,
-    **unknown: Any,
-) -> Any:
+@documented(PlotSpec)
+def plot(surface: Surface, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
     """Draw a landscape with matplotlib.
 
     Words and lines have the sizes that matplotlib's settings say. All that is drawn has a label, for `ax.legend()`.
@@ -522,10 +494,7 @@ def plot(
         ax: axes to draw on, with `projection="3d"` for a surface; default: those of a new figure.
         kind: "curve" for one axis; "topographic" (default), "contour" or "surface" for two; "slices" for three, which
             draws the slice nearest to 0.
-        colour_bar: draw one beside the axes, where the kind has one.
-        observable, log, levels, exact_levels, zmin, zmax, clip, uncertainty, extrema, colour_scale, path, max_points:
-            as for `landscape.views.figure`.
-        path_colour, path_width: the trajectory on top, of several runs the colour of the first; the width in points.
+        OPTIONS
 
     Returns:
         The axes.
@@ -534,34 +503,17 @@ def plot(
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
         LandscapeError: matplotlib is not installed.
     """
-    if unknown:
-        wrong = next(iter(unknown))
-        raise JobError(f"plot: unknown option {quoted(wrong)}; {nearest(wrong, plot.__kwdefaults__ or ())}")
-    surface = surface.merged()
+    spec, surface = PlotSpec.of(kind, options), surface.merged()
     chosen = choose_kind(surface, kind)
     if chosen not in PLOTS:
         raise JobError(
             f"kind: {quoted(chosen)} is not drawn with matplotlib; take {', '.join(PLOTS)}, or surface.figure()"
         )
-    style = PlotStyle(check_scale(colour_scale), path_colour, path_width, colour_bar)
-    data = prepare_figure(
-        surface.merged(),
-        observable,
-        log=log,
-        zmin=zmin,
-        zmax=zmax,
-        clip=clip,
-        levels=levels,
-        exact_levels=exact_levels,
-        path=path,
-        uncertainty=uncertainty,
-        extrema=extrema,
-        max_points=max_points,
-    )
+    data = prepare(surface, spec)
     if chosen == "slices":
         data = slice_at(data, slice_nearest(data))
     axes = _checked_axes(ax, chosen)
-    PLOTS[chosen](data, axes, style)
+    PLOTS[chosen](data, axes, spec)
     return axes
 
 

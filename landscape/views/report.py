@@ -16,10 +16,11 @@ from plotly.offline import get_plotlyjs
 
 from landscape.surface.surface import Surface
 from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
-from landscape.views.draw.figure import KIND_TABLE, figure, figure_name, kinds_of
+from landscape.views.draw.figure import figure
 from landscape.views.draw.history import draw_history
 from landscape.views.draw.style import TEMPLATES, config
 from landscape.views.exporting import whole_file
+from landscape.views.figure_spec import KIND_TABLE, figure_name, kinds_of
 from landscape.views.prepare.comparison import ComparedLandscape, share_scale
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.figure import means, suggests_log

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
+from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
@@ -249,14 +250,7 @@ class DifferenceData:
 
 
 def prepare_difference(
-    first: ComparedLandscape,
-    other: ComparedLandscape,
-    observable: str = "loss",
-    *,
-    log: bool = False,
-    levels: int | None = None,
-    limit: float | None = None,
-    max_points: int | None = None,
+    first: ComparedLandscape, other: ComparedLandscape, spec: FigureSpec = DEFAULT_SPEC, limit: float | None = None
 ) -> DifferenceData:
     """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
 
@@ -266,15 +260,15 @@ def prepare_difference(
     which is right for independent samples.
 
     Args:
-        log: the ratio in place of the difference.
-        levels: the number of contour lines; default about 12.
+        spec: its observable, the number of contour lines, and `log`: the ratio in place of the difference.
         limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
 
     Raises:
         JobError: the landscapes have other numbers of axes, no such observable, or no range in common.
     """
+    observable, log = spec.observable, bool(spec.log)
     check_mode("difference", (first, other), observable)
-    one, two = (thinned(item.surface, max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
+    one, two = (thinned(item.surface, spec.max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
     grid, agree = _grid(one, two, (first.label, other.label))
     sides = tuple(_on_grid(surface, observable, log, grid) for surface in (one, two))
     states = worse(sides[0].states, sides[1].states)
@@ -285,7 +279,7 @@ def prepare_difference(
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
     between = _interpolated((one, two), grid)
     field = replace(field, values=values, drawn=drawn, error=error, states=states, interpolated=between)
-    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
+    field = replace(field, scale=symmetric_scale(drawn, log, spec.levels, limit), origin=_known_origin(field))
     paths = (prepare_paths(one, observable, log), prepare_paths(two, observable, log))
     within = _within(values, error, log) & (states == OK)
     data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)

@@ -14,8 +14,6 @@ from landscape.page.queries import AddressQuery, Item, figure_query
 from landscape.page.runs import RunReader
 from landscape.store.status import FoundRun
 
-SCALES = ("viridis", "cividis")
-
 
 def reader(runs: Path, name: str = "net") -> RunReader:
     return RunReader(FoundRun(id=name, name=name, path=str(runs / name)))
@@ -23,7 +21,7 @@ def reader(runs: Path, name: str = "net") -> RunReader:
 
 def asked(*items: str, **options: str) -> Any:
     pairs = [("item", item) for item in items] + list(options.items())
-    return compare_query(AddressQuery(pairs), SCALES)
+    return compare_query(AddressQuery(pairs))
 
 
 def answer(runs: Path, *items: str, **options: str) -> Any:
@@ -126,8 +124,8 @@ def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
 
 
 def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
-    assert asked("net|minimum", "net|path").scale is None
-    assert asked("net|minimum", "net|path", scale="viridis").scale == "viridis"
-    assert figure_query(AddressQuery([("run", "net"), ("landscape", "path")]), SCALES).scale is None
+    assert asked("net|minimum", "net|path").spec.colour_scale is None
+    assert asked("net|minimum", "net|path", scale="viridis").spec.colour_scale == "viridis"
+    assert figure_query(AddressQuery([("run", "net"), ("landscape", "path")])).spec.colour_scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")

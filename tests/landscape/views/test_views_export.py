@@ -260,7 +260,7 @@ def test_a_format_is_added_by_one_line_of_the_table(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def render_rows(surface: Surface, request: ExportRequest) -> Writer:
-        values = surface[request.observable]
+        values = surface[request.figure.observable]
         return lambda path: np.savetxt(path, values)
 
     def write_lowest(surface: Surface, path: Path) -> None:

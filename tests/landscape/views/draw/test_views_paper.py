@@ -13,8 +13,8 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.views.draw.figure import figure
-from landscape.views.draw.print import PRESETS, pixels
 from landscape.views.exporting import Browser, export, find_browser
+from landscape.views.figure_spec import PRESETS, pixels
 
 FLAT = [
     ("holed", "contour"),
