@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from landscape.core.errors import LandscapeError, StoreError, capped, printable
+from landscape.core.text import number_text
 from landscape.page.answers import Answer, pack, utf8
 from landscape.page.content import View
 from landscape.page.figures import kinds_in_order, prepared, state_in_words, whole_size
@@ -29,7 +30,7 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED,
 from landscape.views.figure_spec import figure_name
 from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
-from landscape.views.prepare.scale import count_statuses, number
+from landscape.views.prepare.scale import count_statuses
 from landscape.views.prepare.tables import (
     Row,
     landscape_rows,
@@ -195,7 +196,7 @@ def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Ro
     last = {key: value for row in rows for key, value in row.items() if isinstance(value, (int, float))}
     columns = sorted(last.keys() - PLACES, key=lambda name: (name != "loss", name))
     results = [name for name in columns if name != "learning_rate"][:MOST_RESULTS]
-    final = [(f"final {observable_title(name)}", number(float(last[name]))) for name in results]
+    final = [(f"final {observable_title(name)}", number_text(float(last[name]))) for name in results]
     if final and results[0] == "loss" and next(row["loss"] for row in reversed(rows) if "loss" in row) is None:
         final[0] = (final[0][0], f"not finite at the end, {final[0][1]} before")
     units = [unit for unit in UNITS if unit in last]
@@ -314,8 +315,8 @@ def observable_table(view: View, observable: str) -> list[list[str]]:
 
 def _lowest(view: View) -> str:
     """The lowest loss of all points, and where it is."""
-    places = ", ".join(f"{axis.name} {number(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
-    return f"{number(view.lowest['loss'])} at {places}"
+    places = ", ".join(f"{axis.name} {number_text(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
+    return f"{number_text(view.lowest['loss'])} at {places}"
 
 
 def pairs(rows: list[Row]) -> list[list[str]]:

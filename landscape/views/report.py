@@ -14,6 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from landscape.core.text import count_text, finite
 from landscape.surface.surface import Surface
 from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
 from landscape.views.draw.figure import figure
@@ -28,7 +29,7 @@ from landscape.views.prepare.history import HistoryData, prepare_histories
 from landscape.views.prepare.scale import is_evaluated, point_counts
 from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare.uncertainty import topology_rows
-from landscape.views.prepare.words import finite, observable_title, state_of, state_text, whole
+from landscape.views.prepare.words import observable_title, state_of, state_text
 from landscape.views.report_sections import (
     Bundle,
     ReportRun,
@@ -327,7 +328,7 @@ def _lead(surfaces: Sequence[Surface]) -> str:
     plural = "s" * (len(surfaces) != 1)
     counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
     counts = counts if len(states) > 1 else next(iter(states))
-    computed = whole(done) if done == points else f"{whole(done)} of {whole(points)}"
+    computed = count_text(done) if done == points else f"{count_text(done)} of {count_text(points)}"
     return f"{len(surfaces)} landscape{plural}: {counts}; {computed} points computed"
 
 

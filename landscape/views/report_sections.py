@@ -18,6 +18,7 @@ from plotly.utils import PlotlyJSONEncoder
 from landscape.core.errors import LandscapeError
 from landscape.core.folders import run_labels
 from landscape.core.lock import driver_alive
+from landscape.core.text import number_text
 from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.views.prepare.comparison import numbered
 from landscape.views.prepare.differences import TableItem
@@ -34,7 +35,6 @@ from landscape.views.prepare.quantisation import (
     drawn_ways,
     ends_of_steps,
 )
-from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import (
     COLUMNS,
     LayerBar,
@@ -42,7 +42,6 @@ from landscape.views.prepare.tables import (
     MeasureCurve,
     MeasuredWeights,
     Row,
-    TextRow,
     measure_curves,
     measure_tables,
     prepare_checks,
@@ -258,24 +257,13 @@ def measures_section(run: ReportRun, *, several: bool = False) -> str:
 
 
 def _weights(weights: MeasuredWeights) -> str:
-    body, layers = _table(COLUMNS, weights.rows), weights.layers
+    body, layers = rows_table("Measures", COLUMNS, weights.rows), weights.layers
     if layers is None:
         return body
-    table = _table(layers.heads, layers.rows)
+    table = rows_table("Measures", layers.heads, layers.rows)
     return (
         f'{body}<details class="layers" open><summary>Layers</summary>{bars_svg(layers)}{table}'
         f"<p class='note'>{escape(LAYER_SAYING)}</p></details>"
-    )
-
-
-def _table(heads: Sequence[str], rows: Sequence[TextRow] | Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(row[0])}</th>{''.join(f'<td>{escape(text)}</td>' for text in row[1:])}</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="Measures"><table><tr>{head}</tr>{body}</table></div>'
     )
 
 
@@ -317,7 +305,7 @@ def curve_svg(curve: MeasureCurve) -> str:
     )
     dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="currentColor"/>' for a, b in points)
     labels = svg_texts([
-        (LEFT - 6, TOP + 8, "end", number(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number(low, 3)),
+        (LEFT - 6, TOP + 8, "end", number_text(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number_text(low, 3)),
         (LEFT, HEIGHT - 6, "start", f"{curve.unit} {first}"), (WIDTH - RIGHT, HEIGHT - 6, "end", str(places[-1])),
     ])  # fmt: skip
     return (
@@ -359,7 +347,7 @@ def bars_svg(table: LayerTable) -> str:
     bars = "".join(drawn(place, bar) for place, bar in enumerate(table.bars))
     axis = f'<path d="M{x(0):.1f} {TOP}V{height - BOTTOM}" stroke="currentColor" opacity="0.5"/>'
     ends_of_axis = ((0.0, "middle"), (high, "end"))
-    labels = svg_texts([(x(value), height - 8, anchor, number(value, 3)) for value, anchor in ends_of_axis])
+    labels = svg_texts([(x(value), height - 8, anchor, number_text(value, 3)) for value, anchor in ends_of_axis])
     title = f"{table.title}, one layer alone"
     return (
         f'<figure><svg viewBox="0 0 {BARS_WIDTH} {height}" width="{BARS_WIDTH}" role="img" '
@@ -403,7 +391,7 @@ def lines_svg(
     lines: Sequence[DrawnWay],
     ends: tuple[str, str],
     label: str,
-    of: Callable[[float], str] = lambda value: number(value, 3),
+    of: Callable[[float], str] = lambda value: number_text(value, 3),
 ) -> str:
     """Two lines over places from 0 to 1, the first dashed, with a caption that names both.
 
@@ -462,7 +450,7 @@ def compared_section(surface: Surface) -> str:
     if found is not None and bits:
         ends = (f"{found.bits[0].bits}", f"{found.bits[-1].bits} bits")
         label = "Loss at the origin by bits" + (", logarithmic" if log else "")
-        parts.append(lines_svg(bits, ends, label, lambda value: number(10**value if log else value, 4)))
+        parts.append(lines_svg(bits, ends, label, lambda value: number_text(10**value if log else value, 4)))
     if steps:
         parts.append(
             lines_svg(steps, ends_of_steps(surface), "Rise of each loss over its own at the origin, on a short line")

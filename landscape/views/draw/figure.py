@@ -9,16 +9,17 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
+from landscape.core.text import count_text, number_text
 from landscape.surface.surface import Surface
 from landscape.views.draw.layout import TICKS_PX, base_layout, finish, make_frame, text
 from landscape.views.draw.plane import draw_categories
 from landscape.views.draw.print import fit_to_paper
 from landscape.views.draw.style import CURVES, DARK_CURVES, INK, scale_warning, themed
 from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, documented
-from landscape.views.prepare.figure import FigureData, categories_of, prepare
-from landscape.views.prepare.scale import nice_ticks, number
+from landscape.views.prepare.figure import FigureData, prepare
+from landscape.views.prepare.scale import nice_ticks
 from landscape.views.prepare.uncertainty import Bars
-from landscape.views.prepare.words import capitalised, whole
+from landscape.views.prepare.words import capitalised
 
 # ----------------------------------------------------------------------------------------------------
 # The barcode of a landscape with any number of axes: of each minimum a bar as long as its persistence.
@@ -87,7 +88,7 @@ def _axes(data: FigureData, bars: Bars, low: float, high: float) -> dict[str, An
             "range": [count - 0.2, -0.8],
             "tickmode": "array",
             "tickvals": list(rows),
-            "ticktext": [number(float(bars.values[row]), 4) for row in rows],
+            "ticktext": [number_text(float(bars.values[row]), 4) for row in rows],
             "showgrid": False,
             "zeroline": False,
         },
@@ -115,8 +116,8 @@ def _bars(bars: Bars, spec: FigureSpec, log: bool, is_clear: bool) -> go.Bar:
 
 
 def _below_name(bars: Bars) -> str:
-    left_out = f", {whole(bars.left_out)} of them left out" if bars.left_out else ""
-    return f"{whole(bars.below)} below the noise{left_out}"
+    left_out = f", {count_text(bars.left_out)} of them left out" if bars.left_out else ""
+    return f"{count_text(bars.below)} below the noise{left_out}"
 
 
 def _endless(bars: Bars, spec: FigureSpec, high: float) -> list[go.Scatter]:
@@ -140,7 +141,7 @@ def _threshold(bars: Bars, spec: FigureSpec, log: bool) -> list[go.Scatter]:
             y=[-0.8, len(bars.values) - 0.2],
             mode="lines",
             hoverinfo="skip",
-            name=f"noise ends at {number(bars.threshold, 3)}",
+            name=f"noise ends at {number_text(bars.threshold, 3)}",
             showlegend=True,
             **themed(lines, spec.theme, role="noise"),
         )
@@ -183,7 +184,7 @@ def draw(surface: Surface, spec: FigureSpec) -> go.Figure:
     Raises:
         JobError: the kind, the observable or the range does not fit the surface.
     """
-    if categories_of(surface, spec.observable) is None:  # what stands for names is not interpolated
+    if surface.record.categories(spec.observable) is None:  # what stands for names is not interpolated
         surface = surface.merged()
     kind = KIND_TABLE[choose_kind(surface, spec.kind)]
     data = prepare(surface, replace(spec, extrema=spec.extrema or kind.extrema), kind.beside)

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.views.draw.layout import (
     base_layout,
     colour_bar,
@@ -66,7 +67,7 @@ from landscape.views.prepare.figure import (
 )
 from landscape.views.prepare.geometry import along_normals, bilinear, isolines, isosurface, path_on_surface, refined
 from landscape.views.prepare.paths import DrawnPath
-from landscape.views.prepare.scale import Scale, nice_ticks, number
+from landscape.views.prepare.scale import Scale, nice_ticks
 
 # ----------------------------------------------------------------------------------------------------
 # What the drawings in space share: the scene's axes and camera, the legend, the path on top.
@@ -186,7 +187,7 @@ def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, floa
     for where, beyond, end in sides:
         names = [
             f"{', '.join(filter(None, (label, path.run, f'{path.unit} {path.numbers[k]}')))} "
-            f"({number(float(path.loss[k]), 3)})"
+            f"({number_text(float(path.loss[k]), 3)})"
             for label, path in paths
             for k in np.flatnonzero(np.isfinite(path.own) & beyond(path.own, end))
         ]
@@ -341,7 +342,7 @@ def _without_origin(trace: Any) -> Any:
 def _slider(axis: AxisView, active: int, y: float) -> dict[str, Any]:
     """One step per coordinate of the axis, each showing the frame of that number."""
     steps = [
-        {"label": number(float(coordinate), 3), "method": "animate", "args": [[str(k)], MOVE]}
+        {"label": number_text(float(coordinate), 3), "method": "animate", "args": [[str(k)], MOVE]}
         for k, coordinate in enumerate(axis.coordinates)
     ]
     return {
@@ -389,7 +390,7 @@ def isosurface_levels(data: FigureData) -> tuple[float, ...]:
 
 def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
     """What the caption adds: the levels, and that an axis is longer than it is."""
-    values = ", ".join(number(data.scale.real(level), 3) for level in levels)
+    values = ", ".join(number_text(data.scale.real(level), 3) for level in levels)
     spans = [axis.span for axis in data.axes]
     stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
     return [f"Isosurfaces at {values}", *stretched]
@@ -402,7 +403,7 @@ def _isosurface(
     share = (level - data.scale.low) / (data.scale.high - data.scale.low)
     x, y, z = (typed(vertices[:, k]) for k in range(3))
     i, j, k = (triangles[:, column].astype(np.int32) for column in range(3))
-    name = f"{text(data.observable.replace('_', ' '))} = {number(data.scale.real(level), 3)}"
+    name = f"{text(data.observable.replace('_', ' '))} = {number_text(data.scale.real(level), 3)}"
     return go.Mesh3d(
         x=x,
         y=y,

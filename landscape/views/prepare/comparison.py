@@ -15,14 +15,7 @@ from landscape.views.figure_spec import ComparisonSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import AxisView, FigureData, prepare
 from landscape.views.prepare.paths import path_notes
-from landscape.views.prepare.scale import (
-    LOG_DECADES,
-    Scale,
-    choose_scale,
-    drawn_values,
-    point_states,
-    spanned_decades,
-)
+from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
 MODES = ("overlay", "difference", "tiled")
 FEWEST = {"overlay": 2, "difference": 2, "tiled": 1}

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
+from landscape.core.text import count_text, number_text
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
 from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
 from landscape.views.prepare.paths import DrawnPath, OriginMark, prepare_paths
-from landscape.views.prepare.scale import STATES, Scale, choose_scale, number, point_states
+from landscape.views.prepare.scale import STATES, Scale, choose_scale, point_states
 from landscape.views.prepare.uncertainty import shared_text, standard_error
 
 # ----------------------------------------------------------------------------------------------------
@@ -419,7 +420,7 @@ def _resampling_note(data: DifferenceData) -> list[str]:
     if not data.is_resampled:
         return []
     ranges = ", ".join(
-        f"{axis.name} {number(float(axis.coordinates[0]), 3)} to {number(float(axis.coordinates[-1]), 3)}"
+        f"{axis.name} {number_text(float(axis.coordinates[0]), 3)} to {number_text(float(axis.coordinates[-1]), 3)}"
         for axis in data.field.axes
     )
     return [f"the grids differ: resampled linearly onto the coarser one within the common range, {ranges}"]
@@ -436,9 +437,9 @@ def _error_notes(data: DifferenceData) -> list[str]:
     if not known.size:
         return ["standard error not known"]
     how = IN_WORDS[data.error_kind]
-    middle = number(float(np.median(known)), 2)
+    middle = number_text(float(np.median(known)), 2)
     count, total = int((data.within & there).sum()), int(there.sum())
     return [
         f"standard error {how}, median {middle}",
-        f"within two standard errors of no difference at {words.whole(count)} of {words.whole(total)} points",
+        f"within two standard errors of no difference at {count_text(count)} of {count_text(total)} points",
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.surface.derived import bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
@@ -44,7 +45,6 @@ from landscape.views.prepare.scale import (
     Scale,
     choose_scale,
     drawn_values,
-    number,
     point_states,
     spanned_decades,
 )
@@ -62,11 +62,6 @@ from landscape.views.prepare.words import resolution
 
 # ----------------------------------------------------------------------------------------------------
 # Observables whose values stand for names, and the points where layers are known though the loss is not finite.
-
-
-def categories_of(surface: Surface, observable: str) -> tuple[str, ...] | None:
-    """What the values 0, 1, 2, … of an observable stand for; None where they are plain numbers."""
-    return surface.record.categories(observable)
 
 
 def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:
@@ -271,7 +266,7 @@ def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float 
 def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
     observable = spec.observable
     full[observable]  # refuses an unknown name
-    categories = categories_of(full, observable)
+    categories = full.record.categories(observable)
     decades = 0.0 if categories else _decades(full, observable, spec.zmin, spec.zmax)
     log = decades > LOG_DECADES if spec.log is None or categories else spec.log
     surface = thinned(full, spec.max_points or MAX_POINTS[len(full.axes)])
@@ -426,7 +421,7 @@ def _sign_notes(surface: Surface, observable: str) -> list[str]:
     said = f"a negative eigenvalue at {counts[0]} of {total} points"
     said += f", undecided at {counts[1]}" if counts[1] else ""
     rest = total - sum(counts)
-    said += f"; at {rest} none is below -{number(ZERO)} of the largest" if rest else ""
+    said += f"; at {rest} none is below -{number_text(ZERO)} of the largest" if rest else ""
     unresolved = int((_is_loose(surface)[known] & (negative == YES)).sum())
     said += f"; at {unresolved} of the negative ones the residual is larger than the value" if unresolved else ""
     return [said]

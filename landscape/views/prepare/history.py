@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.grid import Floats
+from landscape.core.text import finite
 from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
-from landscape.views.prepare.words import finite
 
 MOST_POINTS = 3000
 MOST_MARKS, MOST_TEXTS = 200, 8

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 # ----------------------------------------------------------------------------------------------------
@@ -231,18 +232,7 @@ def _tick(value: float, step: float) -> str:
     power = math.floor(math.log10(abs(value)))
     enough = max(1, power - math.floor(math.log10(step)) + 2)
     exact = next((digits for digits in range(1, 8) if math.isclose(float(f"{value:.{digits}g}"), value)), 7)
-    return number(value, max(min(enough, exact), power + 1 if power < 4 else 1))
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A short text for a number.
-
-    >>> number(0.0250), number(32_000_000_000.0), number(1 / 3, digits=2)
-    ('0.025', '3.2e10', '0.33')
-    """
-    text = f"{value:.{digits}g}"
-    mantissa, exponent, power = text.partition("e")
-    return f"{mantissa}e{int(power)}" if exponent else text
+    return number_text(value, max(min(enough, exact), power + 1 if power < 4 else 1))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -432,7 +422,8 @@ def _high_end(finite: Floats, log: bool) -> tuple[float, str]:
         return top, ""
     end = low + reach
     return end, (
-        f"range drawn ends at {number(_real(end, log))} (percentile {percentile:g}); highest {number(_real(top, log))}"
+        f"range drawn ends at {number_text(_real(end, log))} (percentile {percentile:g}); "
+        f"highest {number_text(_real(top, log))}"
     )
 
 
@@ -443,17 +434,17 @@ def _low_end(finite: Floats, log: bool) -> tuple[float, str]:
         return bottom, ""
     end = top - reach
     return end, (
-        f"range drawn starts at {number(_real(end, log))} (percentile {100 - percentile:g}); "
-        f"lowest {number(_real(bottom, log))}"
+        f"range drawn starts at {number_text(_real(end, log))} (percentile {100 - percentile:g}); "
+        f"lowest {number_text(_real(bottom, log))}"
     )
 
 
 def _outside(finite: Floats, low: float | None, high: float | None, log: bool) -> list[str]:
     notes = []
     if low is not None and (below := int((finite < low).sum())):
-        notes.append(f"{below} points below the range drawn, lowest {number(_real(float(finite.min()), log))}")
+        notes.append(f"{below} points below the range drawn, lowest {number_text(_real(float(finite.min()), log))}")
     if high is not None and (above := int((finite > high).sum())):
-        notes.append(f"{above} points above the range drawn, highest {number(_real(float(finite.max()), log))}")
+        notes.append(f"{above} points above the range drawn, highest {number_text(_real(float(finite.max()), log))}")
     return notes
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.core.text import count_text, finite, number_text, percent_text, seconds_text
 from landscape.core.validation import counted
 from landscape.surface.record_entries import MARKS, Checks, CheckState
 from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
@@ -15,9 +16,9 @@ from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepare import words
 from landscape.views.prepare.paths import network_losses, origin_index
 from landscape.views.prepare.quantisation import compared_rows, connection_rows
-from landscape.views.prepare.scale import is_evaluated, number
+from landscape.views.prepare.scale import is_evaluated
 from landscape.views.prepare.uncertainty import evaluated_text, rise_over_origin, standard_error, where_evaluated
-from landscape.views.prepare.words import barrier_rows, finite, mapping, whole
+from landscape.views.prepare.words import barrier_rows, mapping
 
 Row = tuple[str, str]
 
@@ -40,11 +41,11 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
     ]
     if error is not None and np.isfinite(error).any():
         rows.append(
-            ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
+            ("standard error, median", number_text(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
         )
     if rises[1] is not None and np.isfinite(rises[1]).any():
         known_errors = rises[1][np.isfinite(rises[1])]
-        rows.append(("standard error of the rise, median", number(float(np.median(known_errors)), 3)))
+        rows.append(("standard error of the rise, median", number_text(float(np.median(known_errors)), 3)))
     return rows
 
 
@@ -85,7 +86,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
     rows += [row for path in surface.paths for row in path_rows(surface, path)]
     rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds
-    rows += [("time", duration(seconds))] if seconds is not None else []
+    rows += [("time", seconds_text(seconds, tenths=True))] if seconds is not None else []
     return rows
 
 
@@ -94,19 +95,20 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
     distance = np.asarray(path.distance, np.float64)
     rows = []
     if np.isfinite(distance).any():
-        far = number(float(np.nanmax(distance)))
+        far = number_text(float(np.nanmax(distance)))
         rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
     along = surface.along(path)
     if not np.isnan(along.losses + along.plane).all():
         k = along.furthest
         losses = (
-            number(float(each[k])) if np.isfinite(each[k]) else "not finite" for each in (along.losses, along.plane)
+            number_text(float(each[k])) if np.isfinite(each[k]) else "not finite"
+            for each in (along.losses, along.plane)
         )
         name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
         rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
     record = path.runs[0] if path.label else None
     if record is not None:
-        share, walk = words.percent(record.shown), words.percent(record.shown_of_walk)
+        share, walk = percent_text(record.shown), percent_text(record.shown_of_walk)
         shown = f", {share} of its own variance on the axes" if share else ""
         shown += f" (a random walk in its place: {walk})" if share and walk else ""
         rows.insert(
@@ -124,8 +126,8 @@ def network_rows(surface: Surface) -> list[Row]:
     return [
         (
             f"network {at[0].name}",
-            (f"loss {number(loss)} at " if np.isfinite(loss) else "")
-            + ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+            (f"loss {number_text(loss)} at " if np.isfinite(loss) else "")
+            + ", ".join(f"{axis.name} {number_text(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
         )
         for *at, loss in zip(*places, network_losses(surface), strict=False)
     ]
@@ -133,12 +135,12 @@ def network_rows(surface: Surface) -> list[Row]:
 
 def axis_rows(axis: Axis) -> list[Row]:
     """What one axis is, how far it runs, and how much of the path it explains."""
-    low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
+    low, high = number_text(float(axis.coordinates[0])), number_text(float(axis.coordinates[-1]))
     rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
-    norm = words.finite(axis.record.norm)
-    rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
-    explained = words.percent(axis.record.explained_variance)
-    walk = words.percent(axis.record.random_walk_variance)
+    norm = finite(axis.record.norm)
+    rows += [(f"{axis.name}, norm of the direction", number_text(norm))] if norm is not None else []
+    explained = percent_text(axis.record.explained_variance)
+    walk = percent_text(axis.record.random_walk_variance)
     if explained:
         as_long = "a random walk as long"
         if words.walk_in_words(axis) != "random walk":
@@ -153,11 +155,11 @@ def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
     for i, one in enumerate(names):
         for j in range(i + 1, len(names)):
             try:
-                value = words.finite(cosine[i][j])
+                value = finite(cosine[i][j])
             except (IndexError, TypeError, KeyError):
                 value = None
             if value is not None:
-                rows.append((f"cosine of {one} and {names[j]}", number(value, 3)))
+                rows.append((f"cosine of {one} and {names[j]}", number_text(value, 3)))
     return rows
 
 
@@ -203,28 +205,16 @@ def engine_rows(choice: EngineChoice | None) -> list[Row]:
     how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
     if choice.since:
         how = f"kept from a choice of {choice.since[:10]}"
-    seconds = words.finite(choice.seconds_per_point)
-    how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
+    seconds = finite(choice.seconds_per_point)
+    how += f", {number_text(seconds, 3)} s a point when measured" if seconds is not None else ""
     return [("engine", how), *(("engine tried", _trial(trial)) for trial in choice.trials)]
 
 
 def _trial(trial: TrialRecord) -> str:
     """One trial of an engine in words: 'eager+folded, batches of 256: 1 240 samples/s', or why it was not taken."""
-    speed = words.finite(trial.samples_per_second)
-    result = f"{words.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    speed = finite(trial.samples_per_second)
+    result = f"{count_text(round(speed))} samples/s" if speed is not None else "not timed"
     return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
-
-
-def duration(seconds: float) -> str:
-    """A time in seconds, in the units that people use for it.
-
-    >>> duration(12.34), duration(245), duration(7400)
-    ('12.3 s', '4 min 05 s', '2 h 03 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
@@ -235,7 +225,7 @@ def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...])
 
 def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
     places = zip(surface.axes, reversed(index), strict=True)
-    where = ", ".join(f"{axis.name} {number(float(axis.coordinates[i]), 3)}" for axis, i in places)
+    where = ", ".join(f"{axis.name} {number_text(float(axis.coordinates[i]), 3)}" for axis, i in places)
     return f"{_value(values, error, index)} at {where}"
 
 
@@ -280,7 +270,9 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
     """
     if checks is None:
         return None
-    since = f"; of {whole(checks.points)} of the {whole(points)} points of now" if points != checks.points else ""
+    since = (
+        f"; of {count_text(checks.points)} of the {count_text(points)} points of now" if points != checks.points else ""
+    )
     lines = tuple(
         CheckLine(each.number, each.state, MARKS[each.state].strip(), SAID[each.state], each.text, each.remedy)
         for each in checks.told
@@ -339,7 +331,9 @@ def _cell(row: Mapping[str, Any]) -> str:
     value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
     if value is None:
         return bound_text(row) or str(row.get("note") or "–")
-    return number(value, 3) + ("" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]")
+    return number_text(value, 3) + (
+        "" if low is None or high is None else f" [{number_text(low, 2)}, {number_text(high, 2)}]"
+    )
 
 
 def bound_text(row: Mapping[str, Any]) -> str:
@@ -352,8 +346,8 @@ def bound_text(row: Mapping[str, Any]) -> str:
     if finite(row.get("value")) is not None or (above is None and below is None):
         return ""
     if above is not None and below is not None:
-        return f"{number(above)} to {number(below)}"
-    return f"< {number(below)}" if below is not None else f"> {number(above or 0.0)}"
+        return f"{number_text(above)} to {number_text(below)}"
+    return f"< {number_text(below)}" if below is not None else f"> {number_text(above or 0.0)}"
 
 
 def _bar(layer: str, row: Mapping[str, Any]) -> LayerBar | None:
@@ -474,7 +468,7 @@ def title_of(name: str, rho: Mapping[str, Any] | None = None) -> str:
     word, _, rest = name.partition(" ")
     if word in PENALTIES and rest:
         size = finite(mapping(rho).get(word))
-        return PENALTIES[word].format(rho="ρ" if size is None else number(size), steps=rest)
+        return PENALTIES[word].format(rho="ρ" if size is None else number_text(size), steps=rest)
     start, _, size_text = name.rpartition(" ")
     return TITLES.get(name) or (PREFIXES[start].format(size_text) if start in PREFIXES else name)
 
@@ -498,7 +492,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     for name, row in mapping(comparison.get("rows")).items():
         numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
         bounds = {side: bound_text(mapping(each)) for side, each in mapping(row.get("bounds")).items()}
-        texts = [bounds.get(key, "–") if numbers[key] is None else number(numbers[key] or 0.0) for key in numbers]
+        texts = [bounds.get(key, "–") if numbers[key] is None else number_text(numbers[key] or 0.0) for key in numbers]
         interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
         rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
         notes.append(f"{row['verdict']} ({row['how']})")
@@ -536,9 +530,9 @@ def _rows(entry: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _texts(name: str, row: Mapping[str, Any], rho: Mapping[str, Any]) -> TextRow:
     value, stderr, low, high = (finite(row.get(key)) for key in ("value", "stderr", "low", "high"))
-    interval = "" if low is None or high is None else f"[{number(low)}, {number(high)}]"
-    error = "" if stderr is None else number(stderr, 2)
-    shown = bound_text(row) or ("–" if value is None else number(value))
+    interval = "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"
+    error = "" if stderr is None else number_text(stderr, 2)
+    shown = bound_text(row) or ("–" if value is None else number_text(value))
     return title_of(name, rho), shown, error, interval, str(row.get("note") or "")
 
 
