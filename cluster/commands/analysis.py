@@ -150,7 +150,7 @@ def _compare_landscapes(
 def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) -> None:
     from landscape.analysis.measures.comparison import compare as compare_targets
     from landscape.analysis.measures.comparison import targets_of
-    from landscape.views.prepare.measures import comparison_lines
+    from landscape.views.prepare.tables import comparison_lines
 
     odd = next(iter(given_options(how)), None)
     if odd is not None:
@@ -319,7 +319,7 @@ def measure(
     who.check()
     from landscape.analysis.measures.measure import ExtraMeasures, origins_of, record
     from landscape.model.snapshots import read_trajectory
-    from landscape.views.prepare.measures import lines_of
+    from landscape.views.prepare.tables import lines_of
 
     with divert_stdout():
         job = _job(run, callback)

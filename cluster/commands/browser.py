@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from landscape.views.export_files import find_browser
+from landscape.views.exporting import find_browser
 
 REMEDY = "PNG and SVG pictures need a Chromium: apt install chromium (as root), or set BROWSER_PATH to one"
 

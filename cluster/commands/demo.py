@@ -85,13 +85,14 @@ def _draw(out: Path) -> list[Path]:
     """Write the report, then a PNG per landscape and view where this machine has a Chromium; the paths."""
     from cluster.commands.export import export_run
     from landscape.store.results import open_run
+    from landscape.views.figure_spec import FigureSpec
     from landscape.views.report import write_report
 
     write_report(open_run(str(out)), out / "report.html")
     written = [out / "report.html"]
     try:
         for kind in ("contour", "topographic", "surface"):
-            written += export_run(str(out), [], ["png"], out / "pictures", kind, "loss", log=True)
+            written += export_run(str(out), [], ["png"], out / "pictures", FigureSpec(kind=kind, log=True))
     except LandscapeError as error:
         write_remark(f"    no PNG pictures: {error}")
     return written

@@ -297,7 +297,7 @@ def _zarr() -> Iterator[CheckResult]:
 
 
 def _browser() -> Iterator[CheckResult]:
-    from landscape.views.export_files import find_browser
+    from landscape.views.exporting import find_browser
 
     try:
         yield result("kaleido", GOOD, version("kaleido"))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, given_options
+from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole
 from landscape.core.errors import JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import driver_alive
+from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 
 if TYPE_CHECKING:
     from landscape.store.landscape import LandscapeStore
@@ -22,57 +23,38 @@ if TYPE_CHECKING:
     from landscape.surface.surface import Surface
 
 
-@dataclass(frozen=True)
-class FigureOptions:
-    """How figures are drawn: the options of `landscape.views.figure`, where None leaves the choice to it."""
+# ----------------------------------------------------------------------------------------------------
+# The options that say how a figure looks: those of `landscape.views.figure`, whose texts are their help.
 
-    log: MaybeFlag = None
-    """Logarithmic scale; default: where the values span more than two decades."""
-    levels: MaybeWhole = None
-    """About how many contour lines; they lie at round values. Default: about 12."""
-    exact_levels: Flag = False
-    """Exactly that many lines, evenly spaced, whatever their values."""
-    zmin: MaybeNumber = None
-    """The low end of the range drawn."""
-    zmax: MaybeNumber = None
-    """The high end of the range drawn."""
-    clip: MaybeNumber = None
-    """The percentile of the values at which the range ends, in place of --zmax."""
-    uncertainty: Flag = False
-    """Mark where the values cannot be told from that of the origin."""
-    extrema: Flag = False
-    """Mark the minima above the noise of sampling, and the saddles at which they merge."""
-    colours: Annotated[str | None, Parameter(name=["--colours", "--colors"])] = None
-    """{colours}. Default: viridis, and rdbu around 0 for values on both sides of it."""
-    theme: str | None = None
-    """light or dark."""
-    preset: str | None = None
-    """For print: {presets}, by its width; words of 7 to 9 pt, no title, no caption."""
-    width: str | None = None
-    """The width of the figure: 3.25in, 8cm, 80mm, 240pt or 312px; words keep their size."""
-    font: str | None = None
-    """The family of the font."""
-    font_size: str | None = None
-    """The size of the words, such as 8pt."""
-    title: str | None = None
-    """The title; default: the names of the landscape and of what is drawn."""
-    no_title: Flag = False
-    """No title."""
-    caption: MaybeFlag = None
-    """The caption below the figure; default: with one, unless --preset is given."""
-
-    def of_figure(self) -> dict[str, Any]:
-        """The options that were given, as `landscape.views.figure` takes them; `log` apart."""
-        given = given_options(self)
-        given.pop("log", None)
-        if given.pop("no_title", False):
-            given["title"] = False
-        if "colours" in given:
-            given["colour_scale"] = given.pop("colours")
-        return given
+NAMES = {"colour_scale": ["--colours", "--colors"]}  # where they are not those of the fields
+TYPES = {bool: Flag, bool | None: MaybeFlag, int | None: MaybeWhole, float | None: MaybeNumber}
 
 
-PLAIN = FigureOptions()
+def _figure_options() -> type:
+    """A dataclass with a field for each option of figures that the command takes, and one for no title."""
+    types, options = get_type_hints(FigureSpec), FigureSpec.options("command")
+    made: list[tuple[str, Any, Any]] = []
+    for option in options:
+        text = option.metadata["help"]
+        parameter = Parameter(help=f"{text[:1].upper()}{text[1:]}.", name=NAMES.get(option.name))
+        default = False if types[option.name] is bool else None
+        made.append((option.name, Annotated[TYPES.get(types[option.name], str | None), parameter], default))
+    made.append(("no_title", Annotated[Flag, Parameter(help="No title.")], False))
+
+    def given(self: Any) -> dict[str, Any]:
+        """The options that were given, as `landscape.views.figure` takes them."""
+        values = {option.name: getattr(self, option.name) for option in options}
+        values["title"] = False if self.no_title else values["title"]
+        off = {name for name, value in values.items() if value is None or (types[name] is bool and not value)}
+        return {name: value for name, value in values.items() if name not in off}
+
+    # Cyclopts takes a class of a standard module, which is where it would be, for a value of one word.
+    return make_dataclass("FigureOptions", made, frozen=True, namespace={"given": given, "__module__": __name__})
+
+
+FigureOptions: Any = _figure_options()
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def export(
@@ -83,7 +65,7 @@ def export(
     out: Path | None = None,
     kind: str | None = None,
     observable: str = "loss",
-    look: Annotated[FigureOptions, Parameter(name="*", group="How figures look")] = PLAIN,
+    look: Annotated[FigureOptions, Parameter(name="*", group="How figures look")] = FigureOptions(),  # noqa: B008
 ) -> None:
     """Write pictures and data.
 
@@ -111,11 +93,11 @@ def export(
     formats = to.split(",")
     others, names = runs_or_names(run, [*([name] if name is not None else []), *more])
     if others:
-        of_one = {"kind": kind, "observable": observable if observable != "loss" else None, "log": look.log}
-        asked = {option: value for option, value in of_one.items() if value is not None} | look.of_figure()
-        paths = export_runs([run, *others], formats, out, asked)
+        of_one = {"kind": kind, "observable": observable if observable != "loss" else None}
+        given = {option: value for option, value in of_one.items() if value is not None} | look.given()
+        paths = export_runs([run, *others], formats, out, given)
     else:
-        paths = export_run(run, names, formats, out, kind, observable, look.log, **look.of_figure())
+        paths = export_run(run, names, formats, out, FigureSpec(kind=kind, observable=observable, **look.given()))
     for path in paths:
         print(path, flush=True)
 
@@ -126,30 +108,28 @@ SEVERAL_RUNS = Path("comparison-export")  # where the page of several runs goes,
 
 
 def export_run(
-    run: str,
-    names: Sequence[str],
-    formats: Sequence[str],
-    out: Path | None,
-    kind: str | None,
-    observable: str,
-    log: bool | None,
-    **look: Any,
+    run: str, names: Sequence[str], formats: Sequence[str], out: Path | None, spec: FigureSpec = DEFAULT_SPEC
 ) -> Iterator[Path]:
     """Write each landscape (or those named) in each format; yields the paths as they are written.
 
     Args:
         names: of landscapes; none: all of the run whose number of axes fits the kind and the format.
-        look: further options of `landscape.views.figure`.
 
     Raises:
         NotFoundError: no such run or landscape.
         JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
     """
     from landscape.store.results import open_run
-    from landscape.views.data_files import write_rows
-    from landscape.views.export_files import browser
-    from landscape.views.exporting import FORMAT_TABLE, export, export_name, files_beside
-    from landscape.views.prepare.measures import table_csv
+    from landscape.views.exporting import (
+        FORMAT_TABLE,
+        ExportRequest,
+        browser,
+        files_beside,
+        name_export,
+        write_export,
+        write_rows,
+    )
+    from landscape.views.prepare.tables import table_csv
     from landscape.views.prepare.words import stopped
     from landscape.views.report import write_report
 
@@ -159,8 +139,8 @@ def export_run(
     of_surfaces = [ending for ending in wanted if ending != REPORT]
     stores = _stores(opened.path, dict.fromkeys(names) or opened, skip=not names)
     if of_surfaces:
-        _check_observables(stores, observable)
-    written = {ending: _fitting(stores, ending, kind, all_must=bool(names)) for ending in of_surfaces}
+        _check_observables(stores, spec.observable)
+    written = {ending: _fitting(stores, ending, spec.kind, all_must=bool(names)) for ending in of_surfaces}
     folder.mkdir(parents=True, exist_ok=True)
     broken = {} if names else dict(opened.unreadable)
     surfaces = (opened[name] for name in dict.fromkeys(names)) if names else _readable(opened, broken)
@@ -173,13 +153,12 @@ def export_run(
     # One browser for all pictures: starting it costs more than drawing.
     pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
     with browser() if pictures else contextlib.nullcontext() as drawing:
-        options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing} | look
+        request = ExportRequest(spec, browser=drawing)
         for read in surfaces:
             surface = read if alive else stopped(read)
-            endings = [ending for ending in of_surfaces if surface.name in written[ending]]
-            paths = [folder / export_name(surface, ending, kind, observable, log) for ending in endings]
-            for ending, path in zip(endings, paths, strict=True):
-                yield export(surface, ending, path, observable=observable, **options)
+            for ending in (ending for ending in of_surfaces if surface.name in written[ending]):
+                path = folder / name_export(surface, ending, spec)
+                yield write_export(surface, ending, path, request)
                 yield from files_beside(surface, ending, path)
     _refuse_broken(broken)
 

@@ -14,13 +14,11 @@ from typing import Any, get_args
 
 TABLES = {
     "batch_norms": ("landscape.core.plan", "BatchNorm"),
-    "colours": ("landscape.views.draw.style", "COLOUR_TABLE"),
     "curves": ("landscape.surface.barriers", "Curve"),
     "formats": ("landscape.views.exporting", "FORMAT_TABLE"),
-    "kinds": ("landscape.views.draw.figure", "KIND_TABLE"),
+    "kinds": ("landscape.views.figure_spec", "KIND_TABLE"),
     "normalisations": ("landscape.job.directions.base", "Normalise"),
     "precisions": ("landscape.core.plan", "Precision"),
-    "presets": ("landscape.views.draw.print", "PRESETS"),
     "recipes": ("landscape.recipes.table", "RECIPES"),
 }
 TABLE = re.compile(r"\{(" + "|".join(TABLES) + r")\}")
@@ -47,12 +45,6 @@ def with_tables(text: str, listed: Callable[[Sequence[str]], str] = any_of) -> s
 def _names_in(name: str, listed: Callable[[Sequence[str]], str]) -> str:
     module, attribute = TABLES[name]
     table = getattr(import_module(module), attribute)
-    if name == "presets":
-        return listed([f"{preset} ({table[preset].width})" for preset in table])
-    if name == "colours":
-        misleading = [scale for scale in table if table[scale].warning]
-        good = listed([scale for scale in table if not table[scale].warning])
-        return f"{good}; {', '.join(misleading[:-1])} and {misleading[-1]} mislead"
     return listed(list(table) if isinstance(table, dict) else get_args(table))
 
 

@@ -5,6 +5,7 @@ A page asks for it with a line `<!-- generated: NAME -->`, which is replaced by 
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 import re
@@ -155,7 +156,9 @@ def _entry(name: str) -> str:
     """The autodoc directive of a name; the fields of a job's parts have a page of their own."""
     value = pkgutil.resolve_name(name)
     if not isinstance(value, type):
-        return f".. autofunction:: {name}"
+        # Options that come from a table are in the signature, and not in the source, which Sphinx reads by itself.
+        shown = inspect.signature(value) if hasattr(value, "__signature__") else ""
+        return f".. autofunction:: {name}{shown}"
     if issubclass(value, Exception):
         return f".. autoexception:: {name}\n   :show-inheritance:"
     if issubclass(value, BaseModel):

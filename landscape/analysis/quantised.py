@@ -24,6 +24,7 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.core.quantisation import MOST_BITS, Quantisation
+from landscape.core.text import seconds_text
 from landscape.evaluation.model_rounding import WeightRounding
 from landscape.evaluation.reduction import terms_of
 from landscape.model.parameters import State
@@ -31,7 +32,6 @@ from landscape.problem.terms import Problem
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
 from landscape.surface.surface import NOT_COMPUTED, Surface, stored_stderr
-from landscape.views.prepare.tables import duration
 
 # ----------------------------------------------------------------------------------------------------
 # The two landscapes that are compared, found by `RUN:NAME`, and what keeps them apart.
@@ -493,7 +493,7 @@ class _Evaluations:
             first = self._losses(setting, [np.zeros((1, len(own.directions))), rows[0]])
             if not found:
                 left = (time.monotonic() - began) * (number / (count + 1) - 1)
-                self.tell(f"patch: about {duration(left)} left")
+                self.tell(f"patch: about {seconds_text(left, tenths=True)} left")
             found.append(np.stack([first[1], *self._losses(setting, rows[1:])]))
             origin.append(float(first[0][0]))
         return LossPatch((names[0], names[1]), at, found[0], found[1], (origin[0], origin[1]), precision)

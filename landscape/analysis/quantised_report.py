@@ -24,19 +24,17 @@ from landscape.analysis.quantised import (
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
+from landscape.core.text import number_text
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import keep_with_landscape, writing
 from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
-from landscape.views.data_files import write_columns
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_bits, draw_patch, draw_steps, draw_terraces
-from landscape.views.export_files import whole_file
 from landscape.views.exporting import DRAWN_FORMATS as DRAWN
-from landscape.views.exporting import check_formats, write_drawn
+from landscape.views.exporting import check_formats, whole_file, write_columns, write_drawn
 from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.quantisation import prepare_bits, prepare_patch, prepare_steps
-from landscape.views.prepare.scale import number
 
 SAYING = (
     "the difference is the second less the first; ± is two standard errors (2 s.e.), of pairs over the same samples"
@@ -92,9 +90,9 @@ def lines_of(found: QuantisedComparison) -> list[str]:
     lines = [
         f"first:  {found.first.label}, {found.first.rounding}",
         f"second: {found.second.label}, {found.second.rounding}",
-        f"at the origin: loss {number(float(origin.first[0]), 6)} and {number(float(origin.second[0]), 6)}, difference "
-        f"{_with_error(float(origin.difference[0]), float(origin.stderr[0]))} over the same {samples} samples; "
-        f"unpaired it would be ± {number(2 * float(origin.unpaired[0]), 2)} (2 s.e. each)",
+        f"at the origin: loss {number_text(float(origin.first[0]), 6)} and {number_text(float(origin.second[0]), 6)}, "
+        f"difference {_with_error(float(origin.difference[0]), float(origin.stderr[0]))} over the same "
+        f"{samples} samples; unpaired it would be ± {number_text(2 * float(origin.unpaired[0]), 2)} (2 s.e. each)",
         *_of_grid(found),
     ]
     if found.bits:
@@ -146,7 +144,7 @@ def _of_patch(patch: LossPatch) -> str:
 
 def _span(values: Floats) -> str:
     known = values[np.isfinite(values)]
-    return number(float(np.ptp(known)), 2) if known.size else "–"
+    return number_text(float(np.ptp(known)), 2) if known.size else "–"
 
 
 def _of_grid(found: QuantisedComparison) -> Iterator[str]:
@@ -159,7 +157,7 @@ def _of_grid(found: QuantisedComparison) -> Iterator[str]:
     at = ", ".join(
         f"{axis.name} {axis.coordinates[index]:.3g}" for axis, index in zip(surface.axes, reversed(place), strict=True)
     )
-    low, high = (number(float(end)) for end in (np.nanmin(difference), np.nanmax(difference)))
+    low, high = (number_text(float(end)) for end in (np.nanmin(difference), np.nanmax(difference)))
     both = int(np.isfinite(difference).sum())
     where = (
         "" if both == difference.size else f", at the {both} of {difference.size} points where both have a finite loss"
@@ -171,7 +169,7 @@ def _of_grid(found: QuantisedComparison) -> Iterator[str]:
         where = "evaluated; keep_samples: true of the job would store them for all"
         where = "all from stored losses" if found.stored else where
         # Of a landscape beside itself no pair differs, and nothing is so many times as large.
-        ratio = f", and the unpaired error is {number(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
+        ratio = f", and the unpaired error is {number_text(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
         points = int(known.sum())
         yield (
             f"paired errors at {points} point{'s' * (points != 1)} ({where}): {clear} differ by more than 2 s.e.{ratio}"
@@ -186,7 +184,7 @@ def line_of_steps(steps: Steps) -> str:
     if not len(jumps):
         return f"{line}no two neighbours have finite losses"
     return (
-        f"{line}from one point to the next the loss jumps by up to {number(float(jumps.max()), 2)}, less what it "
+        f"{line}from one point to the next the loss jumps by up to {number_text(float(jumps.max()), 2)}, less what it "
         "changes where nothing is rounded"
     )
 
@@ -195,20 +193,20 @@ def _aligned(found: QuantisedComparison) -> Iterator[str]:
     names = [name for name in found.plain if name != "loss"]
     rows = [("bits", "loss", *names, "difference")]
     rows += [(str(each.bits), *_values(each, names), _with_error(each.difference, each.stderr)) for each in found.bits]
-    rows.append(("none", *(number(found.plain[name], 5) for name in ("loss", *names)), ""))
+    rows.append(("none", *(number_text(found.plain[name], 5) for name in ("loss", *names)), ""))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _values(each: AtBits, names: list[str]) -> list[str]:
-    return [number(each.values[name], 5) if math.isfinite(each.values[name]) else "–" for name in ("loss", *names)]
+    return [number_text(each.values[name], 5) if math.isfinite(each.values[name]) else "–" for name in ("loss", *names)]
 
 
 def _with_error(value: float, error: float) -> str:
     if not math.isfinite(value):
         return "–"
-    return f"{number(value, 3)} ± {number(2 * error, 2)}" if math.isfinite(error) else number(value, 3)
+    return f"{number_text(value, 3)} ± {number_text(2 * error, 2)}" if math.isfinite(error) else number_text(value, 3)
 
 
 def _nested(values: Any) -> Any:

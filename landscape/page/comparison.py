@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from landscape.core.errors import LandscapeError
@@ -17,8 +17,8 @@ from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
-from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare_figures
-from landscape.views.draw.figure import KIND_TABLE, kinds_of
+from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, draw_comparison
+from landscape.views.figure_spec import KIND_TABLE, kinds_of
 from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.words import resolution
@@ -73,24 +73,11 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     """
     most = DRAWN_OF_FEW if len(there.items) <= FEW else _most(len(there.items))
     pairs = list(zip(there.runs, there.items, strict=True))
-    views = [_view(run, item.landscape, asked.observable, most) for run, item in pairs]
+    views = [_view(run, item.landscape, asked.comparison.observable, most) for run, item in pairs]
     labels = _labels(pairs)
     kind, notes = _kind(views, asked)
-    figures = compare_figures(
-        [(label, view.surface) for label, view in zip(labels, views, strict=True)],
-        asked.mode,
-        kind,
-        observable=asked.observable,
-        log=asked.log,
-        levels=asked.levels,
-        exact_levels=asked.exact,
-        colour_scale=asked.scale,
-        lock=asked.lock,
-        theme=asked.theme,
-        title=False,
-        caption=False,
-        animate=True,
-    )
+    surfaces = [(label, view.surface) for label, view in zip(labels, views, strict=True)]
+    figures = draw_comparison(surfaces, asked.mode, replace(asked.comparison, kind=kind))
     thinned = [
         f"{label}: drawn from {resolution(view.surface)} of {whole_size(view)}"
         for label, view in zip(labels, views, strict=True)
@@ -121,11 +108,11 @@ def _kind(views: Sequence[View], asked: CompareQuery) -> tuple[str | None, list[
     """The kind that is asked for where it fits all landscapes and the mode, else none with a note."""
     axes = {len(view.sizes) for view in views}
     fitting = [set(COMPARISON_KINDS[asked.mode].get(count, ())) for count in axes]
-    if not asked.kind_of_all or all(asked.kind_of_all in kinds for kinds in fitting):
-        return asked.kind_of_all or None, []
+    if not asked.comparison.kind or all(asked.comparison.kind in kinds for kinds in fitting):
+        return asked.comparison.kind or None, []
     usual = [COMPARISON_KINDS[asked.mode].get(count, kinds_of(count))[0] for count in sorted(axes)]
     words = " and ".join(map(_word, usual))
-    return None, [f"Drawn as {words}, as {_word(asked.kind_of_all)} does not fit here"]
+    return None, [f"Drawn as {words}, as {_word(asked.comparison.kind)} does not fit here"]
 
 
 def _word(kind: str) -> str:

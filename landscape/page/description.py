@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from landscape.core.errors import LandscapeError, StoreError, capped, printable
+from landscape.core.text import number_text
 from landscape.page.answers import Answer, pack_body, utf8
 from landscape.page.content import View
 from landscape.page.figures import kinds_in_order, prepare_view, state_in_words, whole_size
@@ -26,13 +27,18 @@ from landscape.store.results import Run
 from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
-from landscape.views.draw.figure import figure_name
-from landscape.views.prepare.comparable import count_statuses
+from landscape.views.figure_spec import figure_name
 from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
-from landscape.views.prepare.measures import measure_numbers
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.tables import Row, landscape_rows, observable_rows, prepare_checks, provenance_rows
+from landscape.views.prepare.scale import count_statuses
+from landscape.views.prepare.tables import (
+    Row,
+    landscape_rows,
+    measure_numbers,
+    observable_rows,
+    prepare_checks,
+    provenance_rows,
+)
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import axis_title, observable_title
 from landscape.views.report import info_rows
@@ -190,7 +196,7 @@ def training_facts(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, l
     last = {key: value for row in rows for key, value in row.items() if isinstance(value, (int, float))}
     columns = sorted(last.keys() - PLACES, key=lambda name: (name != "loss", name))
     results = [name for name in columns if name != "learning_rate"][:MOST_RESULTS]
-    final = [(f"final {observable_title(name)}", number(float(last[name]))) for name in results]
+    final = [(f"final {observable_title(name)}", number_text(float(last[name]))) for name in results]
     if final and results[0] == "loss" and next(row["loss"] for row in reversed(rows) if "loss" in row) is None:
         final[0] = (final[0][0], f"not finite at the end, {final[0][1]} before")
     units = [unit for unit in UNITS if unit in last]
@@ -309,8 +315,8 @@ def observable_table(view: View, observable: str) -> list[list[str]]:
 
 def _lowest(view: View) -> str:
     """The lowest loss of all points, and where it is."""
-    places = ", ".join(f"{axis.name} {number(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
-    return f"{number(view.lowest['loss'])} at {places}"
+    places = ", ".join(f"{axis.name} {number_text(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
+    return f"{number_text(view.lowest['loss'])} at {places}"
 
 
 def as_pairs(rows: list[Row]) -> list[list[str]]:
@@ -344,7 +350,7 @@ def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
         As `figures.prepared`.
     """
     shown = prepare_view(run, query)
-    name = figure_name(shown.view.surface, shown.kind, query.observable, query.log)
+    name = figure_name(shown.view.surface, shown.kind, query.spec.observable, query.spec.log)
     body = utf8(csv_table(shown.data, shown.view.surface.status))
     return pack_body(body, "text/csv; charset=utf-8", file=f"{name}.csv")
 

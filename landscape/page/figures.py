@@ -19,14 +19,12 @@ from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite, state_of_counts
 from landscape.surface.surface import NOT_COMPUTED, OK, QUARANTINED, ProjectedPath, Surface, check_observable
-from landscape.views.draw.figure import KIND_TABLE, choose_kind, figure_name, kinds_of
 from landscape.views.draw.history import draw_history
-from landscape.views.draw.layout import Style
-from landscape.views.draw.style import COLOUR_TABLE, DEFAULT_SCALE, PATH_COLOUR, TEMPLATES, colour_scale, config
-from landscape.views.prepare.comparable import count_statuses
-from landscape.views.prepare.figure import FigureData, prepare_figure, suggests_log
+from landscape.views.draw.style import TEMPLATES, colour_scale, config
+from landscape.views.figure_spec import COLOUR_TABLE, DEFAULT_SCALE, KIND_TABLE, choose_kind, figure_name, kinds_of
+from landscape.views.prepare.figure import FigureData, prepare, suggests_log
 from landscape.views.prepare.history import TrainingRecord, prepare_histories
-from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepare.scale import choose_scale, count_statuses, drawn_values, point_states
 from landscape.views.prepare.words import file_name, resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before
@@ -48,9 +46,9 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
         JobError: the landscape has no such observable.
     """
     store = run.reader(query.landscape).store()
-    check_observable(query.landscape, query.observable, store.record.surfaces)
+    check_observable(query.landscape, query.spec.observable, store.record.surfaces)
     beside = [name for kind in KIND_TABLE.values() if kind.fits(len(store.shape)) for name in kind.beside]
-    return (query.observable, *(name for name in ("loss", *beside) if name in store.record.surfaces))
+    return (query.spec.observable, *(name for name in ("loss", *beside) if name in store.record.surfaces))
 
 
 def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
@@ -62,21 +60,9 @@ def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
         LandscapeError: it cannot be read.
     """
     view = run.view(query.landscape, observables_of(run, query), query.most)
-    kind = choose_kind(view.surface, query.kind or None)
-    data = prepare_figure(
-        view.surface,
-        query.observable,
-        log=query.log,
-        zmin=query.zmin,
-        zmax=query.zmax,
-        clip=query.clip,
-        levels=query.levels,
-        exact_levels=query.exact,
-        uncertainty=query.uncertainty,
-        extrema=query.extrema or KIND_TABLE[kind].extrema,
-        max_points=ALL,
-        beside=KIND_TABLE[kind].beside,
-    )
+    kind, spec = choose_kind(view.surface, query.spec.kind), query.spec
+    spec = replace(spec, max_points=ALL, extrema=spec.extrema or KIND_TABLE[kind].extrema)
+    data = prepare(view.surface, spec, KIND_TABLE[kind].beside)
     return Prepared(view, kind, replace(data, caption=whole_caption(view, data)))
 
 
@@ -121,15 +107,14 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     """The answer of `api/figure`.
 
     Raises:
-        As `prepared`, and JobError for an unknown colour scale.
+        As `prepare_view`.
     """
     shown = prepare_view(run, query)
     data, scale = shown.data, shown.data.scale
-    style = Style(query.scale, query.theme, PATH_COLOUR, 2.5, title=False, caption=False)
     values = data.values[np.isfinite(data.values)]
     surface = shown.view.surface
     head = {
-        "file": figure_name(surface, shown.kind, query.observable, query.log),
+        "file": figure_name(surface, shown.kind, query.spec.observable, query.spec.log),
         "caption": list(data.caption),
         "title": data.title,
         "kind": shown.kind,
@@ -144,7 +129,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "generation": shown.view.generation,
         "states": encode_array(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }
-    return pack_body(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, style))))
+    return pack_body(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, query.spec))))
 
 
 def with_figure(head: Mapping[str, Any], figure: Any) -> str:

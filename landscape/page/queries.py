@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import MAX_SIZE
-from landscape.views.draw.figure import KIND_TABLE
-from landscape.views.draw.style import COLOUR_SCALES
+from landscape.views.figure_spec import COLOUR_SCALES, KIND_TABLE, THEMES, ComparisonSpec, FigureSpec
 from landscape.views.prepare.comparison import MODES
 from landscape.views.prepare.history import UNITS
 
@@ -158,6 +157,45 @@ def _log(query: AddressQuery) -> bool | None:
     return {"auto": None, "0": False, "1": True}[query.choice("log", ("auto", "0", "1"), "auto")]
 
 
+def _figure_spec(query: AddressQuery) -> FigureSpec:
+    """The options of a figure; what is absent is left to the values."""
+    return FigureSpec(
+        kind=query.text("kind") or None,
+        **_shared_options(query),
+        zmin=query.number("zmin"),
+        zmax=query.number("zmax"),
+        clip=query.number("clip"),
+        uncertainty=query.flag("uncertainty"),
+        extrema=query.flag("extrema"),
+        title=False,
+        caption=False,
+    )
+
+
+def _comparison_spec(query: AddressQuery) -> ComparisonSpec:
+    """The options of a comparison, whose kind is checked before anybody knows which landscapes it shows."""
+    return ComparisonSpec(
+        kind=query.choice("kind", ("", *KIND_TABLE), "") or None,
+        **_shared_options(query),
+        lock=query.flag("lock", "1"),
+        title=False,
+        caption=False,
+        animate=True,
+    )
+
+
+def _shared_options(query: AddressQuery) -> dict[str, Any]:
+    """The options that figures of one landscape and comparisons have in common."""
+    return {
+        "observable": query.text("observable", "loss"),
+        "log": _log(query),
+        "levels": query.count("levels", 1, MOST_LEVELS),
+        "exact_levels": query.flag("exact"),
+        "colour_scale": query.named("scale", COLOUR_SCALES),
+        "theme": query.choice("theme", THEMES, "light"),
+    }
+
+
 def _coordinates(name: str) -> Callable[[AddressQuery], tuple[float, ...]]:
     """Parses a coordinate for each axis."""
 
@@ -212,21 +250,12 @@ PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
     "followed_landscape": lambda query: query.text("landscape"),
     "items": items_of,
     "mode": lambda query: query.choice("mode", MODES, "tiled"),
-    "kind": lambda query: query.text("kind"),
-    "kind_of_all": lambda query: query.choice("kind", ("", *KIND_TABLE), ""),
+    "spec": _figure_spec,
+    "comparison": _comparison_spec,
     "observable": lambda query: query.text("observable", "loss"),
     "log": _log,
     "log_history": lambda query: query.flag("log"),
-    "levels": lambda query: query.count("levels", 1, MOST_LEVELS),
-    "exact": lambda query: query.flag("exact"),
-    "zmin": lambda query: query.number("zmin"),
-    "zmax": lambda query: query.number("zmax"),
-    "clip": lambda query: query.number("clip"),
-    "scale": lambda query: query.named("scale", COLOUR_SCALES),
-    "lock": lambda query: query.flag("lock", "1"),
-    "theme": lambda query: query.choice("theme", ("light", "dark"), "light"),
-    "uncertainty": lambda query: query.flag("uncertainty"),
-    "extrema": lambda query: query.flag("extrema"),
+    "theme": lambda query: query.choice("theme", THEMES, "light"),
     "most": lambda query: query.count("max", 2, MOST_POINTS),
     "unit": lambda query: query.choice("unit", ("", *UNITS), ""),
     "at": _coordinates("at"),
@@ -267,29 +296,11 @@ class RunQuery:
 
 @dataclass(frozen=True)
 class FigureQuery:
-    """A figure, or its table.
-
-    Attributes:
-        kind: '' for the usual one.
-        log: None where the values decide; so with `levels`, `zmin`, `zmax` and `scale`.
-        clip: the percentile at which the range ends; None for none.
-        most: points per axis that are drawn at most.
-    """
+    """A figure, or its table; `most` points per axis are drawn, None where the values decide that."""
 
     run: str
     landscape: str
-    kind: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    zmin: float | None
-    zmax: float | None
-    clip: float | None
-    scale: str | None
-    theme: str
-    uncertainty: bool
-    extrema: bool
+    spec: FigureSpec
     most: int | None
 
 
@@ -314,18 +325,11 @@ class HistoryQuery:
 
 @dataclass(frozen=True)
 class CompareQuery:
-    """A comparison; `kind_of_all` is '' for the usual one, `log` None where the values decide."""
+    """A comparison."""
 
     items: tuple[Item, ...]
     mode: str
-    kind_of_all: str
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact: bool
-    scale: str | None
-    lock: bool
-    theme: str
+    comparison: ComparisonSpec
 
 
 @dataclass(frozen=True)

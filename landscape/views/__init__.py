@@ -11,10 +11,10 @@ from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
-    from landscape.views.draw.figure import KINDS, figure, figure_name
-    from landscape.views.draw.style import COLOUR_SCALES, config
-    from landscape.views.export_files import Browser, browser, find_browser
-    from landscape.views.exporting import FORMATS, export, export_name
+    from landscape.views.draw.figure import figure
+    from landscape.views.draw.style import config
+    from landscape.views.exporting import FORMATS, Browser, browser, export, export_name, find_browser
+    from landscape.views.figure_spec import COLOUR_SCALES, KINDS, figure_name
     from landscape.views.notebook import run_bundle, surface_bundle
     from landscape.views.plots import plot
     from landscape.views.prepare.figure import FigureData, prepare_figure
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
-    "draw.figure": ("figure", "figure_name", "KINDS"),
-    "draw.style": ("COLOUR_SCALES", "config"),
-    "export_files": ("Browser", "browser", "find_browser"),
-    "exporting": ("FORMATS", "export", "export_name"),
+    "draw.figure": ("figure",),
+    "draw.style": ("config",),
+    "exporting": ("FORMATS", "Browser", "browser", "export", "export_name", "find_browser"),
+    "figure_spec": ("COLOUR_SCALES", "KINDS", "figure_name"),
     "notebook": ("run_bundle", "surface_bundle"),
     "plots": ("plot",),
     "prepare.figure": ("FigureData", "prepare_figure"),

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import LandscapeError
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.surface.surface import Surface
-from landscape.views.draw.figure import choose_kind, figure, figure_name
+from landscape.views.draw.figure import figure
 from landscape.views.draw.paths import FEW, own_colours
 from landscape.views.draw.style import CURVES, INK, config, line_colours, line_shades, path_look
+from landscape.views.figure_spec import choose_kind, figure_name
 from landscape.views.prepare.figure import (
     FigureData,
     prepare_figure,
@@ -28,7 +30,6 @@ from landscape.views.prepare.figure import (
     square_states,
 )
 from landscape.views.prepare.geometry import isolines
-from landscape.views.prepare.scale import number
 from landscape.views.prepare.words import resolution, state_text
 
 # ----------------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def _row(run: Mapping[str, Surface], name: str) -> str:
         return _cells("", name, "", str(error), "")
     lowest = surface.minimum().get("loss")
     image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{picture}"/>'
-    return _cells(image, name, resolution(surface), state_text(surface), "" if lowest is None else number(lowest))
+    return _cells(image, name, resolution(surface), state_text(surface), "" if lowest is None else number_text(lowest))
 
 
 def _cells(image: str, *words: str) -> str:

@@ -1,26 +1,28 @@
-"""The section on what was measured of a run: a table per set of weights, its layers, and curves over snapshots."""
+"""Sections of the page of a run, in HTML: measures, checks, rounding, connections; the figures as compact JSON."""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
+from importlib.resources import files
 from itertools import groupby
+from string import Template
+from typing import Any
 
+import plotly.graph_objects as go
+from plotly.utils import PlotlyJSONEncoder
+
+from landscape.core.errors import LandscapeError
+from landscape.core.folders import run_labels
+from landscape.core.lock import driver_alive
+from landscape.core.text import number_text
 from landscape.surface.surface import NOT_COMPUTED, Surface
-from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
-from landscape.views.prepare.comparison import ComparedLandscape, share_scale
-from landscape.views.prepare.differences import DifferencesTable, tabulate
-from landscape.views.prepare.measures import (
-    COLUMNS,
-    MeasureCurve,
-    MeasuredWeights,
-    TextRow,
-    measure_curves,
-    measure_tables,
-)
+from landscape.views.prepare.comparison import numbered
+from landscape.views.prepare.differences import TableItem
+from landscape.views.prepare.history import TrainingRecord, paths_of
 from landscape.views.prepare.quantisation import (
     BITS_COLUMNS,
     CONNECTION_COLUMNS,
@@ -33,10 +35,197 @@ from landscape.views.prepare.quantisation import (
     drawn_ways,
     ends_of_steps,
 )
-from landscape.views.prepare.scale import number
+from landscape.views.prepare.tables import (
+    COLUMNS,
+    LayerBar,
+    LayerTable,
+    MeasureCurve,
+    MeasuredWeights,
+    Row,
+    measure_curves,
+    measure_tables,
+    prepare_checks,
+)
 from landscape.views.prepare.tables import SAYING as LAYER_SAYING
-from landscape.views.prepare.tables import LayerBar, LayerTable, prepare_checks
-from landscape.views.report_bundle import Bundle, ReportRun, buttons, rows_table, svg_texts, template
+from landscape.views.prepare.words import mapping, stopped
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """One run as the page shows it.
+
+    Attributes:
+        label: the run's name on the page.
+        surfaces: the landscapes that can be read.
+        broken: those that cannot, by name, with the reason.
+        info: what was trained, as `run.json` holds it.
+        history: what the training recorded, one mapping per step or epoch.
+        measures: what `measures.json` holds.
+    """
+
+    label: str
+    surfaces: tuple[Surface, ...]
+    broken: Mapping[str, str] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Mapping[str, Any]] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
+
+    def record(self) -> TrainingRecord:
+        """What a figure of the history needs."""
+        return TrainingRecord(self.label, self.history, paths_of(self.surfaces), self.info.get("steps_per_epoch"))
+
+    def table_item(self, surface: Surface | None = None) -> TableItem:
+        """A column of a table: the run alone, or one of its landscapes without what the run's own column has."""
+        if surface is None:
+            return TableItem(self.label, None, self.info, self.history, self.measures)
+        return TableItem(self.label, surface)
+
+    def with_names(self) -> ReportRun:
+        """The same with the run's label before the name of each landscape, for a page of several runs."""
+        surfaces = tuple(replace(surface, name=f"{self.label}: {surface.name}") for surface in self.surfaces)
+        return replace(self, surfaces=surfaces, broken={f"{self.label}: {k}": v for k, v in self.broken.items()})
+
+
+def read_runs(runs: Sequence[Mapping[str, Surface]]) -> list[ReportRun]:
+    """All runs, with labels that differ. Damaged landscapes are left out, so that the page is written without them."""
+    paths = [str(getattr(run, "path", "") or "landscapes") for run in runs]
+    return [_read(run, label) for run, label in zip(runs, numbered(run_labels(paths)), strict=True)]
+
+
+def _read(run: Mapping[str, Surface], label: str) -> ReportRun:
+    surfaces, broken = [], dict(getattr(run, "unreadable", {}))
+    path = str(getattr(run, "path", "") or "")
+    gone = bool(path) and not driver_alive(path)
+    for name in run:
+        try:
+            surface = run[name]
+            surfaces.append((stopped(surface) if gone else surface).merged())
+        except LandscapeError as error:
+            broken[name] = str(error)
+    info, history = mapping(getattr(run, "info", None)), getattr(run, "history", None) or []
+    return ReportRun(label, tuple(surfaces), broken, info, history, mapping(getattr(run, "measures", None)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Figures as compact JSON for a page: arrays that several figures share are stored once.
+
+WORTH_SHARING = 200  # characters; below that a reference saves nothing
+
+
+class Bundle:
+    """Figures by name, with the arrays they share apart; the page's script puts those back before it draws.
+
+    `comparisons` are the names of the figures that each choice of a comparison shows.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Any] = {}
+        self.figures: dict[str, Any] = {}
+        self.comparisons: dict[str, list[str]] = {}
+
+    def add(self, name: str, figure: go.Figure) -> None:
+        """Take a figure; the template is left out, since the page brings one for light and one for dark."""
+        plain = figure.to_plotly_json()
+        plain["layout"].pop("template", None)
+        self.figures[name] = self._shared(json.loads(json.dumps(plain, cls=PlotlyJSONEncoder)))
+
+    def _shared(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            if isinstance(value.get("bdata"), str) and len(value["bdata"]) >= WORTH_SHARING:
+                return {"$array": self._keep(value)}
+            return {
+                key: self._shared_text(part) if key == "text" else self._shared(part) for key, part in value.items()
+            }
+        if isinstance(value, list):
+            return [self._shared(part) for part in value]
+        return value
+
+    def _shared_text(self, value: Any) -> Any:
+        """What the pointer shows beside the values of a refined landscape, which is the same whatever draws them."""
+        many = isinstance(value, list) and len(json.dumps(value)) >= WORTH_SHARING
+        return {"$array": self._keep(value)} if many else self._shared(value)
+
+    def _keep(self, array: Any) -> str:
+        key = hashlib.sha256(json.dumps(array, sort_keys=True).encode()).hexdigest()[:16]
+        self.arrays[key] = array
+        return key
+
+    def to_json(self, **more: Any) -> str:
+        """JSON that is safe inside a <script> element."""
+        text = json.dumps(
+            {"arrays": self.arrays, "figures": self.figures, "comparisons": self.comparisons} | more,
+            cls=PlotlyJSONEncoder,
+        )
+        return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pieces of HTML: the page's own files, groups of buttons, tables.
+
+
+def resource(name: str) -> str:
+    """The text of a file of the page, which lies beside this one or in another room of the views."""
+    return files("landscape.views").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def svg_texts(texts: Sequence[tuple[float, float, str, str]]) -> str:
+    """Small words in a picture.
+
+    Args:
+        texts: x and y in pixels, `start`, `middle` or `end` for where the words begin, and the words.
+    """
+    return "".join(
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="11" fill="currentColor">{escape(text)}</text>'
+        for x, y, anchor, text in texts
+    )
+
+
+def template(name: str) -> Template:
+    """A file beside this one as a template; what is substituted must be escaped already."""
+    return Template(resource(name))
+
+
+def buttons(what: str, choices: Sequence[tuple[str, str]], label: str, pressed: int = 0) -> str:
+    """A group of buttons, one of them pressed; empty where there is only one choice.
+
+    Args:
+        what: the property of the view that the buttons set, for the page's script.
+        choices: the value and the name of each.
+        label: what the group is called for screen readers.
+        pressed: the number of the one that is pressed, from 0.
+    """
+    if len(choices) < 2:
+        return ""
+    states = [str(k == pressed).lower() for k in range(len(choices))]
+    items = "".join(
+        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{state}">'
+        f"{escape(name)}</button>"
+        for (value, name), state in zip(choices, states, strict=True)
+    )
+    return f'<span class="choice" role="group" aria-label="{label}">{items}</span>'
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A table of two columns, names and values, as plain text that is escaped here."""
+    body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{body}</table>"
+
+
+def rows_table(label: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table of several columns, which scrolls where it is wider than the page; the texts are escaped here."""
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
+    body = "".join(
+        f"<tr><th scope='row'>{escape(title)}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
+        for title, *texts in rows
+    )
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table><tr>{head}</tr>{body}</table></div>"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What was measured of a run: a table per set of weights, its layers, and curves over snapshots.
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 150, 58, 12, 10, 22  # of a curve in pixels, and its margins
 BARS_WIDTH, BARS_LEFT, BAR_STEP, BAR_HEIGHT = 560, 170, 17, 11
@@ -68,24 +257,13 @@ def measures_section(run: ReportRun, *, several: bool = False) -> str:
 
 
 def _weights(weights: MeasuredWeights) -> str:
-    body, layers = _table(COLUMNS, weights.rows), weights.layers
+    body, layers = rows_table("Measures", COLUMNS, weights.rows), weights.layers
     if layers is None:
         return body
-    table = _table(layers.heads, layers.rows)
+    table = rows_table("Measures", layers.heads, layers.rows)
     return (
         f'{body}<details class="layers" open><summary>Layers</summary>{bars_svg(layers)}{table}'
         f"<p class='note'>{escape(LAYER_SAYING)}</p></details>"
-    )
-
-
-def _table(heads: Sequence[str], rows: Sequence[TextRow] | Sequence[tuple[str, ...]]) -> str:
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
-    body = "".join(
-        f"<tr><th scope='row'>{escape(row[0])}</th>{''.join(f'<td>{escape(text)}</td>' for text in row[1:])}</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="Measures"><table><tr>{head}</tr>{body}</table></div>'
     )
 
 
@@ -127,7 +305,7 @@ def curve_svg(curve: MeasureCurve) -> str:
     )
     dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="currentColor"/>' for a, b in points)
     labels = svg_texts([
-        (LEFT - 6, TOP + 8, "end", number(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number(low, 3)),
+        (LEFT - 6, TOP + 8, "end", number_text(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number_text(low, 3)),
         (LEFT, HEIGHT - 6, "start", f"{curve.unit} {first}"), (WIDTH - RIGHT, HEIGHT - 6, "end", str(places[-1])),
     ])  # fmt: skip
     return (
@@ -169,7 +347,7 @@ def bars_svg(table: LayerTable) -> str:
     bars = "".join(drawn(place, bar) for place, bar in enumerate(table.bars))
     axis = f'<path d="M{x(0):.1f} {TOP}V{height - BOTTOM}" stroke="currentColor" opacity="0.5"/>'
     ends_of_axis = ((0.0, "middle"), (high, "end"))
-    labels = svg_texts([(x(value), height - 8, anchor, number(value, 3)) for value, anchor in ends_of_axis])
+    labels = svg_texts([(x(value), height - 8, anchor, number_text(value, 3)) for value, anchor in ends_of_axis])
     title = f"{table.title}, one layer alone"
     return (
         f'<figure><svg viewBox="0 0 {BARS_WIDTH} {height}" width="{BARS_WIDTH}" role="img" '
@@ -213,7 +391,7 @@ def lines_svg(
     lines: Sequence[DrawnWay],
     ends: tuple[str, str],
     label: str,
-    of: Callable[[float], str] = lambda value: number(value, 3),
+    of: Callable[[float], str] = lambda value: number_text(value, 3),
 ) -> str:
     """Two lines over places from 0 to 1, the first dashed, with a caption that names both.
 
@@ -272,7 +450,7 @@ def compared_section(surface: Surface) -> str:
     if found is not None and bits:
         ends = (f"{found.bits[0].bits}", f"{found.bits[-1].bits} bits")
         label = "Loss at the origin by bits" + (", logarithmic" if log else "")
-        parts.append(lines_svg(bits, ends, label, lambda value: number(10**value if log else value, 4)))
+        parts.append(lines_svg(bits, ends, label, lambda value: number_text(10**value if log else value, 4)))
     if steps:
         parts.append(
             lines_svg(steps, ends_of_steps(surface), "Rise of each loss over its own at the origin, on a short line")
@@ -280,131 +458,6 @@ def compared_section(surface: Surface) -> str:
     if rows:
         parts.append(rows_table("Loss at the origin by bits", BITS_COLUMNS, rows))
     return f'<div class="ways"><h3>Rounding</h3>{"".join(parts)}</div>' if parts else ""
-
-
-# ----------------------------------------------------------------------------------------------------
-# The part of the page that compares runs: figures of landscapes that belong together, and tables of what differs.
-
-MODES = {"overlay": "Overlaid", "difference": "Difference", "tiled": "Tiled"}
-# The kinds of figures that the page offers, by number of axes: their names, and what draws them in each mode.
-KINDS: dict[int, dict[str, tuple[str, dict[str, str]]]] = {
-    1: {"curve": ("Curve", dict.fromkeys(MODES, "curve"))},
-    2: {
-        "flat": ("Flat", {"overlay": "contour", "difference": "topographic", "tiled": "topographic"}),
-        "surface": ("3-D surface", dict.fromkeys(MODES, "surface")),
-    },
-    3: {"slices": ("Slices", {"difference": "slices", "tiled": "slices"})},
-}
-POINTS_PER_AXIS = {1: 2001, 2: 129, 3: 25}  # keeps the page a few MB
-COLUMN_REM = 9  # width of a column of the tables
-MOST_COMPARED = 8  # landscapes in one comparison
-
-
-@dataclass(frozen=True)
-class Group:
-    """Landscapes that the page compares, with the runs that they are of, and in how many runs there is one."""
-
-    name: str
-    runs: tuple[ReportRun, ...]
-    surfaces: tuple[Surface, ...]
-    count: int
-
-    @property
-    def labels(self) -> str:
-        """The runs, and how many there would be where these are the first ones only."""
-        labels = ", ".join(run.label for run in self.runs)
-        return labels if self.count == len(self.runs) else f"{labels}: the first {len(self.runs)} of {self.count} runs"
-
-
-def groups(runs: Sequence[ReportRun]) -> list[Group]:
-    """Which landscapes are compared: those of one name and number of axes that several runs have.
-
-    Where no two runs have such landscapes, it is the first of each run with the same number of axes.
-    """
-    keys = dict.fromkeys((surface.name, len(surface.axes)) for run in runs for surface in run.surfaces)
-    named = [_group(name, runs, [_first(run, axes, name) for run in runs]) for name, axes in keys]
-    found = [group for group in named if len(group.surfaces) > 1]
-    if found:
-        return found
-    words = {1: "Lines", 2: "Planes", 3: "Volumes"}
-    alike = [_group(words[axes], runs, [_first(run, axes) for run in runs]) for axes in words]
-    return [group for group in alike if len(group.surfaces) > 1]
-
-
-def _group(name: str, runs: Sequence[ReportRun], surfaces: Sequence[Surface | None]) -> Group:
-    pairs = [(run, surface) for run, surface in zip(runs, surfaces, strict=True) if surface is not None]
-    shown = pairs[:MOST_COMPARED]
-    return Group(name, tuple(run for run, _ in shown), tuple(surface for _, surface in shown), len(pairs))
-
-
-def _first(run: ReportRun, axes: int, name: str | None = None) -> Surface | None:
-    fitting = [one for one in run.surfaces if len(one.axes) == axes and name in (None, one.name)]
-    return fitting[0] if fitting else None
-
-
-def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
-    """One comparison: its figures into the bundle, its words into HTML."""
-    axes = len(group.surfaces[0].axes)
-    items = [(f"{run.label}: {surface.name}", surface) for run, surface in zip(group.runs, group.surfaces, strict=True)]
-    kinds = KINDS[axes]
-    modes = [mode for mode in MODES if axes in COMPARISON_KINDS[mode]]
-    for mode, (kind, (_, drawn)), log in itertools.product(modes, kinds.items(), (False, True)):
-        figures = compare_figures(
-            items,
-            mode,
-            drawn[mode],
-            log=log,
-            title=False,
-            caption=False,
-            animate=True,
-            max_points=POINTS_PER_AXIS[axes],
-        )
-        names: list[str] = []
-        for one in figures:
-            names.append(f"comparison {index}/{mode}/{kind}/{log}/{len(names)}")
-            meta = {**one.figure.layout.meta, "file": one.file, "title": one.title, "caption": one.caption}
-            bundle.add(names[-1], one.figure.update_layout(meta=meta))
-        bundle.comparisons[f"{index}/{mode}/{kind}/{log}"] = names
-    log = share_scale([ComparedLandscape(label, surface) for label, surface in items]).log
-    first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "log": log}
-    choices = [
-        buttons("mode", [(mode, MODES[mode]) for mode in modes], "Arrangement"),
-        buttons("kind", [(kind, title) for kind, (title, _) in kinds.items()], "View"),
-        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale", pressed=int(log)),
-    ]
-    table = tabulate([run.table_item(surface) for run, surface in zip(group.runs, group.surfaces, strict=True)])
-    return template("comparison.html").substitute(
-        index=index,
-        view=escape(json.dumps(first)),
-        name=escape(f"Comparison: {group.name}"),
-        labels=escape(group.labels),
-        choices="".join(choices),
-        table=differences_table(table),
-    )
-
-
-def differences_table(table: DifferencesTable) -> str:
-    """What differs as a table per subject, with the lines in which all are equal apart, behind a click."""
-    equal = table.equal()
-    same = sum(len(section.rows) for section in equal.sections)
-    rest = f"<details><summary>{same} equal line{'s' * (same != 1)}</summary>{_tables(equal)}</details>" if same else ""
-    return _tables(table.differing()) + rest
-
-
-def _tables(table: DifferencesTable) -> str:
-    heads = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
-    parts = []
-    for section in table.sections:
-        rows = "".join(
-            f"<tr><th scope='row'>{escape(row.name)}</th>"
-            + "".join(f"<td>{escape(value if value is not None else '–')}</td>" for value in row.values)
-            + "</tr>"
-            for row in section.rows
-        )
-        width = COLUMN_REM * (len(table.columns) + 1)
-        caption = f"<caption>{escape(section.title)}</caption>"
-        parts.append(f"<table style='min-width:{width}rem'>{caption}<tr><td></td>{heads}</tr>{rows}</table>")
-    return "".join(parts)
 
 
 # ----------------------------------------------------------------------------------------------------

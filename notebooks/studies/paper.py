@@ -6,7 +6,7 @@ from typing import Any
 
 from landscape.surface.surface import Surface
 from landscape.views.draw.figure import figure
-from landscape.views.export_files import browser, find_browser
+from landscape.views.exporting import browser, find_browser
 from studies.pictures import planes
 from studies.settings import SMALL, size
 from studies.shown import Picture

@@ -106,6 +106,19 @@ def test_every_option_says_what_it_does():
     assert [line for line in command_line().splitlines() if re.match(r"\* `.*`:\s*$", line)] == []
 
 
+def test_the_help_of_export_and_the_page_on_figures_list_every_format_kind_preset_and_colour_scale():
+    from generated import command_line
+
+    from landscape.views.exporting import FORMATS
+    from landscape.views.figure_spec import COLOUR_TABLE, KIND_TABLE, PRESETS
+
+    names = {*FORMATS, *KIND_TABLE, *PRESETS, *COLOUR_TABLE}
+    section = command_line().partition("## landscape export")[2].partition("\n## ")[0]
+    assert {*names, "report"} <= set(re.findall(r"\w+", section))
+    page = (ROOT / "docs/howto/figure.md").read_text(encoding="utf-8")
+    assert names - {"html"} <= set(re.findall(r"\w+", page)), "name it in docs/howto/figure.md"
+
+
 def test_every_command_has_a_section():
     from generated import command_line
 

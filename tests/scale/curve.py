@@ -103,7 +103,7 @@ def commits(out: Path) -> None:
 
 
 def draw(pools: list[dict[str, Any]], lengths: list[dict[str, Any]], path: Path) -> None:
-    from landscape.views.export_files import browser
+    from landscape.views.exporting import browser
 
     figure = go.Figure()
     for found, name, key in ((pools, "against workers", "workers"), (lengths, "against tiles, 1,000 workers", "tiles")):

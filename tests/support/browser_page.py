@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 from waiting import wait_for
 
-from landscape.views.export_files import find_browser
+from landscape.views.exporting import find_browser
 
 DRAWN = ".figure .plot[data-drawn]"
 

@@ -8,14 +8,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
-from landscape.core.errors import JobError, nearest, quoted
-from landscape.views.draw.difference import draw_difference
-from landscape.views.draw.figure import KINDS, choose_kind, figure
-from landscape.views.draw.layout import Style, legend_rows, sentence
-from landscape.views.draw.overlay import draw_contour_overlay, draw_curve_overlay, draw_surface_overlay
-from landscape.views.draw.style import TEMPLATES, check_scale
+from landscape.core.errors import JobError, quoted
+from landscape.views.draw.curve import draw_curve
+from landscape.views.draw.figure import draw
+from landscape.views.draw.layout import legend_rows, sentence, with_levels
+from landscape.views.draw.overlay import (
+    add_marks,
+    draw_contour_overlay,
+    draw_curve_overlay,
+    draw_surface_overlay,
+    flat_marks,
+    space_end,
+)
+from landscape.views.draw.paths import LIFT
+from landscape.views.draw.plane import bar_length, draw_plane, filled, signed_lines
+from landscape.views.draw.space import draw_slices, draw_surface
+from landscape.views.draw.style import SeriesStyle, look
+from landscape.views.figure_spec import (
+    DIVERGING,
+    KINDS,
+    SCALE_NAMES,
+    ComparisonSpec,
+    FigureSpec,
+    choose_kind,
+    documented,
+)
 from landscape.views.prepare.comparison import (
     ComparedLandscape,
     Given,
@@ -26,7 +46,83 @@ from landscape.views.prepare.comparison import (
     share_scale,
 )
 from landscape.views.prepare.difference import DifferenceData, prepare_difference
+from landscape.views.prepare.geometry import bilinear
+from landscape.views.prepare.paths import DrawnPath
+from landscape.views.prepare.uncertainty import CLEAR
 from landscape.views.prepare.words import capitalised, file_name
+
+WITHIN = "edge of the faded area, within 2 standard errors of no difference"
+
+
+def draw_difference(data: DifferenceData, kind: str, spec: FigureSpec) -> go.Figure:
+    """The difference as a curve, on a plane, as heights, or in slices.
+
+    Args:
+        kind: "curve", "topographic", "contour", "surface" or "slices".
+    """
+    spec = replace(spec, colour_scale=DIVERGING)
+    errors = _in_errors(data) if kind in ("topographic", "contour", "slices") else None
+    field = replace(data.field, difference=errors, unclear=WITHIN)
+    if kind == "slices":
+        return draw_slices(field, spec)
+    if kind == "curve":
+        return add_marks(_with_zero(draw_curve(field, spec), data), _marks_on_curve(data, spec))
+    if kind == "surface":
+        return add_marks(draw_surface(field, spec), _marks_on_surface(data, spec))
+    values = signed_lines(field, spec) if kind == "contour" else [filled(field, spec, bar_length(field))]
+    marks = [mark for item in _paths(data) for mark in flat_marks(*item, spec, joined=False)]
+    return add_marks(draw_plane(with_levels(field), values, spec), marks)
+
+
+def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, SeriesStyle]]:
+    """The paths of each landscape, with its label, its number and its look."""
+    numbered = enumerate(zip(data.labels, data.paths, strict=True))
+    return [(path, label, number, look(number)) for number, (label, own) in numbered for path in own]
+
+
+def _marks_on_curve(data: DifferenceData, spec: FigureSpec) -> list[go.Scatter]:
+    """The last snapshots on the curve, where it reaches them."""
+    x, y = data.field.axes[0].coordinates, data.field.values
+    marks: list[go.Scatter] = []
+    for path, label, number, own in _paths(data):
+        height = np.interp(path.places[0], x, y, left=np.nan, right=np.nan)
+        placed = replace(path, places=(path.places[0], height))
+        marks += flat_marks(placed, label, number, own, spec, joined=False) if np.isfinite(height[-1]) else []
+    return marks
+
+
+def _marks_on_surface(data: DifferenceData, spec: FigureSpec) -> list[go.Scatter3d]:
+    """The last snapshots on the surface of the differences, where it reaches them."""
+    field = data.field
+    x, y = (axis.coordinates for axis in field.axes)
+    lift = LIFT * (field.scale.high - field.scale.low)
+    marks: list[go.Scatter3d] = []
+    for path, label, number, own in _paths(data):
+        height = bilinear(x, y, field.drawn, path.places[0][-1:], path.places[1][-1:])
+        marks += space_end(path, label, number, own, spec, float(height[0]) + lift)
+    return marks
+
+
+def _in_errors(data: DifferenceData) -> np.ndarray | None:
+    """How many times two standard errors each difference is from none; None where the errors are not known."""
+    field = data.field
+    if field.error is None or not data.within.any():
+        return None
+    none = 1.0 if field.scale.log else 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.abs(field.values - none) / (2 * field.error)
+    ratio = np.where(field.values == none, 0.0, ratio)
+    known = np.minimum(np.nan_to_num(ratio, nan=CLEAR, posinf=CLEAR), CLEAR)
+    return np.where(np.isfinite(field.values), known, np.nan)
+
+
+def _with_zero(figure: go.Figure, data: DifferenceData) -> go.Figure:
+    """A line at no difference, behind the curve."""
+    none = 1.0 if data.field.scale.log else 0.0
+    line = {"color": "#808a97", "width": 1.2, "dash": "dot"}
+    figure.add_shape(type="line", xref="paper", x0=0, x1=1, yref="y", y0=none, y1=none, line=line, layer="below")
+    return figure
+
 
 # ----------------------------------------------------------------------------------------------------
 # Several figures as one, side by side: each keeps its size in pixels, its title, legend, colour bar and caption.
@@ -251,7 +347,6 @@ COMPARISON_KINDS: dict[str, dict[int, tuple[str, ...]]] = {
     "difference": {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices",)},
     "tiled": {axes: tuple(kind for kind in kinds if kind != "barcode") for axes, kinds in KINDS.items()},
 }
-OPACITY = 0.8
 
 
 @dataclass(frozen=True)
@@ -265,24 +360,7 @@ class ComparedFigure:
     items: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """The options of a comparison that are the same in all its modes."""
-
-    observable: str
-    log: bool | None
-    levels: int | None
-    exact_levels: bool
-    zmin: float | None
-    zmax: float | None
-    lock: bool
-    path: bool
-    uncertainty: bool
-    opacity: float
-    max_points: int | None
-    style: Style
-
-
+@documented(ComparisonSpec)
 def compare(landscapes: Sequence[Given], mode: str = "overlay", kind: str | None = None, **options: Any) -> go.Figure:
     """Compare landscapes in one figure; several figures stand side by side in it.
 
@@ -290,7 +368,10 @@ def compare(landscapes: Sequence[Given], mode: str = "overlay", kind: str | None
         landscapes: surfaces, or pairs of a label and a surface, of any runs.
         mode: "overlay", all over one another; "difference", each less the first, or "tiled", one beside the other.
         kind: as for `figure`, where it fits the mode; default: what suits it.
-        options: those of `compare_figures`.
+        OPTIONS
+
+    The difference is a ratio where `log` is True, and linear by default; its zmax is the end on either side, and it
+    always shows where it is within its error. Only tiled figures have a colour scale and an animation of their own.
 
     Raises:
         JobError: the landscapes cannot be compared so; or an unknown mode, kind, observable or option.
@@ -307,28 +388,9 @@ def compare(landscapes: Sequence[Given], mode: str = "overlay", kind: str | None
     return side_by_side([one.figure for one in compare_figures(landscapes, mode, kind, **options)])
 
 
+@documented(ComparisonSpec)
 def compare_figures(
-    landscapes: Sequence[Given],
-    mode: str = "overlay",
-    kind: str | None = None,
-    *,
-    observable: str = "loss",
-    log: bool | None = None,
-    levels: int | None = None,
-    exact_levels: bool = False,
-    zmin: float | None = None,
-    zmax: float | None = None,
-    lock: bool = True,
-    colour_scale: str | None = None,
-    path: bool = True,
-    uncertainty: bool = False,
-    opacity: float = OPACITY,
-    theme: str = "light",
-    title: bool = True,
-    caption: bool = True,
-    animate: bool = False,
-    max_points: int | None = None,
-    **unknown: Any,
+    landscapes: Sequence[Given], mode: str = "overlay", kind: str | None = None, **options: Any
 ) -> list[ComparedFigure]:
     """The figures of a comparison: one of an overlay, one per landscape where tiled, one per difference.
 
@@ -336,36 +398,19 @@ def compare_figures(
         landscapes: surfaces, or pairs of a label and a surface.
         mode: "overlay", "difference" or "tiled".
         kind: default: what suits the mode and the number of axes, see `COMPARISON_KINDS`.
-        log: a logarithmic scale; a difference is then a ratio. Default: as for `figure`; differences are linear.
-        levels, exact_levels: as for `figure`.
-        zmin, zmax: ends of the range, in real values; of a difference, zmax is the end on either side.
-        lock: give all the same colour and height scale and the same contour lines.
-        colour_scale: of tiled figures; overlaid ones have a colour each, differences a scale of two sides.
-        uncertainty: the layer of uncertainty of tiled figures; a difference always shows where it is within its error.
-        opacity: of overlaid surfaces, from 0 to 1.
-        animate: add buttons that let the path grow, where tiled.
-        max_points: points per axis to draw at most.
+        OPTIONS
 
     Raises:
         JobError: the landscapes cannot be compared so; or an unknown mode, kind, observable or option.
     """
-    if unknown:
-        wrong = next(iter(unknown))
-        raise JobError(
-            f"compare: unknown option {quoted(wrong)}; {nearest(wrong, compare_figures.__kwdefaults__ or ())}"
-        )
-    if theme not in TEMPLATES:
-        raise JobError(f"theme: unknown {quoted(theme)}; {nearest(str(theme), TEMPLATES)}")
-    if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 < opacity <= 1:
-        raise JobError(f"opacity: must be above 0 and at most 1, not {quoted(opacity)}")
+    return draw_comparison(landscapes, mode, ComparisonSpec.of(kind, options))
+
+
+def draw_comparison(landscapes: Sequence[Given], mode: str, spec: ComparisonSpec) -> list[ComparedFigure]:
+    """The same of a comparison as it is asked for."""
     items = compared(landscapes)
-    check_mode(mode, items, observable)
-    style = Style(check_scale(colour_scale), theme, title=title, caption=caption, animate=animate)
-    asked = ComparisonOptions(
-        observable, log, levels, exact_levels, zmin, zmax, lock, path, uncertainty, opacity, max_points, style
-    )
-    draw = {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode]
-    return draw(items, kind, asked)
+    check_mode(mode, items, spec.observable)
+    return {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode](items, spec)
 
 
 def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | None) -> str:
@@ -384,87 +429,51 @@ def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | N
     return kind or fitting[0]
 
 
-def _overlay(items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions) -> list[ComparedFigure]:
-    chosen = comparison_kind("overlay", items, kind)
-    data = prepare_overlay(
-        items,
-        asked.observable,
-        log=asked.log,
-        levels=asked.levels,
-        exact_levels=asked.exact_levels,
-        zmin=asked.zmin,
-        zmax=asked.zmax,
-        lock=asked.lock,
-        path=asked.path,
-        max_points=asked.max_points,
-    )
-    if chosen == "surface":
-        drawn = draw_surface_overlay(data, asked.style, asked.opacity)
+def _overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+    kind = comparison_kind("overlay", items, spec.kind)
+    data = prepare_overlay(items, spec)
+    if kind == "surface":
+        drawn = draw_surface_overlay(data, spec, spec.opacity)
     else:
-        drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[chosen](data, asked.style)
-    name = _file("-and-".join(data.labels), "overlay", chosen, asked)
+        drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[kind](data, spec)
+    name = _file("-and-".join(data.labels), "overlay", kind, spec)
     return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
 
 
-def _differences(
-    items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions
-) -> list[ComparedFigure]:
-    chosen = comparison_kind("difference", items, kind)
+def _differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+    kind = comparison_kind("difference", items, spec.kind)
 
     def prepared(limit: float | None) -> list[DifferenceData]:
-        options = {"levels": asked.levels, "max_points": asked.max_points}
-        return [
-            prepare_difference(items[0], item, asked.observable, log=bool(asked.log), limit=limit, **options)
-            for item in items[1:]
-        ]
+        return [prepare_difference(items[0], item, spec, limit) for item in items[1:]]
 
-    pairs = prepared(asked.zmax)
-    if asked.lock and asked.zmax is None and len(pairs) > 1:
+    pairs = prepared(spec.zmax)
+    if spec.lock and spec.zmax is None and len(pairs) > 1:
         pairs = prepared(max(data.field.scale.real(data.field.scale.high) for data in pairs))
     figures = []
     for number, data in enumerate(pairs, 1):
-        drawn = draw_difference(data if asked.path else replace(data, paths=((), ())), chosen, asked.style)
-        name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", chosen, asked)
+        drawn = draw_difference(data if spec.path else replace(data, paths=((), ())), kind, spec)
+        name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", kind, spec)
         figures.append(ComparedFigure(drawn, data.field.title, sentence(data.field.caption), name, (0, number)))
     return figures
 
 
-def _tiles(items: Sequence[ComparedLandscape], kind: str | None, asked: ComparisonOptions) -> list[ComparedFigure]:
+def _tiles(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
     """One figure each, whose caption says what sets them apart, as each may be read by itself.
 
     With one scale, the ends are given to each, from which all choose the same contour lines.
     """
-    low, high, log = asked.zmin, asked.zmax, asked.log
-    if asked.lock:
-        shared = share_scale(items, asked.observable, log, zmin=low, zmax=high)
-        low, high, log = shared.low, shared.high, shared.log
-    style, figures, differ = asked.style, [], tuple(capitalised(each) for each in contrasts(items))
+    of_each = replace(spec, notes=tuple(map(capitalised, contrasts(items))))
+    if spec.lock:
+        shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
+        of_each = replace(of_each, zmin=shared.low, zmax=shared.high, log=shared.log)
+    figures = []
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
-        chosen = choose_kind(named, kind)
-        drawn = figure(
-            named,
-            chosen,
-            observable=asked.observable,
-            log=log,
-            levels=asked.levels,
-            exact_levels=asked.exact_levels,
-            uncertainty=asked.uncertainty,
-            zmin=low,
-            zmax=high,
-            colour_scale=style.colour_scale,
-            path=asked.path,
-            animate=style.animate,
-            theme=style.theme,
-            title=style.title,
-            caption=style.caption,
-            max_points=asked.max_points,
-            notes=differ,
-        )
-        words = drawn.layout.meta["caption"]
-        name = _file(item.label, "", chosen, asked)
-        figures.append(ComparedFigure(drawn, item.label, words, name, (number,)))
-    if asked.lock:
+        kind = choose_kind(named, spec.kind)
+        drawn = draw(named, replace(of_each, kind=kind))
+        caption, name = drawn.layout.meta["caption"], _file(item.label, "", kind, spec)
+        figures.append(ComparedFigure(drawn, item.label, caption, name, (number,)))
+    if spec.lock:
         _share_heights([one.figure for one in figures])
     return figures
 
@@ -486,6 +495,6 @@ def _roles(drawn: go.Figure) -> set[str]:
     return {"curve" for trace in drawn.data if trace.type == "scatter" and (trace.meta or {}).get("role") == "field"}
 
 
-def _file(label: str, mode: str, kind: str, asked: ComparisonOptions) -> str:
-    shown_observable = "" if asked.observable == "loss" else asked.observable
-    return file_name(label, mode, kind, shown_observable, {None: "", True: "log", False: "linear"}[asked.log])
+def _file(label: str, mode: str, kind: str, spec: ComparisonSpec) -> str:
+    observable = "" if spec.observable == "loss" else spec.observable
+    return file_name(label, mode, kind, observable, SCALE_NAMES[spec.log])

@@ -16,7 +16,6 @@ import plotly.graph_objects as go
 from landscape.core.grid import Floats
 from landscape.views.draw.layout import (
     TICKS_PX,
-    Style,
     base_layout,
     finish,
     make_frame,
@@ -29,10 +28,11 @@ from landscape.views.draw.layout import (
 from landscape.views.draw.marks import extrema_names, flat_extrema, flat_origin, hatched, origin_names
 from landscape.views.draw.paths import flat_labels, flat_paths, legend_names
 from landscape.views.draw.style import CURVES, DARK_CURVES, path_look
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, legend_name, missing_names, missing_states
 from landscape.views.prepare.paths import DrawnPath, ends_of
 from landscape.views.prepare.scale import nice_ticks
-from landscape.views.prepare.seeds import NAME
+from landscape.views.prepare.uncertainty import NAME
 from landscape.views.prepare.words import observable_title
 
 # ----------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def seed_names(data: FigureData) -> list[str]:
     return [] if data.seeds is None else [NAME]
 
 
-def seed_band(data: FigureData, style: Style, bottom: float, **place: Any) -> list[go.Scatter]:
+def seed_band(data: FigureData, spec: FigureSpec, bottom: float, **place: Any) -> list[go.Scatter]:
     """The band as a polygon without an edge; nothing where lines of other seeds were not evaluated.
 
     Args:
@@ -65,7 +65,7 @@ def seed_band(data: FigureData, style: Style, bottom: float, **place: Any) -> li
             hoverinfo="skip",
             meta={"role": "seeds", "fills": FILLS},
             fill="toself",
-            fillcolor=FILLS[style.theme],
+            fillcolor=FILLS[spec.theme],
             opacity=0.24,
             line={"width": 0},
             mode="lines",
@@ -96,29 +96,29 @@ class CurvePanel:
         return {"xaxis": self.x, "yaxis": self.y}
 
 
-def draw_curve(data: FigureData, style: Style) -> go.Figure:
+def draw_curve(data: FigureData, spec: FigureSpec) -> go.Figure:
     """One panel per prepared observable, above one another on a common axis."""
     observables = (data, *data.beside)
     count = len(observables)
     height = PANEL_PX if count == 1 else PANEL_PX * 0.72 * count + GAP_PX * (count - 1)
     below = TICKS_PX + 17
     names = _legend(observables)
-    frame = make_frame(data, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
+    frame = make_frame(data, spec, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
     places = panels(count, GAP_PX / height)
-    layout = base_layout(data, style, frame) | _x_axes(data, places)
+    layout = base_layout(data, spec, frame) | _x_axes(data, places)
     traces: list[Any] = []
     for panel, one in zip(places, observables, strict=True):
         limits = y_limits(one)
         layout[f"yaxis{panel.y[1:]}"] = _y_axis(one, limits, panel)
         first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(one))
-        traces += _panel(one, panel, limits, style, band_in_legend=panel.number == first)
+        traces += _panel(one, panel, limits, spec, band_in_legend=panel.number == first)
     if any(np.isfinite(path.height).any() for path in data.paths):
         paths = [_over_curve(data, path) for path in data.paths]
-        traces += [trace.update(places[0].axes) for trace in flat_paths(paths, style)]
+        traces += [trace.update(places[0].axes) for trace in flat_paths(paths, spec)]
         labels = _log_labels(flat_labels(paths), data.scale.log)
         in_panel = {"xref": places[0].x, "yref": places[0].y}
         layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
-    traces += flat_extrema(data, style, **places[0].axes)
+    traces += flat_extrema(data, spec, **places[0].axes)
     return finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
 
 
@@ -193,21 +193,21 @@ def band_name(data: FigureData) -> str:
 
 
 def _panel(
-    data: FigureData, panel: CurvePanel, limits: tuple[float, float], style: Style, band_in_legend: bool
+    data: FigureData, panel: CurvePanel, limits: tuple[float, float], spec: FigureSpec, band_in_legend: bool
 ) -> list[Any]:
     """The traces of one panel: missing stretches, band, curve, and the loss at the snapshots themselves."""
     ends = (data.scale.real(limits[0]), data.scale.real(limits[1]))
     shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
-    traces: list[Any] = _missing(data, panel, ends, style)
-    traces += seed_band(data, style, ends[0], **panel.axes)
-    traces += _band(data, shown, panel, ends[0], style, band_in_legend)
-    traces.append(_curve(data, shown, panel, style))
+    traces: list[Any] = _missing(data, panel, ends, spec)
+    traces += seed_band(data, spec, ends[0], **panel.axes)
+    traces += _band(data, shown, panel, ends[0], spec, band_in_legend)
+    traces.append(_curve(data, shown, panel, spec))
     height = _origin_height(data)
-    marks = flat_origin(data, style, height, **panel.axes) if height is not None else []
+    marks = flat_origin(data, spec, height, **panel.axes) if height is not None else []
     traces += [mark.update(showlegend=False) if panel.number else mark for mark in marks]
     known = [path for path in data.paths if np.isfinite(path.own).any()]
     if panel.number == 0:
-        traces += [_snapshots(path, panel, style, snapshot_name(data), in_legend=path is known[0]) for path in known]
+        traces += [_snapshots(path, panel, spec, snapshot_name(data), in_legend=path is known[0]) for path in known]
     return traces
 
 
@@ -218,11 +218,11 @@ def _origin_height(data: FigureData) -> float | None:
     return data.scale.real(data.origin.height)
 
 
-def _missing(data: FigureData, panel: CurvePanel, ends: tuple[float, float], style: Style) -> list[Any]:
+def _missing(data: FigureData, panel: CurvePanel, ends: tuple[float, float], spec: FigureSpec) -> list[Any]:
     """Hatched stretches over the whole height of the panel; only the first panel's are in the legend."""
     rows = np.stack([data.states, data.states])
     codes = missing_states(data.states)
-    traces = hatched(rows, data.axes[0].coordinates, np.array(ends), codes, style.theme, **panel.axes)
+    traces = hatched(rows, data.axes[0].coordinates, np.array(ends), codes, spec.theme, **panel.axes)
     for code, trace in zip(codes, traces, strict=True):
         name = legend_name(code, int((data.states == code).sum()))
         trace.update(name=name, legendgroup=str(code), showlegend=panel.number == 0)
@@ -230,7 +230,7 @@ def _missing(data: FigureData, panel: CurvePanel, ends: tuple[float, float], sty
 
 
 def _band(
-    data: FigureData, shown: Floats, panel: CurvePanel, bottom: float, style: Style, in_legend: bool
+    data: FigureData, shown: Floats, panel: CurvePanel, bottom: float, spec: FigureSpec, in_legend: bool
 ) -> list[go.Scatter]:
     """The band of two standard errors around a curve; empty where the errors are not known."""
     if data.shape_error is None:
@@ -247,7 +247,7 @@ def _band(
         hoverinfo="skip",
         meta={"role": "band", "fills": fills},
         fill="toself",
-        fillcolor=fills[style.theme],
+        fillcolor=fills[spec.theme],
         opacity=0.24,
         line={"width": 0},
         mode="lines",
@@ -256,7 +256,7 @@ def _band(
     return [trace]
 
 
-def _curve(data: FigureData, shown: Floats, panel: CurvePanel, style: Style) -> go.Scatter:
+def _curve(data: FigureData, shown: Floats, panel: CurvePanel, spec: FigureSpec) -> go.Scatter:
     axis, colours = data.axes[0], _colours(panel)
     name = data.observable.replace("_", " ")
     raw, value = pointer_values(data)
@@ -269,8 +269,8 @@ def _curve(data: FigureData, shown: Floats, panel: CurvePanel, style: Style) -> 
         customdata=raw,
         text=pointer_notes(data),
         mode="lines+markers" if dotted else "lines",
-        line={"color": colours[style.theme], "width": 2},
-        marker={"size": size, "color": colours[style.theme], "opacity": 1, "line": {"width": 0}},
+        line={"color": colours[spec.theme], "width": 2},
+        marker={"size": size, "color": colours[spec.theme], "opacity": 1, "line": {"width": 0}},
         hovertemplate=f"{axis.name} %{{x:.4g}}<br>{pointer_text(name, value)}<extra></extra>",
         name=text(name),
         connectgaps=False,
@@ -285,10 +285,10 @@ def snapshot_name(data: FigureData) -> str:
     return f"{observable_title(data.observable)} at the snapshot itself"
 
 
-def _snapshots(path: DrawnPath, panel: CurvePanel, style: Style, name: str, *, in_legend: bool) -> go.Scatter:
+def _snapshots(path: DrawnPath, panel: CurvePanel, spec: FigureSpec, name: str, *, in_legend: bool) -> go.Scatter:
     """The values at the real snapshots, which need not lie on the line."""
-    look = path_look(path.number, style.path_colour)
-    colour = look.colour if path.run else _colours(panel)[style.theme]
+    look = path_look(path.number, spec.path_colour)
+    colour = look.colour if path.run else _colours(panel)[spec.theme]
     return go.Scatter(
         x=path.places[0],
         y=path.loss,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 from landscape.views.draw.style import INK, TEMPLATES, typed
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
 from landscape.views.prepare.words import in_fewer_words, wrap
@@ -25,19 +26,6 @@ MIN_WIDTH = 560
 BAR_TITLE_PX, BAR_TITLE_LINES = 84, 4  # of the margin right of the plot, from the bar's left edge
 HYPHEN = re.compile(r"(?<![^\s(\[±])-(?=\.?\d)")  # that begins a number; those within names stay
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How to draw: those options of `figure` that leave the data as they are."""
-
-    colour_scale: str | None = None
-    theme: str = "light"
-    path_colour: str = "#d6336c"
-    path_width: float = 2.5
-    title: bool = True
-    caption: bool = True
-    animate: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ def one_line(plain: str, width: float, font: float = 13) -> str:
 
 def make_frame(
     data: FigureData,
-    style: Style,
+    spec: FigureSpec,
     plot: tuple[float, float],
     *,
     left: float = 70,
@@ -110,12 +98,12 @@ def make_frame(
     left, right = left + spare / 2, right + spare / 2
     width = plot[0] + left + right
     rows = legend_rows(legend, plot[0])
-    lines = wrap(sentence(data.caption), width - 50, CAPTION_FONT) if style.caption else []
+    lines = wrap(sentence(data.caption), width - 50, CAPTION_FONT) if spec.has_caption else []
     legend_at = below + 10
     caption_at = legend_at + rows * 22 + (8 if rows else 0)
     bottom = caption_at + len(lines) * (CAPTION_FONT + 4) + (14 if lines else 4)
     more = len(wrap(data.title, width - 40, TITLE_FONT)) - 1  # lines of the title beyond the first
-    top = (TITLE_PX + more * LINE * TITLE_FONT if style.title else 26) + (30 if style.animate else 0)
+    top = (TITLE_PX + more * LINE * TITLE_FONT if spec.has_title else 26) + (30 if spec.animate else 0)
     return Frame(plot, (left, right, top, bottom), legend_at, caption_at, tuple(lines))
 
 
@@ -127,11 +115,11 @@ def legend_rows(names: Sequence[str], width: float) -> int:
     return 1 if sum(widths) <= width else -(-len(names) // max(1, int(width / max(widths))))
 
 
-def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
+def base_layout(data: FigureData, spec: FigureSpec, frame: Frame) -> dict[str, Any]:
     """The layout that all kinds start from."""
     left, right, top, bottom = frame.margins
     layout: dict[str, Any] = {
-        "template": TEMPLATES[style.theme],
+        "template": TEMPLATES[spec.theme],
         "width": round(frame.width),
         "height": round(frame.height),
         "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False},
@@ -147,7 +135,7 @@ def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
         "hovermode": "closest",
         "annotations": [*caption_annotations(frame), *empty_annotations(data, frame)],
     }
-    if style.title:
+    if spec.has_title:
         layout["title"] = {"text": wrapped(data.title, frame.width - 40, TITLE_FONT), "y": 1 - 24 / frame.height}
     return layout
 

@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
-from landscape.views.draw.layout import Style, text
+from landscape.views.draw.layout import text
 from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, PAPER, PATH_HALO, themed, typed
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states
 from landscape.views.prepare.geometry import isosurface
 from landscape.views.prepare.scale import STATES
@@ -28,7 +29,7 @@ def unclear_names(data: FigureData) -> list[str]:
     return [] if data.difference is None else [data.unclear]
 
 
-def unclear_region(data: FigureData, style: Style) -> list[go.Contour]:
+def unclear_region(data: FigureData, spec: FigureSpec) -> list[go.Contour]:
     """Where the values of a plane cannot be told from that of the origin: veiled, with a dashed edge."""
     if data.difference is None:
         return []
@@ -45,12 +46,12 @@ def unclear_region(data: FigureData, style: Style) -> list[go.Contour]:
             hoverinfo="skip",
             name=data.unclear,
             showlegend=True,
-            **themed(veils, style.theme, role="uncertainty"),
+            **themed(veils, spec.theme, role="uncertainty"),
         )
     ]
 
 
-def unclear_volume(data: FigureData, style: Style) -> list[go.Mesh3d]:
+def unclear_volume(data: FigureData, spec: FigureSpec) -> list[go.Mesh3d]:
     """The surface in a volume within which the values cannot be told from that of the origin."""
     if data.difference is None:
         return []
@@ -64,14 +65,14 @@ def unclear_volume(data: FigureData, style: Style) -> list[go.Mesh3d]:
             hoverinfo="skip",
             name=data.unclear,
             showlegend=True,
-            **themed({theme: {"color": ink} for theme, ink in INK.items()}, style.theme, role="uncertainty"),
+            **themed({theme: {"color": ink} for theme, ink in INK.items()}, spec.theme, role="uncertainty"),
             **places,
             **corners,
         )
     ]
 
 
-def error_sheets(data: FigureData, style: Style) -> list[go.Surface]:
+def error_sheets(data: FigureData, spec: FigureSpec) -> list[go.Surface]:
     """Two translucent surfaces, two standard errors of the shape above and below the values; none without errors."""
     error = data.shape_error
     if data.difference is None or error is None:
@@ -97,7 +98,7 @@ def error_sheets(data: FigureData, style: Style) -> list[go.Surface]:
                 legendgroup=BAND_NAME,
                 showlegend=first,
                 connectgaps=False,
-                **themed(scales, style.theme, role="uncertainty"),
+                **themed(scales, spec.theme, role="uncertainty"),
             )
         )
     return sheets
@@ -117,7 +118,7 @@ def extrema_names(data: FigureData) -> list[str]:
     return [marks.name for _, marks in _kinds(data)]
 
 
-def flat_extrema(data: FigureData, style: Style, **place: Any) -> list[go.Scatter]:
+def flat_extrema(data: FigureData, spec: FigureSpec, **place: Any) -> list[go.Scatter]:
     """The marks on a plane at their places; over one axis at their values.
 
     Args:
@@ -129,18 +130,18 @@ def flat_extrema(data: FigureData, style: Style, **place: Any) -> list[go.Scatte
         spots = (
             {"x": x, "y": y} if len(x) else {"x": [None], "y": [None]}
         )  # without any, the legend would lose its entry
-        traces.append(go.Scatter(**spots, **_look(marks, FLAT[kind], style), **place))
+        traces.append(go.Scatter(**spots, **_look(marks, FLAT[kind], spec), **place))
     return traces
 
 
-def space_extrema(data: FigureData, style: Style, lift: float = 0.0) -> list[go.Scatter3d]:
+def space_extrema(data: FigureData, spec: FigureSpec, lift: float = 0.0) -> list[go.Scatter3d]:
     """The marks in space, of two axes at their values, lifted so that they do not sink into the surface."""
     return [
         go.Scatter3d(
             x=marks.places[0],
             y=marks.places[1],
             z=marks.height + lift if len(data.axes) == 2 else marks.places[2],
-            **_look(marks, SPACE[kind], style),
+            **_look(marks, SPACE[kind], spec),
         )
         for kind, marks in _kinds(data)
     ]
@@ -158,7 +159,7 @@ def _real(data: FigureData, marks: Marks) -> np.ndarray:
     return np.array([data.scale.real(height) for height in marks.height])
 
 
-def _look(marks: Marks, shape: tuple[str, float, float], style: Style) -> Mapping[str, Any]:
+def _look(marks: Marks, shape: tuple[str, float, float], spec: FigureSpec) -> Mapping[str, Any]:
     symbol, size, edge = shape
     markers = {
         theme: {
@@ -172,7 +173,7 @@ def _look(marks: Marks, shape: tuple[str, float, float], style: Style) -> Mappin
         for theme in INK
     }
     words = {"name": marks.name, "hovertext": list(marks.hover), "hoverinfo": "text", "showlegend": True}
-    return {"mode": "markers", **words, **themed(markers, style.theme, role=ROLE)}
+    return {"mode": "markers", **words, **themed(markers, spec.theme, role=ROLE)}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats,
     return along[0], along[1], along[2]
 
 
-def flat_edges(data: FigureData, style: Style) -> list[go.Scatter]:
+def flat_edges(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
     """The edges on a plane, with a halo as they cross all colours; as many traces also where a slice has no edge."""
     if data.interpolated is None:
         return []
@@ -218,12 +219,12 @@ def flat_edges(data: FigureData, style: Style) -> list[go.Scatter]:
         lines = {theme: {"line": {"color": colour, "width": width, "dash": dash}} for theme, colour in colours.items()}
         above = dash == "dot"
         look: dict[str, Any] = {"opacity": 1.0 if above else 0.5, "legendgroup": NAME, "showlegend": above}
-        look |= themed(lines, style.theme, role="finer")
+        look |= themed(lines, spec.theme, role="finer")
         traces.append(go.Scatter(x=x, y=y, mode="lines", name=NAME, hoverinfo="skip", **look))
     return traces
 
 
-def space_edges(data: FigureData, style: Style, lift: float) -> list[go.Scatter3d]:
+def space_edges(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scatter3d]:
     """The edges on a surface.
 
     Args:
@@ -233,7 +234,7 @@ def space_edges(data: FigureData, style: Style, lift: float) -> list[go.Scatter3
         return []
     x, y, z = edge_places(data, every_point=True)
     lines = {theme: {"line": {"color": ink, "width": 1.5, "dash": "dot"}} for theme, ink in INK.items()}
-    options: dict[str, Any] = themed(lines, style.theme, role="finer")
+    options: dict[str, Any] = themed(lines, spec.theme, role="finer")
     return [go.Scatter3d(x=x, y=y, z=z + lift, mode="lines", name=NAME, hoverinfo="skip", showlegend=True, **options)]
 
 
@@ -339,7 +340,7 @@ def has_curve(data: FigureData) -> bool:
     return data.networks is not None and data.networks.curve.size > 0
 
 
-def flat_networks(data: FigureData, style: Style) -> list[go.Scatter]:
+def flat_networks(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
     """The curve, and the networks as diamonds, at their true coordinates on a plane."""
     networks = data.networks
     if networks is None:
@@ -348,8 +349,8 @@ def flat_networks(data: FigureData, style: Style) -> list[go.Scatter]:
     if has_curve(data):
         line = {"x": networks.curve[0], "y": networks.curve[1], "mode": "lines", "meta": {"role": "curve"}}
         halo, ink = (
-            {"color": colour, "width": style.path_width + more}
-            for colour, more in ((PATH_HALO, 3), (style.path_colour, 0))
+            {"color": colour, "width": spec.path_width + more}
+            for colour, more in ((PATH_HALO, 3), (spec.path_colour, 0))
         )
         traces.append(go.Scatter(line=halo, opacity=0.85, hoverinfo="skip", showlegend=False, **line))
         traces.append(go.Scatter(line=ink, hoverinfo="skip", name=networks.curve_name, **line))
@@ -358,7 +359,7 @@ def flat_networks(data: FigureData, style: Style) -> list[go.Scatter]:
         x=networks.places[0],
         y=networks.places[1],
         mode="markers",
-        marker={"symbol": "diamond", "size": NETWORK_SIZE, "color": style.path_colour, "line": edge},
+        marker={"symbol": "diamond", "size": NETWORK_SIZE, "color": spec.path_colour, "line": edge},
         name=networks.title,
         hovertext=list(networks.hover),
         hoverinfo="text",
@@ -387,7 +388,7 @@ def network_labels(data: FigureData) -> list[dict[str, Any]]:
     ]
 
 
-def space_networks(data: FigureData, style: Style, lift: float) -> list[go.Scatter3d]:
+def space_networks(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scatter3d]:
     """The networks and the curve on the surface, `lift` above it; those beyond the grid are left out."""
     networks = data.networks
     if networks is None or not np.isfinite(networks.heights).any():
@@ -400,7 +401,7 @@ def space_networks(data: FigureData, style: Style, lift: float) -> list[go.Scatt
                 y=networks.curve[1],
                 z=networks.curve_heights + lift,
                 mode="lines",
-                line={"color": style.path_colour, "width": style.path_width * 2.4},
+                line={"color": spec.path_colour, "width": spec.path_width * 2.4},
                 hoverinfo="skip",
                 name=networks.curve_name,
                 meta={"role": "curve"},
@@ -413,7 +414,7 @@ def space_networks(data: FigureData, style: Style, lift: float) -> list[go.Scatt
         mode="markers+text",
         text=[text(name) for name in networks.names],
         textposition="top center",
-        marker={"symbol": "diamond", "size": 5, "color": style.path_colour},
+        marker={"symbol": "diamond", "size": 5, "color": spec.path_colour},
         name=networks.title,
         hovertext=list(networks.hover),
         hoverinfo="text",
@@ -438,7 +439,7 @@ def origin_names(data: FigureData) -> list[str]:
     return [] if data.origin is None else [data.origin.name]
 
 
-def flat_origin(data: FigureData, style: Style, y: float = 0.0, **place: Any) -> list[go.Scatter]:
+def flat_origin(data: FigureData, spec: FigureSpec, y: float = 0.0, **place: Any) -> list[go.Scatter]:
     """The mark on a plane at (0, `y`): a cross with a halo, so that it is seen on any colour.
 
     Args:
@@ -452,14 +453,14 @@ def flat_origin(data: FigureData, style: Style, y: float = 0.0, **place: Any) ->
         hoverinfo="skip",
         showlegend=False,
         **common,
-        **themed(_crosses(ORIGIN_SIZE + 2, HALO, PAPER), style.theme, role="origin"),
+        **themed(_crosses(ORIGIN_SIZE + 2, HALO, PAPER), spec.theme, role="origin"),
     )
     cross = go.Scatter(
         name=data.origin.name,
         hovertext=[data.origin.hover],
         hoverinfo="text",
         **common,
-        **themed(_crosses(ORIGIN_SIZE, LINE, INK), style.theme, role="origin"),
+        **themed(_crosses(ORIGIN_SIZE, LINE, INK), spec.theme, role="origin"),
     )
     return [halo, cross]
 
@@ -472,7 +473,7 @@ def _crosses(size: float, width: float, colours: Mapping[str, str]) -> dict[str,
     }
 
 
-def space_origin(data: FigureData, style: Style, z: float) -> list[go.Scatter3d]:
+def space_origin(data: FigureData, spec: FigureSpec, z: float) -> list[go.Scatter3d]:
     """The mark in space at (0, 0, `z`): three thin lines that cross; empty where the height is not known.
 
     Lines, as plotly makes a marker in space from a letter, which takes longer than all else that is drawn.
@@ -496,6 +497,6 @@ def space_origin(data: FigureData, style: Style, z: float) -> list[go.Scatter3d]
             name=data.origin.name,
             hovertext=data.origin.hover,
             hoverinfo="text",
-            **themed(lines, style.theme, role="origin"),
+            **themed(lines, spec.theme, role="origin"),
         )
     ]

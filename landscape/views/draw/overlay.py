@@ -14,7 +14,6 @@ from landscape.views.draw.curve import PANEL_PX, PLOT_PX, band, y_limits
 from landscape.views.draw.layout import (
     NOTE,
     TICKS_PX,
-    Style,
     base_layout,
     finish,
     label_carrier,
@@ -44,6 +43,7 @@ from landscape.views.draw.space import (
     z_axis,
 )
 from landscape.views.draw.style import INK, PAPER, PATH_HALO, SeriesStyle, hue_scale, look, themed, typed
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.comparison import OverlayData
 from landscape.views.prepare.difference import coordinates_agree
 from landscape.views.prepare.figure import FigureData, missing_states
@@ -78,7 +78,7 @@ def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -
     return [*(entry(label) for label in labels), *ends]
 
 
-def flat_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Scatter:
+def flat_key(label: str, number: int, look: SeriesStyle, spec: FigureSpec) -> go.Scatter:
     """The legend entry of lines on a plane: a trace without points, as a contour trace has no entry of this look."""
     lines = {theme: {"line": {"color": look.colours[theme], "dash": look.dash, "width": 2}} for theme in look.colours}
     return go.Scatter(
@@ -90,11 +90,11 @@ def flat_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Sca
         showlegend=True,
         legendrank=KEY_RANK + number,
         hoverinfo="skip",
-        **themed(lines, style.theme, role="key", item=number),
+        **themed(lines, spec.theme, role="key", item=number),
     )
 
 
-def space_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Scatter3d:
+def space_key(label: str, number: int, look: SeriesStyle, spec: FigureSpec) -> go.Scatter3d:
     """The legend entry of a surface: a trace without points."""
     markers = {
         theme: {"marker": {"symbol": "square", "size": 9, "color": look.colours["light"]}} for theme in look.colours
@@ -109,12 +109,12 @@ def space_key(label: str, number: int, look: SeriesStyle, style: Style) -> go.Sc
         showlegend=True,
         legendrank=KEY_RANK + number,
         hoverinfo="skip",
-        **themed(markers, style.theme, role="key", item=number),
+        **themed(markers, spec.theme, role="key", item=number),
     )
 
 
 def flat_marks(
-    path: DrawnPath, label: str, number: int, look: SeriesStyle, style: Style, *, joined: bool = True
+    path: DrawnPath, label: str, number: int, look: SeriesStyle, spec: FigureSpec, *, joined: bool = True
 ) -> list[go.Scatter]:
     """The path on a plane in the landscape's own look, and its last snapshot.
 
@@ -128,12 +128,12 @@ def flat_marks(
     if joined:
         lines = {
             theme: {
-                "line": {"color": colour, "dash": look.dash, "width": style.path_width * 0.7},
+                "line": {"color": colour, "dash": look.dash, "width": spec.path_width * 0.7},
                 "marker": {"color": colour, "size": 4},
             }
             for theme, colour in look.colours.items()
         }
-        options: dict[str, Any] = themed(lines, style.theme, role="path", item=number)
+        options: dict[str, Any] = themed(lines, spec.theme, role="path", item=number)
         traces.append(
             go.Scatter(
                 x=x,
@@ -158,7 +158,7 @@ def flat_marks(
         }
         for theme, colour in look.colours.items()
     }
-    options = themed(marks, style.theme, role="end", item=number)
+    options = themed(marks, spec.theme, role="end", item=number)
     name = end_entry(label, path)
     traces.append(
         go.Scatter(
@@ -168,7 +168,9 @@ def flat_marks(
     return traces
 
 
-def space_marks(overlay: PathInSpace, label: str, number: int, look: SeriesStyle, style: Style) -> list[go.Scatter3d]:
+def space_marks(
+    overlay: PathInSpace, label: str, number: int, look: SeriesStyle, spec: FigureSpec
+) -> list[go.Scatter3d]:
     """The path in space in the landscape's own colour, its snapshots, and the last one where its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
@@ -176,7 +178,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: SeriesStyle
     group = {"legendgroup": f"item {number}"}
     light = look.colours["dark"]  # the light one of the two, as the surface below is in the other
     fills = [light if each else PATH_HALO for each in np.isfinite(path.own)]  # white without a height of its own
-    colour = {theme: {"line": {"color": light, "width": style.path_width * 2}} for theme in look.colours}
+    colour = {theme: {"line": {"color": light, "width": spec.path_width * 2}} for theme in look.colours}
     joined = go.Scatter3d(
         x=line[:, 0],
         y=line[:, 1],
@@ -186,7 +188,7 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: SeriesStyle
         showlegend=False,
         connectgaps=False,
         **group,
-        **themed(colour, style.theme, role="path", item=number),
+        **themed(colour, spec.theme, role="path", item=number),
     )
     meta = {"role": "path", "item": number, "path": path.number}
     snapshots = go.Scatter3d(
@@ -201,13 +203,13 @@ def space_marks(overlay: PathInSpace, label: str, number: int, look: SeriesStyle
         meta=meta,
         **group,
     )
-    hanging = threads(overlay, light, style.path_width, meta=meta | {"each": POINTS_OF_THREAD}, **group)
+    hanging = threads(overlay, light, spec.path_width, meta=meta | {"each": POINTS_OF_THREAD}, **group)
     white = "" if np.isfinite(path.own[-1]) else PATH_HALO
-    return [joined, *hanging, snapshots, *space_end(path, label, number, look, style, float(height[-1]), white)]
+    return [joined, *hanging, snapshots, *space_end(path, label, number, look, spec, float(height[-1]), white)]
 
 
 def space_end(
-    path: DrawnPath, label: str, number: int, look: SeriesStyle, style: Style, height: float, colour: str = ""
+    path: DrawnPath, label: str, number: int, look: SeriesStyle, spec: FigureSpec, height: float, colour: str = ""
 ) -> list[go.Scatter3d]:
     """The last snapshot in space at that height, where it is known.
 
@@ -281,18 +283,18 @@ def on_curve(path: DrawnPath, real: Any) -> DrawnPath:
 FAINT = 0.45  # opacity of the hatches of missing points, under which another landscape may have values
 
 
-def draw_contour_overlay(data: OverlayData, style: Style) -> go.Figure:
+def draw_contour_overlay(data: OverlayData, spec: FigureSpec) -> go.Figure:
     """The lines of each landscape, with their values on them, its missing points, its path and last snapshot."""
     items = list(enumerate(zip(data.labels, data.fields, strict=True)))
-    lines = [_lines(data, field, number, style) for number, (_, field) in items]
-    marks: list[Any] = [flat_key(label, number, look(number), style) for number, (label, _) in items]
-    marks += [trace for number, (label, field) in items for trace in _missing(field, label, number, style)]
+    lines = [_lines(data, field, number, spec) for number, (_, field) in items]
+    marks: list[Any] = [flat_key(label, number, look(number), spec) for number, (label, _) in items]
+    marks += [trace for number, (label, field) in items for trace in _missing(field, label, number, spec)]
     for number, (label, field) in items:
-        marks += [mark for path in field.paths for mark in flat_marks(path, label, number, look(number), style)]
-    return add_marks(draw_plane(with_levels(data.frame), lines, style), marks)
+        marks += [mark for path in field.paths for mark in flat_marks(path, label, number, look(number), spec)]
+    return add_marks(draw_plane(with_levels(data.frame), lines, spec), marks)
 
 
-def _lines(data: OverlayData, field: FigureData, number: int, style: Style) -> go.Contour:
+def _lines(data: OverlayData, field: FigureData, number: int, spec: FigureSpec) -> go.Contour:
     even, own = even_levels(field.scale.ticks), look(number)
     scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in own.colours.items()}
     trace = contour_trace(
@@ -307,7 +309,7 @@ def _lines(data: OverlayData, field: FigureData, number: int, style: Style) -> g
             "labelfont": {"size": 10},
         },
         line={"width": 1.6, "dash": own.dash, "smoothing": smoothing(field)},
-        colorscale=scales[style.theme],
+        colorscale=scales[spec.theme],
         colorbar=label_carrier(field, even, slice(None)),
         legendgroup=f"item {number}",
         meta={"item": number, "labelled": True, "scales": scales, "themed": _themed(scales)},
@@ -363,9 +365,9 @@ def _all(data: OverlayData) -> str:
     return "<br>".join([f"{names[0]} %{{x:.4g}}", f"{names[1]} %{{y:.4g}}", *lines]) + f"{note}<extra></extra>"
 
 
-def _missing(field: FigureData, label: str, number: int, style: Style) -> Sequence[go.Scatter]:
+def _missing(field: FigureData, label: str, number: int, spec: FigureSpec) -> Sequence[go.Scatter]:
     x, y = (axis.coordinates for axis in field.axes)
-    traces = hatched(field.states, x, y, missing_states(field.states), style.theme)
+    traces = hatched(field.states, x, y, missing_states(field.states), spec.theme)
     for trace in traces:
         trace.update(name=f"{entry(label)}: {trace.name}", opacity=FAINT, legendgroup=f"item {number}")
     return traces
@@ -379,22 +381,22 @@ BAND_OPACITY = 0.16
 ORIGIN = "origin"
 
 
-def draw_curve_overlay(data: OverlayData, style: Style) -> go.Figure:
+def draw_curve_overlay(data: OverlayData, spec: FigureSpec) -> go.Figure:
     """The curves with their bands of two standard errors, the origin and the last snapshot of each."""
     height, below = PANEL_PX * TALLER, TICKS_PX + 17
     limits = [y_limits(field) for field in data.fields]
     ends = (min(low for low, _ in limits), max(high for _, high in limits))
     paths = [_paths(field) for field in data.fields]
     names = [*overlay_names(data.labels, paths), *([ORIGIN] if any(map(_has_origin, data.fields)) else [])]
-    frame = make_frame(data.frame, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
-    layout = base_layout(data.frame, style, frame) | _axes(data, ends)
+    frame = make_frame(data.frame, spec, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
+    layout = base_layout(data.frame, spec, frame) | _axes(data, ends)
     traces: list[Any] = []
     floor = 10.0 ** ends[0] if data.frame.scale.log else -np.inf
     for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
-        traces += [*_band(field, number, floor, style), _curve(field, label, number, style)]
+        traces += [*_band(field, number, floor, spec), _curve(field, label, number, spec)]
     for number, (label, own) in enumerate(zip(data.labels, paths, strict=True)):
-        traces += [mark for path in own for mark in flat_marks(path, label, number, look(number), style, joined=False)]
-    traces += _curve_origins(data, style)
+        traces += [mark for path in own for mark in flat_marks(path, label, number, look(number), spec, joined=False)]
+    traces += _curve_origins(data, spec)
     figure = finish(data.frame, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
     widen_hidden(figure.data, figure.layout)
     return figure.update_layout(legend=LEGEND)
@@ -421,7 +423,7 @@ def _shown(field: FigureData) -> np.ndarray:
     return np.where(np.isfinite(field.drawn), field.values, np.nan)
 
 
-def _band(field: FigureData, number: int, floor: float, style: Style) -> list[go.Scatter]:
+def _band(field: FigureData, number: int, floor: float, spec: FigureSpec) -> list[go.Scatter]:
     if field.shape_error is None:
         return []
     xs, ys = band(field.axes[0].coordinates, _shown(field), field.shape_error, floor)
@@ -437,12 +439,12 @@ def _band(field: FigureData, number: int, floor: float, style: Style) -> list[go
             hoverinfo="skip",
             showlegend=False,
             legendgroup=f"item {number}",
-            **themed(fills, style.theme, role="band", item=number),
+            **themed(fills, spec.theme, role="band", item=number),
         )
     ]
 
 
-def _curve(field: FigureData, label: str, number: int, style: Style) -> go.Scatter:
+def _curve(field: FigureData, label: str, number: int, spec: FigureSpec) -> go.Scatter:
     own = look(number)
     raw, value = pointer_values(field)
     lines = {
@@ -460,7 +462,7 @@ def _curve(field: FigureData, label: str, number: int, style: Style) -> go.Scatt
         legendgroup=f"item {number}",
         connectgaps=False,
         hovertemplate=f"{axis} %{{x:.4g}}<br>{pointer_text(name, value)}<extra>{entry(label)}</extra>",
-        **themed(lines, style.theme, role="field", item=number),
+        **themed(lines, spec.theme, role="field", item=number),
     )
 
 
@@ -468,7 +470,7 @@ def _has_origin(field: FigureData) -> bool:
     return field.origin is not None and bool(np.isfinite(field.origin.height))
 
 
-def _curve_origins(data: OverlayData, style: Style) -> list[go.Scatter]:
+def _curve_origins(data: OverlayData, spec: FigureSpec) -> list[go.Scatter]:
     """A cross on each curve at its origin, in one trace."""
     marked = [field for field in data.fields if _has_origin(field)]
     if not marked:
@@ -479,7 +481,7 @@ def _curve_origins(data: OverlayData, style: Style) -> list[go.Scatter]:
         theme: {"marker": {"symbol": "cross-thin", "size": 20, "line": {"color": ink, "width": 1.3}}}
         for theme, ink in INK.items()
     }
-    options: dict[str, Any] = themed(crosses, style.theme, role="origin")
+    options: dict[str, Any] = themed(crosses, spec.theme, role="origin")
     return [
         go.Scatter(
             x=[0.0] * len(marked), y=heights, mode="markers", name=ORIGIN, hovertext=hover, hoverinfo="text", **options
@@ -493,7 +495,7 @@ def _curve_origins(data: OverlayData, style: Style) -> list[go.Scatter]:
 LINES = "rgba(255,255,255,0.6)"
 
 
-def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.Figure:
+def draw_surface_overlay(data: OverlayData, spec: FigureSpec, opacity: float) -> go.Figure:
     """The surfaces on one height scale, with contour lines, paths and last snapshots; missing points on the floor.
 
     Args:
@@ -511,16 +513,16 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         group = {"legendgroup": f"item {number}"}
         traces.append(_heights(field, label, number, opacity))
         traces.append(level_lines(field, aspect, LINES).update(meta={"role": "lines", "item": number}, **group))
-        marks.append(space_key(label, number, look(number), style))
-        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), ends[0], style.theme)
+        marks.append(space_key(label, number, look(number), spec))
+        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), ends[0], spec.theme)
         for trace in missing:
             trace.update(name=f"{entry(label)}: {trace.name}", **group)
         marks += missing
         drawn = paths_in_space(field, LIFT * span, ends)
         overlays += drawn
         for path in drawn:
-            marks += space_marks(path, label, number, look(number), style)
-    traces += _surface_origins(data, style, span)
+            marks += space_marks(path, label, number, look(number), spec)
+    traces += _surface_origins(data, spec, span)
     if any(np.isfinite(path.own).any() for _, path in named):
         frame = replace(
             frame,
@@ -528,7 +530,7 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         )
     frame = replace(frame, caption=(*frame.caption, *raised_note(overlays), *height_notes(named, ends)))
     upwards, aspects = z_axis(frame, *ends), [*aspect, HEIGHT]
-    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=aspects, overlay=[])
+    figure = draw_scene(with_levels(frame), traces, spec, z_axis=upwards, aspect=aspects, overlay=[])
     return add_marks(figure, marks)
 
 
@@ -556,9 +558,9 @@ def _heights(field: FigureData, label: str, number: int, opacity: float) -> go.S
     )
 
 
-def _surface_origins(data: OverlayData, style: Style, span: float) -> list[go.Scatter3d]:
+def _surface_origins(data: OverlayData, spec: FigureSpec, span: float) -> list[go.Scatter3d]:
     """The origin on each surface, with one legend entry for all."""
-    marks = [mark for field in data.fields for mark in space_origin(field, style, origin_height(field) + LIFT * span)]
+    marks = [mark for field in data.fields for mark in space_origin(field, spec, origin_height(field) + LIFT * span)]
     for mark in marks[1:]:
         mark.update(showlegend=False)
     return [mark.update(legendgroup="origin") for mark in marks]

@@ -11,8 +11,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
-from landscape.views.draw.layout import Style, text
+from landscape.views.draw.layout import text
 from landscape.views.draw.style import KEY, PAPER, PATH_HALO, PathLook, Shades, are_told_apart, path_look, themed
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import FigureData
 from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels_of_all
@@ -55,7 +56,7 @@ def own_colours(path: DrawnPath, shades: Shades) -> list[str]:
 
 
 def flat_paths(
-    paths: Sequence[DrawnPath], style: Style, shades: Mapping[str, Shades] | None = None
+    paths: Sequence[DrawnPath], spec: FigureSpec, shades: Mapping[str, Shades] | None = None
 ) -> list[go.Scatter]:
     """The paths on a plane (the first two axes).
 
@@ -63,37 +64,37 @@ def flat_paths(
         shades: the colours of the plane, per theme, which fill the snapshots. Without them, which is over a curve, all
             is in the colour of the path, and thin dotted lines connect the points.
     """
-    fills = [_fills(path, style, shades) for path in paths]
+    fills = [_fills(path, spec, shades) for path in paths]
     traces = [
-        trace for path, fill in zip(paths, fills, strict=True) for trace in _flat_line(path, style, fill, bool(shades))
+        trace for path, fill in zip(paths, fills, strict=True) for trace in _flat_line(path, spec, fill, bool(shades))
     ]
     for path, fill in zip(paths, fills, strict=True):
-        traces += [_start(path, style, fill), _end(path, style, fill)]
-    return [*traces, *(_flat_keys(style) if are_told_apart(paths) else ())]
+        traces += [_start(path, spec, fill), _end(path, spec, fill)]
+    return [*traces, *(_flat_keys(spec) if are_told_apart(paths) else ())]
 
 
 Fills = dict[str, list[str]]  # the colour of each snapshot, per theme
 
 
-def _fills(path: DrawnPath, style: Style, shades: Mapping[str, Shades] | None) -> Fills | None:
+def _fills(path: DrawnPath, spec: FigureSpec, shades: Mapping[str, Shades] | None) -> Fills | None:
     return None if shades is None else {theme: own_colours(path, each) for theme, each in shades.items()}
 
 
-def _filled(marker: dict[str, Any], fills: Fills | None, which: slice, style: Style, meta: dict[str, Any]) -> Any:
+def _filled(marker: dict[str, Any], fills: Fills | None, which: slice, spec: FigureSpec, meta: dict[str, Any]) -> Any:
     """The options of a trace with these markers, filled for the theme, and for the other one where that differs."""
     if fills is None:
         return {"marker": marker, "meta": meta}
     options = {theme: {"marker": {"color": colours[which]}} for theme, colours in fills.items()}
-    marker = marker | options[style.theme]["marker"]
+    marker = marker | options[spec.theme]["marker"]
     differ = options["light"] != options["dark"]
     return {"marker": marker, "meta": meta | ({"themed": options} if differ else {})}
 
 
-def _flat_line(path: DrawnPath, style: Style, fills: Fills | None, joined: bool) -> list[go.Scatter]:
-    x, y, look = path.places[0], path.places[1], path_look(path.number, style.path_colour)
+def _flat_line(path: DrawnPath, spec: FigureSpec, fills: Fills | None, joined: bool) -> list[go.Scatter]:
+    x, y, look = path.places[0], path.places[1], path_look(path.number, spec.path_colour)
     hover = {"hovertext": list(path.hover), "hoverinfo": "text"}
-    line: dict[str, Any] = {"color": look.colour, "width": style.path_width, "dash": look.dash}
-    halo = {"color": PATH_HALO, "width": style.path_width + 3}
+    line: dict[str, Any] = {"color": look.colour, "width": spec.path_width, "dash": look.dash}
+    halo = {"color": PATH_HALO, "width": spec.path_width + 3}
     dense, marks = len(x) > FEW, []
     size, edge = (DENSE if dense else SPARSE), {"color": look.colour, "width": 1.2 if dense else 1.8}
     quiet: dict[str, Any] = {"opacity": 0.85, "hoverinfo": "skip", "showlegend": False, "meta": role(path, "path")}
@@ -107,7 +108,7 @@ def _flat_line(path: DrawnPath, style: Style, fills: Fills | None, joined: bool)
         line, halo = line | {"width": 1, "dash": "dot"}, halo | {"width": 0}
         size, edge = (6 if look.symbol == "circle" else 7), {"color": PATH_HALO, "width": 1}
     dots = {"size": size, "symbol": look.symbol, "color": look.colour, "line": edge}
-    options = _filled(dots, fills, slice(None), style, role(path, "path"))
+    options = _filled(dots, fills, slice(None), spec, role(path, "path"))
     return [
         go.Scatter(x=x, y=y, mode="lines", line=halo, **quiet),
         *marks,
@@ -120,21 +121,21 @@ def _start_size(path: DrawnPath) -> int:
     return 15 - 2 * min(path.number, 3)
 
 
-def _start(path: DrawnPath, style: Style, fills: Fills | None) -> go.Scatter:
-    edge = {"color": path_look(path.number, style.path_colour).colour, "width": 2.8}
+def _start(path: DrawnPath, spec: FigureSpec, fills: Fills | None) -> go.Scatter:
+    edge = {"color": path_look(path.number, spec.path_colour).colour, "width": 2.8}
     marker = {"symbol": "circle", "size": _start_size(path), "color": PATH_HALO, "line": edge}
-    return _flat_mark(path, slice(0, 1), path.start_name, marker, style, fills)
+    return _flat_mark(path, slice(0, 1), path.start_name, marker, spec, fills)
 
 
-def _end(path: DrawnPath, style: Style, fills: Fills | None) -> go.Scatter:
-    colour = path_look(path.number, style.path_colour).colour
+def _end(path: DrawnPath, spec: FigureSpec, fills: Fills | None) -> go.Scatter:
+    colour = path_look(path.number, spec.path_colour).colour
     edge = {"color": PATH_HALO, "width": 1.2} if fills is None else {"color": colour, "width": 2}
     marker = {"symbol": "star", "size": STAR, "color": colour, "line": edge}
-    return _flat_mark(path, slice(-1, None), path.end_name, marker, style, fills)
+    return _flat_mark(path, slice(-1, None), path.end_name, marker, spec, fills)
 
 
 def _flat_mark(
-    path: DrawnPath, which: slice, name: str, marker: dict[str, Any], style: Style, fills: Fills | None
+    path: DrawnPath, which: slice, name: str, marker: dict[str, Any], spec: FigureSpec, fills: Fills | None
 ) -> go.Scatter:
     """One snapshot, marked; with a legend entry of its own where there is one path alone."""
     return go.Scatter(
@@ -145,24 +146,24 @@ def _flat_mark(
         mode="markers",
         hoverinfo="text",
         showlegend=not path.run,
-        **_filled(marker, fills, which, style, role(path, "end")),
+        **_filled(marker, fills, which, spec, role(path, "end")),
     )
 
 
-def _flat_keys(style: Style) -> list[go.Scatter]:
+def _flat_keys(spec: FigureSpec) -> list[go.Scatter]:
     """The legend entries that the starts and the ends of several paths share."""
     empty: dict[str, Any] = {"x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip", "showlegend": True}
-    return [go.Scatter(name=name, **empty, **looks) for name, looks in _keys(style, ("circle", 10), ("star", 13))]
+    return [go.Scatter(name=name, **empty, **looks) for name, looks in _keys(spec, ("circle", 10), ("star", 13))]
 
 
-def _space_keys(style: Style) -> list[go.Scatter3d]:
+def _space_keys(spec: FigureSpec) -> list[go.Scatter3d]:
     empty: dict[str, Any] = {"x": [None], "y": [None], "z": [None], "mode": "markers", "hoverinfo": "skip"}
     return [
-        go.Scatter3d(name=name, **empty, **looks) for name, looks in _keys(style, ("circle-open", 7), ("diamond", 6))
+        go.Scatter3d(name=name, **empty, **looks) for name, looks in _keys(spec, ("circle-open", 7), ("diamond", 6))
     ]
 
 
-def _keys(style: Style, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
+def _keys(spec: FigureSpec, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
     """The names of both entries, and their marks in a grey that no path has."""
     entries = []
     for (symbol, size), name in zip(symbols, (START, LAST), strict=True):
@@ -178,7 +179,7 @@ def _keys(style: Style, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, 
             }
             for theme in PAPER
         }
-        entries.append((name, themed(options, style.theme, role="path key")))
+        entries.append((name, themed(options, spec.theme, role="path key")))
     return entries
 
 
@@ -239,7 +240,7 @@ def threads(overlay: PathInSpace, colour: str, width: float, **more: Any) -> lis
     return [go.Scatter3d(x=x, y=y, z=z, hoverinfo="skip", showlegend=False, **line, **more)]
 
 
-def space_path(overlay: PathInSpace, style: Style, shades: Shades) -> list[go.Scatter3d]:
+def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[go.Scatter3d]:
     """The path in space: its snapshots, filled with the colour of their own loss, their threads, and the line.
 
     Empty where the height of no snapshot is known.
@@ -247,13 +248,13 @@ def space_path(overlay: PathInSpace, style: Style, shades: Shades) -> list[go.Sc
     path, height, line = overlay.path, overlay.height, overlay.line
     if not np.isfinite(height).any():
         return []
-    look = path_look(path.number, style.path_colour)
+    look = path_look(path.number, spec.path_colour)
     joined = go.Scatter3d(
         x=line[:, 0],
         y=line[:, 1],
         z=line[:, 2],
         mode="lines",
-        line={"color": look.colour, "width": style.path_width * 2.4, "dash": look.dash},
+        line={"color": look.colour, "width": spec.path_width * 2.4, "dash": look.dash},
         hoverinfo="skip",
         showlegend=False,
         connectgaps=False,
@@ -273,16 +274,16 @@ def space_path(overlay: PathInSpace, style: Style, shades: Shades) -> list[go.Sc
     each = role(path, "path") | {"each": POINTS_OF_THREAD}
     return [
         joined,
-        *threads(overlay, look.colour, style.path_width * (0.6 if dense else 1.4), meta=each),
+        *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=each),
         go.Scatter3d(marker=edges, hoverinfo="skip", showlegend=False, **spots),
         go.Scatter3d(marker=marks, hovertext=list(path.hover), hoverinfo="text", name=text(path.name), **spots),
         *_space_ends(path, look, height, fills),
     ]
 
 
-def space_keys(paths: Sequence[DrawnPath], style: Style) -> list[go.Scatter3d]:
+def space_keys(paths: Sequence[DrawnPath], spec: FigureSpec) -> list[go.Scatter3d]:
     """The legend entries that starts and ends share where several runs are told apart; else none."""
-    return _space_keys(style) if are_told_apart(paths) else []
+    return _space_keys(spec) if are_told_apart(paths) else []
 
 
 def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence[str]) -> list[go.Scatter3d]:

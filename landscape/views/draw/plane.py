@@ -15,7 +15,6 @@ from landscape.core.errors import capped
 from landscape.views.draw.layout import (
     TICKS_PX,
     Frame,
-    Style,
     base_layout,
     colour_bar,
     finish,
@@ -57,6 +56,7 @@ from landscape.views.draw.style import (
     signs_of,
     typed,
 )
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, missing_names, missing_states
 from landscape.views.prepare.paths import ends_of
 from landscape.views.prepare.scale import EvenLevels, even_levels
@@ -83,7 +83,7 @@ def bar_length(data: FigureData) -> float:
 def draw_plane(
     data: FigureData,
     field: Sequence[go.Contour],
-    style: Style,
+    spec: FigureSpec,
     *,
     room: float = 0,
     all_states: NDArray[np.uint8] | None = None,
@@ -97,23 +97,23 @@ def draw_plane(
         shades: the colours of values per theme, where they are not those of bands.
     """
     if shades is None:
-        shades = dict.fromkeys(TEMPLATES, band_shades(style.colour_scale, data.scale))
+        shades = dict.fromkeys(TEMPLATES, band_shades(spec.colour_scale, data.scale))
     data = replace(data, caption=(*data.caption, *snapshots_note(data)))
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room
     names = [*legend_names(data.paths), *network_names(data), *missing_names(states)]
     names += [*layer_names(data), *extrema_names(data)]
-    frame = make_frame(data, style, plot, left=73, below=below, legend=names)
-    traces: list[Any] = [*field, *layers(data, missing_states(states), style)]
-    layout = base_layout(data, style, frame) | _axes(data, frame)
-    traces += flat_networks(data, style)
+    frame = make_frame(data, spec, plot, left=73, below=below, legend=names)
+    traces: list[Any] = [*field, *layers(data, missing_states(states), spec)]
+    layout = base_layout(data, spec, frame) | _axes(data, frame)
+    traces += flat_networks(data, spec)
     layout["annotations"] = [*layout["annotations"], *network_labels(data)]
-    traces += flat_paths(data.paths, style, shades)
+    traces += flat_paths(data.paths, spec, shades)
     layout["annotations"] = [*layout["annotations"], *flat_labels(data.paths)]
-    traces += flat_extrema(data, style)
+    traces += flat_extrema(data, spec)
     figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})
-    if style.animate and not room:
+    if spec.animate and not room:
         animate(figure, data.paths)
     return figure
 
@@ -153,16 +153,16 @@ def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
     return ranges[0], ranges[1]
 
 
-def filled(data: FigureData, style: Style, bar: float) -> go.Contour:
+def filled(data: FigureData, spec: FigureSpec, bar: float) -> go.Contour:
     """Bands of colour with thin lines between them, and a colour bar of `bar` pixels."""
-    even, pale = even_levels(data.scale.ticks), is_centred(style.colour_scale, data.scale)
+    even, pale = even_levels(data.scale.ticks), is_centred(spec.colour_scale, data.scale)
     contours = {"start": even.start, "end": even.stop, "size": even.step, "coloring": "fill", "showlines": True}
     return contour_trace(
         data,
         even,
         contours=contours,
         line={"width": 0.7, "color": BETWEEN_PALE if pale else BETWEEN, "smoothing": smoothing(data)},
-        colorscale=band_colours(style.colour_scale, data.scale),
+        colorscale=band_colours(spec.colour_scale, data.scale),
         colorbar=colour_bar(data, bar, even),
     )
 
@@ -201,7 +201,7 @@ def contour_trace(
     )
 
 
-def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
+def layers(data: FigureData, codes: Sequence[int], spec: FigureSpec) -> list[Any]:
     """What lies over the values and under the path: missing points, the uncertain region, finer steps, the origin.
 
     Args:
@@ -209,8 +209,8 @@ def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
             for that reason, since the frames of an animation need the same traces.
     """
     x, y = data.axes[0].coordinates, data.axes[1].coordinates
-    cells = hatched(data.states, x, y, codes, style.theme)
-    return [*cells, *unclear_region(data, style), *flat_edges(data, style), *flat_origin(data, style)]
+    cells = hatched(data.states, x, y, codes, spec.theme)
+    return [*cells, *unclear_region(data, spec), *flat_edges(data, spec), *flat_origin(data, spec)]
 
 
 def layer_names(data: FigureData) -> list[str]:
@@ -227,7 +227,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f
 LONGEST = 24  # characters of a name
 
 
-def draw_categories(data: FigureData, style: Style) -> go.Figure:
+def draw_categories(data: FigureData, spec: FigureSpec) -> go.Figure:
     """Each point in the colour of the name that its value stands for; names that do not occur have none."""
     assert data.categories is not None
     finite = data.drawn[np.isfinite(data.drawn)]
@@ -236,7 +236,7 @@ def draw_categories(data: FigureData, style: Style) -> go.Figure:
     places = np.searchsorted(codes, np.where(np.isfinite(data.drawn), data.drawn, codes[0])).astype(np.float64)
     texts = np.array(names, object)[places.astype(int)]
     places[~np.isfinite(data.drawn)] = np.nan
-    colours = _category_colours(codes, style.theme)
+    colours = _category_colours(codes, spec.theme)
     share = 1 / len(codes)
     scale = [[edge * share, colour] for k, colour in enumerate(colours) for edge in (k, k + 1)]
     field = go.Heatmap(
@@ -264,7 +264,7 @@ def draw_categories(data: FigureData, style: Style) -> go.Figure:
             "ticktext": [text(capped(name, LONGEST)) for name in names],
         },
     )
-    figure = draw_plane(data, [field], style)
+    figure = draw_plane(data, [field], spec)
     longest = max(min(len(name), LONGEST) for name in names)
     room = 40 + 7 * longest
     if room > figure.layout.margin.r:
@@ -288,15 +288,15 @@ def _category_colours(codes: list[int], theme: str) -> list[str]:
 LINE_PX = 15  # between two labelled lines at least, were they evenly spread over the plot
 
 
-def draw_contour(data: FigureData, style: Style) -> go.Figure:
+def draw_contour(data: FigureData, spec: FigureSpec) -> go.Figure:
     """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
-    signed = is_centred(style.colour_scale, data.scale)
-    lines = signed_lines(data, style) if signed else _lines(data, style, bar_length(data))
-    shades = {theme: line_shades(style.colour_scale, data.scale, theme) for theme in TEMPLATES}
-    return draw_plane(with_levels(data), lines, style, shades=shades)
+    signed = is_centred(spec.colour_scale, data.scale)
+    lines = signed_lines(data, spec) if signed else _lines(data, spec, bar_length(data))
+    shades = {theme: line_shades(spec.colour_scale, data.scale, theme) for theme in TEMPLATES}
+    return draw_plane(with_levels(data), lines, spec, shades=shades)
 
 
-def signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
+def signed_lines(field: FigureData, spec: FigureSpec) -> list[go.Contour]:
     """Contour lines below, at and above 0, which differ by line style as well as colour."""
     even, signs = even_levels(field.scale.ticks), np.array(signs_of(field.scale))
     traces = []
@@ -311,14 +311,14 @@ def signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
         look_of_lines: dict[str, Any] = {
             "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
             "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": smoothing(field)},
-            "colorscale": scales[style.theme],
+            "colorscale": scales[spec.theme],
             "colorbar": label_carrier(field, even, which),
         }
         traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
     return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
 
 
-def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
+def _lines(data: FigureData, spec: FigureSpec, length: float) -> list[go.Contour]:
     """Isolines with their values; where they are many, every k-th is heavier and has its value, as on maps.
 
     Plotly writes the colour bar's tick texts on the lines, which gives real values on a logarithmic scale. A
@@ -333,12 +333,12 @@ def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
         contours=_every(even, len(scale.ticks), first, every) | {"showlabels": True, "labelfont": {"size": 11}},
         line={"width": 1.7, "smoothing": smoothing(data)},
         colorbar=label_carrier(data, even, slice(first, None, every)),
-        **_colours(data, style, slice(first, None, every)),
+        **_colours(data, spec, slice(first, None, every)),
     )
     if every == 1:
         return [labelled]
     look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
-    thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
+    thin = contour_trace(data, even, showscale=False, **look, **_colours(data, spec, slice(None)))
     # The trace above it answers the pointer: its numbers would be sent twice.
     return [thin.update(customdata=None, text=None, hovertemplate=None, hoverinfo="skip"), labelled]
 
@@ -350,17 +350,17 @@ def _every(even: EvenLevels, count: int, first: int, every: int) -> dict[str, An
     return {"start": start, "end": stop, "size": even.step * every, "coloring": "lines"}
 
 
-def _colours(data: FigureData, style: Style, which: slice) -> dict[str, Any]:
+def _colours(data: FigureData, spec: FigureSpec, which: slice) -> dict[str, Any]:
     """The colours of those levels, for both themes, as the page changes from one to the other."""
     scale = replace(data.scale, ticks=data.scale.ticks[which])
-    scales = {theme: line_colours(style.colour_scale, scale, theme) for theme in ("light", "dark")}
-    return {"colorscale": scales[style.theme], "meta": {"labelled": True, "scales": scales}}
+    scales = {theme: line_colours(spec.colour_scale, scale, theme) for theme in ("light", "dark")}
+    return {"colorscale": scales[spec.theme], "meta": {"labelled": True, "scales": scales}}
 
 
 # ----------------------------------------------------------------------------------------------------
 # The topographic drawing of two axes: bands of colour between the isolines.
 
 
-def draw_topographic(data: FigureData, style: Style) -> go.Figure:
+def draw_topographic(data: FigureData, spec: FigureSpec) -> go.Figure:
     """Bands of colour between the isolines."""
-    return draw_plane(with_levels(data), [filled(data, style, bar_length(data))], style)
+    return draw_plane(with_levels(data), [filled(data, spec, bar_length(data))], spec)

@@ -11,98 +11,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.core.errors import JobError, nearest, quoted
 from landscape.views.draw.layout import one_line, text
 from landscape.views.draw.style import FONT
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.words import wrap
-
-# ----------------------------------------------------------------------------------------------------
-# What a figure for print is laid out for: its width, the size and the family of its words, presets of these.
-#
-# Sizes are in pixels, 96 to the inch, as browsers and PDF writers take them: 10.67 px are 8 points on paper.
-
-UNITS = {"in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4, "pt": 96 / 72, "px": 1.0}
-NARROWEST, WIDEST = 144.0, 4000.0
-SMALLEST_FONT, LARGEST_FONT = 5.0, 40.0
-
-
-@dataclass(frozen=True)
-class Paper:
-    """What a figure is laid out for: its `width` and the size of its words in pixels, and the family of the font.
-
-    Where the width is None, that of the drawing is kept; where the font size is, 12 pixels.
-    """
-
-    width: float | None = None
-    font_px: float | None = None
-    family: str | None = None
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A place in a paper: its options stand where no others are given."""
-
-    width: str
-    font_size: str = "8pt"
-    levels: int | None = None
-
-
-# A preset is a line here.
-PRESETS = {
-    "column": Preset("3.25in", levels=8),
-    "page": Preset("6.75in"),
-}
-
-
-def choose_preset(name: str | None) -> Preset | None:
-    """The preset of that name; None where none is named.
-
-    Raises:
-        JobError: there is no such preset.
-    """
-    if name is not None and name not in [*PRESETS]:
-        raise JobError(f"preset: unknown {quoted(name)}; {nearest(str(name), PRESETS)}")
-    return None if name is None else PRESETS[name]
-
-
-def pixels(option: str, length: str | float, low: float, high: float) -> float:
-    """A length such as '3.25in', '8 cm', '80mm', '240pt' or a number of pixels, in pixels.
-
-    Raises:
-        JobError: it is none, or not from `low` to `high` pixels.
-
-    >>> pixels("width", "3.25in", 100, 4000), pixels("width", 480, 100, 4000)
-    (312.0, 480.0)
-    """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(in|cm|mm|pt|px)?\s*", str(length))
-    if found is None or isinstance(length, bool):
-        raise JobError(f"{option}: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not {quoted(length)}")
-    value = float(found[1]) * UNITS[found[2] or "px"]
-    if not low <= value <= high:
-        raise JobError(f"{option}: must be from {low:g} to {high:g} px, not {value:g} px ({quoted(length)})")
-    return value
-
-
-def choose_paper(
-    width: str | float | None, font_size: str | float | None, font: str | None, preset: Preset | None
-) -> Paper | None:
-    """What the figure is laid out for; None where nothing was asked for, so that it keeps its sizes.
-
-    Raises:
-        JobError: a length is none, or too small or too large.
-    """
-    wide = width if width is not None else (preset.width if preset else None)
-    size = font_size if font_size is not None else (preset.font_size if preset else None)
-    if wide is None and size is None and font is None:
-        return None
-    return Paper(
-        None if wide is None else pixels("width", wide, NARROWEST, WIDEST),
-        None if size is None else pixels("font_size", size, SMALLEST_FONT, LARGEST_FONT),
-        font,
-    )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 LETTER, LINE = 0.56, 1.3  # the mean width of a letter and the height of a line, in font sizes
 ROOMY = 480.0  # pixels: a narrower scene has no room for the long names of its axes
@@ -113,16 +25,20 @@ ROW_GAP = 6.5  # pixels between two rows of the legend
 KEY_PX, KEY_LETTER = 40.0, 0.46
 
 
-def fit_to_paper(figure: go.Figure, paper: Paper) -> None:
-    """Lay a drawn figure out anew; `figure` is changed. Buttons and sliders are taken away, as paper has none."""
-    if paper.family is not None:
-        figure.layout.font.family = f"{paper.family}, {FONT}"
-    if paper.width is None and paper.font_px is None:
+def fit_to_paper(figure: go.Figure, spec: FigureSpec) -> None:
+    """Lay a drawn figure out for the width, the font and the size of words asked for; `figure` is changed.
+
+    Buttons and sliders are taken away, as paper has none.
+    """
+    if spec.font is not None:
+        figure.layout.font.family = f"{spec.font}, {FONT}"
+    width, font_px = spec.print_size
+    if width is None and font_px is None:
         return
-    font = paper.font_px or 12.0
+    font = font_px or 12.0
     slice_name = _without_controls(figure)
     _set_fonts(figure, font)
-    place = _place(figure, paper.width or float(figure.layout.width), font, bool(slice_name))
+    place = _place(figure, width or float(figure.layout.width), font, bool(slice_name))
     marks = min(1.0, max(0.55, place.plot[0] / 560))
     if figure.layout.meta.get("space") and place.plot[0] < ROOMY:
         _narrow_scene(figure.layout.scene)

@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
 from landscape.views.draw.layout import one_line, sentence, wrapped
-from landscape.views.draw.style import CURVES, DARK_CURVES, DEFAULT_SCALE, TEMPLATES, colour_scale, typed
+from landscape.views.draw.style import CURVES, DARK_CURVES, TEMPLATES, colour_scale, typed
+from landscape.views.figure_spec import DEFAULT_SCALE
 from landscape.views.prepare.quantisation import BitCurve, StepLine, StepPatch
 from landscape.views.prepare.scale import nice_ticks
 

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.views.draw.layout import (
-    Style,
     base_layout,
     colour_bar,
     finish,
@@ -55,6 +55,7 @@ from landscape.views.draw.style import (
     is_centred,
     typed,
 )
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import (
     AxisView,
     FigureData,
@@ -66,7 +67,7 @@ from landscape.views.prepare.figure import (
 )
 from landscape.views.prepare.geometry import along_normals, bilinear, isolines, isosurface, path_on_surface, refined
 from landscape.views.prepare.paths import DrawnPath
-from landscape.views.prepare.scale import Scale, nice_ticks, number
+from landscape.views.prepare.scale import Scale, nice_ticks
 
 # ----------------------------------------------------------------------------------------------------
 # What the drawings in space share: the scene's axes and camera, the legend, the path on top.
@@ -88,7 +89,7 @@ def shown_names(traces: Sequence[Any]) -> list[str]:
 def draw_scene(
     data: FigureData,
     traces: list[Any],
-    style: Style,
+    spec: FigureSpec,
     *,
     z_axis: dict[str, Any],
     aspect: list[float],
@@ -105,12 +106,12 @@ def draw_scene(
     if drawn:
         looks = "colour" if drawn[0].foot is None else "colour and the height"
         data = replace(data, caption=(*data.caption, *snapshots_note(data, looks), *raised_note(drawn)))
-    shades = even_shades(style.colour_scale, data.scale)
-    paths = [trace for each in drawn for trace in space_path(each, style, shades)]
-    paths += space_keys([each.path for each in drawn], style)
+    shades = even_shades(spec.colour_scale, data.scale)
+    paths = [trace for each in drawn for trace in space_path(each, spec, shades)]
+    paths += space_keys([each.path for each in drawn], spec)
     names = [*legend_names([each.path for each in drawn]), *missing_names(data.states), *shown_names(traces)]
-    frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)
-    layout = base_layout(data, style, frame)
+    frame = make_frame(data, spec, SCENE_PX, left=20, right=100, legend=names)
+    layout = base_layout(data, spec, frame)
     layout["scene"] = {
         "xaxis": {"title": {"text": one_line(data.axes[0].title, 260, 12)}},
         "yaxis": {"title": {"text": one_line(data.axes[1].title, 260, 12)}},
@@ -126,7 +127,7 @@ def draw_scene(
     figure = finish(
         data, [*traces, *paths], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True}
     )
-    if style.animate:
+    if spec.animate:
         animate(figure, [each.path for each in drawn])
     return figure
 
@@ -140,25 +141,25 @@ REACH = 0.5  # of the range drawn: as much more height the scene has for snapsho
 NAMED = 3  # snapshots beyond an end of the scene, at most, that the caption names
 
 
-def draw_surface(data: FigureData, style: Style) -> go.Figure:
+def draw_surface(data: FigureData, spec: FigureSpec) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
-    ends, pale = heights_drawn(data.scale, data.paths), is_centred(style.colour_scale, data.scale)
+    ends, pale = heights_drawn(data.scale, data.paths), is_centred(spec.colour_scale, data.scale)
     aspect = horizontal_aspect(data)
     traces: list[Any] = [
-        _heights(data, style),
+        _heights(data, spec),
         level_lines(data, aspect, ON_PALE_SURFACE if pale else ON_SURFACE),
-        *error_sheets(data, style),
+        *error_sheets(data, spec),
     ]
-    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), ends[0], style.theme)
-    traces += space_edges(data, style, LINE_LIFT * span)
-    traces += space_origin(data, style, origin_height(data) + LIFT * span)
-    traces += space_networks(data, style, LIFT * span)
-    traces += space_extrema(data, style, 2 * LIFT * span)  # above the marks of the path
+    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), ends[0], spec.theme)
+    traces += space_edges(data, spec, LINE_LIFT * span)
+    traces += space_origin(data, spec, origin_height(data) + LIFT * span)
+    traces += space_networks(data, spec, LIFT * span)
+    traces += space_extrema(data, spec, 2 * LIFT * span)  # above the marks of the path
     upwards, overlay = z_axis(data, *ends), paths_in_space(data, LIFT * span, ends)
     data = with_levels(data)
     data = replace(data, caption=(*data.caption, *height_notes([("", path) for path in data.paths], ends)))
-    return draw_scene(data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=overlay)
+    return draw_scene(data, traces, spec, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=overlay)
 
 
 def heights_drawn(scale: Scale, paths: Sequence[DrawnPath]) -> tuple[float, float]:
@@ -186,7 +187,7 @@ def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, floa
     for where, beyond, end in sides:
         names = [
             f"{', '.join(filter(None, (label, path.run, f'{path.unit} {path.numbers[k]}')))} "
-            f"({number(float(path.loss[k]), 3)})"
+            f"({number_text(float(path.loss[k]), 3)})"
             for label, path in paths
             for k in np.flatnonzero(np.isfinite(path.own) & beyond(path.own, end))
         ]
@@ -204,7 +205,7 @@ def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, floa
     return [*notes, *([f"White snapshots lie on the surface: {', '.join(unknown)}"] if unknown else [])]
 
 
-def _heights(data: FigureData, style: Style) -> go.Surface:
+def _heights(data: FigureData, spec: FigureSpec) -> go.Surface:
     """The surface, without plotly's own isolines: those are slow, at even distances only, and worse with holes."""
     scale = data.scale
     quiet = {"highlight": False}
@@ -215,7 +216,7 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
         **of_heights(data),
         cmin=scale.low,
         cmax=scale.high,
-        colorscale=colour_scale(style.colour_scale, scale),
+        colorscale=colour_scale(spec.colour_scale, scale),
         colorbar=colour_bar(data, COLOUR_BAR_PX),
         contours={"x": quiet, "y": quiet, "z": quiet},
         lighting={"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05},
@@ -307,25 +308,25 @@ SLIDER_PX = 74
 MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
 
 
-def draw_slices(data: FigureData, style: Style) -> go.Figure:
+def draw_slices(data: FigureData, spec: FigureSpec) -> go.Figure:
     """Filled slices across the third axis, with a slider; the first shown is the one nearest 0."""
     gamma = data.axes[2]
     first = slice_nearest(data)
     data = with_levels(data)
     planes = [slice_at(data, k) for k in range(len(gamma.coordinates))]
     shown = planes[first]
-    field = filled(shown, style, bar_length(shown))
-    figure = draw_plane(shown, [field], style, room=SLIDER_PX, all_states=data.states)
+    field = filled(shown, spec, bar_length(shown))
+    figure = draw_plane(shown, [field], spec, room=SLIDER_PX, all_states=data.states)
     if not why_empty(data.states):  # what is said of the first slice need not hold of the others
         figure.layout.annotations = [note for note in figure.layout.annotations if note.name != "empty"]
     height, below = figure.layout.meta["plot"][1], figure.layout.meta["below"]
     codes = missing_states(data.states)
     frames = []
     for k, plane in enumerate(planes):
-        traces = [filled(plane, style, height), *layers(plane, codes, style)]
+        traces = [filled(plane, spec, height), *layers(plane, codes, spec)]
         if k != first:
             traces = [_without_origin(trace) for trace in traces]
-        marks = flat_extrema(plane, style)
+        marks = flat_extrema(plane, spec)
         places = [*range(len(traces)), *range(len(figure.data) - len(marks), len(figure.data))]  # the path is between
         frames.append(go.Frame(data=[*traces, *marks], traces=places, name=str(k)))
     figure.frames = frames
@@ -341,7 +342,7 @@ def _without_origin(trace: Any) -> Any:
 def _slider(axis: AxisView, active: int, y: float) -> dict[str, Any]:
     """One step per coordinate of the axis, each showing the frame of that number."""
     steps = [
-        {"label": number(float(coordinate), 3), "method": "animate", "args": [[str(k)], MOVE]}
+        {"label": number_text(float(coordinate), 3), "method": "animate", "args": [[str(k)], MOVE]}
         for k, coordinate in enumerate(axis.coordinates)
     ]
     return {
@@ -365,19 +366,19 @@ MOST_LEVELS = 5
 SHORTEST = 0.2  # of the longest axis: a shorter one is stretched to this
 
 
-def draw_volume(data: FigureData, style: Style) -> go.Figure:
+def draw_volume(data: FigureData, spec: FigureSpec) -> go.Figure:
     """Nested isosurfaces through the three axes."""
     levels = isosurface_levels(data)
     coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
-    traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
-    traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None, style.theme)]
-    traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0), *space_extrema(data, style)]
+    traces: list[Any] = [_isosurface(data, spec, level, coordinates) for level in levels]
+    traces += [_lone_colour_bar(data, spec), *symbols(data.states, coordinates, None, spec.theme)]
+    traces += [*unclear_volume(data, spec), *space_origin(data, spec, 0.0), *space_extrema(data, spec)]
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
     z_axis = {"title": {"text": text(data.axes[2].name)}}
     overlay = [PathInSpace(path, path.places[2], np.stack(path.places, axis=1)) for path in data.paths]
     data = replace(data, caption=(*data.caption, *_notes(data, levels)))
-    return draw_scene(data, traces, style, z_axis=z_axis, aspect=aspect, overlay=overlay)
+    return draw_scene(data, traces, spec, z_axis=z_axis, aspect=aspect, overlay=overlay)
 
 
 def isosurface_levels(data: FigureData) -> tuple[float, ...]:
@@ -389,18 +390,20 @@ def isosurface_levels(data: FigureData) -> tuple[float, ...]:
 
 def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
     """What the caption adds: the levels, and that an axis is longer than it is."""
-    values = ", ".join(number(data.scale.real(level), 3) for level in levels)
+    values = ", ".join(number_text(data.scale.real(level), 3) for level in levels)
     spans = [axis.span for axis in data.axes]
     stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
     return [f"Isosurfaces at {values}", *stretched]
 
 
-def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple[Floats, Floats, Floats]) -> go.Mesh3d:
+def _isosurface(
+    data: FigureData, spec: FigureSpec, level: float, coordinates: tuple[Floats, Floats, Floats]
+) -> go.Mesh3d:
     vertices, triangles = isosurface(data.drawn, coordinates, level)
     share = (level - data.scale.low) / (data.scale.high - data.scale.low)
     x, y, z = (typed(vertices[:, k]) for k in range(3))
     i, j, k = (triangles[:, column].astype(np.int32) for column in range(3))
-    name = f"{text(data.observable.replace('_', ' '))} = {number(data.scale.real(level), 3)}"
+    name = f"{text(data.observable.replace('_', ' '))} = {number_text(data.scale.real(level), 3)}"
     return go.Mesh3d(
         x=x,
         y=y,
@@ -408,7 +411,7 @@ def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple
         i=i,
         j=j,
         k=k,
-        color=colours_of(style.colour_scale, data.scale, np.array([level]))[0],
+        color=colours_of(spec.colour_scale, data.scale, np.array([level]))[0],
         opacity=0.5 - 0.38 * share / 0.6 if share < 0.6 else 0.12,
         lighting={"ambient": 0.65, "diffuse": 0.6, "specular": 0.1, "roughness": 0.8, "fresnel": 0.1},
         name=name,
@@ -418,13 +421,13 @@ def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple
     )
 
 
-def _lone_colour_bar(data: FigureData, style: Style) -> go.Scatter3d:
+def _lone_colour_bar(data: FigureData, spec: FigureSpec) -> go.Scatter3d:
     """A trace without points that brings the colour bar for all isosurfaces."""
     marker = {
         "color": [data.scale.low],
         "cmin": data.scale.low,
         "cmax": data.scale.high,
-        "colorscale": colour_scale(style.colour_scale, data.scale),
+        "colorscale": colour_scale(spec.colour_scale, data.scale),
         "colorbar": colour_bar(data, COLOUR_BAR_PX),
         "showscale": True,
     }

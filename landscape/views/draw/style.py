@@ -10,45 +10,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, hex_to_rgb, sample_colorscale
 
-from landscape.core.errors import JobError, nearest, quoted
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.figure_spec import COLOUR_TABLE, DEFAULT_SCALE, DIVERGING, PATH_COLOUR
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, Scale
 
-
-@dataclass(frozen=True)
-class ColourMap:
-    """A colour scale: its name for readers, plotly's name, whether equal steps of the value look equal, and a warning.
-
-    Only a perceptual scale rises evenly in lightness, so that it invents no edges, survives grey print and serves
-    readers who are colour-blind.
-    """
-
-    title: str
-    plotly: str
-    perceptual: bool = True
-    warning: str = ""
-
-
-BANDS = "its lightness rises and falls again, which shows edges where the values have none"
-TWO_SIDED = "its pale middle looks like a special value, which the values need not have; bad in grey print"
-
-# A colour scale is a line here. Those that mislead come last: they are for pictures that are compared with others'.
-COLOUR_TABLE = {
-    "viridis": ColourMap("Viridis", "Viridis"),
-    "cividis": ColourMap("Cividis", "Cividis"),
-    "magma": ColourMap("Magma", "Magma"),
-    "inferno": ColourMap("Inferno", "Inferno"),
-    "plasma": ColourMap("Plasma", "Plasma"),
-    "thermal": ColourMap("Thermal", "thermal"),
-    "greys": ColourMap("Greys", "Greys_r"),  # reversed: dark is low, as in the others
-    "turbo": ColourMap("Turbo", "Turbo", False, BANDS),
-    "jet": ColourMap("Jet", "Jet", False, BANDS),
-    "rdbu": ColourMap("RdBu", "RdBu_r", False, TWO_SIDED),  # reversed: blue is low
-}
-COLOUR_SCALES = tuple(COLOUR_TABLE)
-DEFAULT_SCALE = "viridis"
-DIVERGING = "rdbu"  # of signed values, unless another scale is asked for: blue below 0, red above, pale at 0
 SIGN_LINES = {  # of contour lines of signed values, by their sign
     -1: {"light": "#2166ac", "dark": "#7fb0ef"},
     0: {"light": "#1c2530", "dark": "#e6e9ee"},
@@ -78,17 +44,6 @@ def scale_warning(name: str | None, scale: Scale) -> list[str]:
         return ["Colours are pale at 0, blue below and red above"]
     look = COLOUR_TABLE[name or DEFAULT_SCALE]
     return [f"{look.title} misleads: {look.warning}"] if look.warning else []
-
-
-def check_scale(name: str | None) -> str | None:
-    """The name as given.
-
-    Raises:
-        JobError: there is no colour scale of that name.
-    """
-    if name is not None and name not in [*COLOUR_TABLE]:
-        raise JobError(f"colour_scale: unknown {quoted(name)}; {nearest(str(name), COLOUR_TABLE)}")
-    return name
 
 
 # The part of a colour scale that lines are drawn in, without the end that is too faint for thin lines: of most scales
@@ -128,7 +83,7 @@ def colours_at(name: str | None, positions: Any) -> list[str]:
     Raises:
         JobError: there is no colour scale of that name.
     """
-    base = get_colorscale(COLOUR_TABLE[check_scale(name) or DEFAULT_SCALE].plotly)
+    base = get_colorscale(COLOUR_TABLE[name or DEFAULT_SCALE].plotly)
     # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
     return [str(colour) for colour in sample_colorscale(base, np.clip(positions, 0.0, 1.0))]
 
@@ -248,7 +203,7 @@ def hue_scale(one: SeriesStyle) -> list[list[object]]:
 # Looks shared by all figures: light and dark templates, hatches for missing points, the buttons beside a figure.
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
-PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
+PATH_HALO = "#ffffff"
 INK = {"light": "#1c2530", "dark": "#e6e9ee"}  # lines and words
 PAPER = {"light": "#ffffff", "dark": "#14181f"}
 

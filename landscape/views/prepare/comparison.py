@@ -11,9 +11,9 @@ from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
 from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Axis, Surface, check_observable
+from landscape.views.figure_spec import ComparisonSpec
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.figure import AxisView, FigureData, prepare_figure
+from landscape.views.prepare.figure import AxisView, FigureData, prepare
 from landscape.views.prepare.paths import path_notes
 from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
@@ -23,7 +23,7 @@ MOST_OVERLAID = 12  # more lines over one another cannot be told apart
 
 
 @dataclass(frozen=True, eq=False)
-class ComparedLandscape(Comparable):
+class ComparedLandscape:
     """One of the landscapes that are compared; `label` names its run and itself in legends and titles."""
 
     label: str
@@ -215,7 +215,7 @@ OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, 
 
 
 @dataclass(frozen=True)
-class SharedScale(Comparable):
+class SharedScale:
     """What figures of several landscapes have in common: the ends of the range in real values, or None, and `log`."""
 
     log: bool
@@ -224,7 +224,7 @@ class SharedScale(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class OverlayData(Comparable):
+class OverlayData:
     """Several landscapes in one figure: `fields` are what each shows, and `labels` their names in the legend.
 
     `frame` has the title, the caption, and axes that reach over all of them, and no values of its own.
@@ -274,52 +274,25 @@ def _suggests_log(items: Sequence[ComparedLandscape], values: Sequence[Floats], 
     return not a_fraction and spanned_decades(known) > LOG_DECADES
 
 
-def prepare_overlay(
-    items: Sequence[ComparedLandscape],
-    observable: str = "loss",
-    *,
-    log: bool | None = None,
-    levels: int | None = None,
-    exact_levels: bool = False,
-    zmin: float | None = None,
-    zmax: float | None = None,
-    lock: bool = True,
-    path: bool = True,
-    max_points: int | None = None,
-) -> OverlayData:
+def prepare_overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> OverlayData:
     """Everything that a figure of several landscapes over one another shows.
-
-    Args:
-        log: as in `share_scale`; one figure has one height.
-        levels: number of contour lines of each; default about 8.
-        exact_levels: exactly that number of lines, evenly spaced, and not at round values.
-        lock: whether all have the same contour lines; else each has lines that suit its own values.
-        path: prepare the trajectories as well.
-        max_points: points per axis to draw at most.
 
     Raises:
         JobError: the landscapes cannot be drawn over one another, or zmin, zmax or levels is impossible.
     """
-    check_mode("overlay", items, observable)
-    shared = share_scale(items, observable, log, zmin=zmin, zmax=zmax)
-    low, high = (shared.low, shared.high) if lock else (zmin, zmax)
-    fields = tuple(
-        prepare_figure(
-            item.surface,
-            observable,
-            log=shared.log,
-            zmin=low,
-            zmax=high,
-            levels=levels or OVERLAY_LEVELS,
-            exact_levels=exact_levels,
-            path=path,
-            max_points=max_points,
-        )
-        for item in items
-    )
+    check_mode("overlay", items, spec.observable)
+    shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
+    low, high = (shared.low, shared.high) if spec.lock else (spec.zmin, spec.zmax)
+    levels = OVERLAY_LEVELS if spec.levels is None else spec.levels
+    of_each = replace(spec, log=shared.log, zmin=low, zmax=high, levels=levels, uncertainty=False)
+    fields = tuple(prepare(item.surface, of_each) for item in items)
+    return OverlayData(tuple(item.label for item in items), fields, _frame(items, fields, spec.observable))
+
+
+def _frame(items: Sequence[ComparedLandscape], fields: Sequence[FigureData], observable: str) -> FigureData:
     axes = tuple(_common_axis(fields, k) for k in range(len(fields[0].axes)))
     nothing = np.full((2,) * len(axes), np.nan)
-    frame = replace(
+    return replace(
         fields[0],
         name=", ".join(item.label for item in items),
         title=f"{words.capitalised(words.observable_title(observable))} of {_names(items)}",
@@ -337,7 +310,6 @@ def prepare_overlay(
         difference=None,
         interpolated=None,
     )
-    return OverlayData(tuple(item.label for item in items), fields, frame)
 
 
 def _common_scale(fields: Sequence[FigureData]) -> Scale:

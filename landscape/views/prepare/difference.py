@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
+from landscape.core.text import count_text, number_text
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
+from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
 from landscape.views.prepare.paths import DrawnPath, OriginMark, prepare_paths
-from landscape.views.prepare.scale import STATES, Scale, choose_scale, number, point_states
+from landscape.views.prepare.scale import STATES, Scale, choose_scale, point_states
 from landscape.views.prepare.uncertainty import shared_text, standard_error
 
 # ----------------------------------------------------------------------------------------------------
@@ -34,7 +35,7 @@ RANKS = (OK, *STATES)  # of several reasons for a point to be missing, the last 
 
 
 @dataclass(frozen=True, eq=False)
-class GridValues(Comparable):
+class GridValues:
     """Values on a grid, with the standard error of each or None, and per point OK or why it has no value."""
 
     values: Floats
@@ -233,7 +234,7 @@ MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no ro
 
 
 @dataclass(frozen=True, eq=False)
-class DifferenceData(Comparable):
+class DifferenceData:
     """What a figure of the difference of `labels[1]` from `labels[0]` shows.
 
     `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard
@@ -250,14 +251,7 @@ class DifferenceData(Comparable):
 
 
 def prepare_difference(
-    first: ComparedLandscape,
-    other: ComparedLandscape,
-    observable: str = "loss",
-    *,
-    log: bool = False,
-    levels: int | None = None,
-    limit: float | None = None,
-    max_points: int | None = None,
+    first: ComparedLandscape, other: ComparedLandscape, spec: FigureSpec = DEFAULT_SPEC, limit: float | None = None
 ) -> DifferenceData:
     """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
 
@@ -267,15 +261,15 @@ def prepare_difference(
     which is right for independent samples.
 
     Args:
-        log: the ratio in place of the difference.
-        levels: the number of contour lines; default about 12.
+        spec: its observable, the number of contour lines, and `log`: the ratio in place of the difference.
         limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
 
     Raises:
         JobError: the landscapes have other numbers of axes, no such observable, or no range in common.
     """
+    observable, log = spec.observable, bool(spec.log)
     check_mode("difference", (first, other), observable)
-    one, two = (thinned(item.surface, max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
+    one, two = (thinned(item.surface, spec.max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
     grid, agree = _grid(one, two, (first.label, other.label))
     sides = tuple(_on_grid(surface, observable, log, grid) for surface in (one, two))
     states = worse(sides[0].states, sides[1].states)
@@ -286,7 +280,7 @@ def prepare_difference(
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
     between = _interpolated((one, two), grid)
     field = replace(field, values=values, drawn=drawn, error=error, states=states, interpolated=between)
-    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
+    field = replace(field, scale=symmetric_scale(drawn, log, spec.levels, limit), origin=_known_origin(field))
     paths = (prepare_paths(one, observable, log), prepare_paths(two, observable, log))
     within = _within(values, error, log) & (states == OK)
     data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)
@@ -426,7 +420,7 @@ def _resampling_note(data: DifferenceData) -> list[str]:
     if not data.is_resampled:
         return []
     ranges = ", ".join(
-        f"{axis.name} {number(float(axis.coordinates[0]), 3)} to {number(float(axis.coordinates[-1]), 3)}"
+        f"{axis.name} {number_text(float(axis.coordinates[0]), 3)} to {number_text(float(axis.coordinates[-1]), 3)}"
         for axis in data.field.axes
     )
     return [f"the grids differ: resampled linearly onto the coarser one within the common range, {ranges}"]
@@ -443,9 +437,9 @@ def _error_notes(data: DifferenceData) -> list[str]:
     if not known.size:
         return ["standard error not known"]
     how = IN_WORDS[data.error_kind]
-    middle = number(float(np.median(known)), 2)
+    middle = number_text(float(np.median(known)), 2)
     count, total = int((data.within & there).sum()), int(there.sum())
     return [
         f"standard error {how}, median {middle}",
-        f"within two standard errors of no difference at {words.whole(count)} of {words.whole(total)} points",
+        f"within two standard errors of no difference at {count_text(count)} of {count_text(total)} points",
     ]

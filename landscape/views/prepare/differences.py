@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, quoted
+from landscape.core.text import count_text, finite, number_text, percent_text, seconds_text
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import is_evaluated, point_counts
 from landscape.views.prepare.history import PLACES
-from landscape.views.prepare.measures import measure_numbers
 from landscape.views.prepare.paths import origin_index
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.tables import duration
+from landscape.views.prepare.scale import is_evaluated, point_counts
+from landscape.views.prepare.tables import measure_numbers
 from landscape.views.prepare.uncertainty import standard_error, where_evaluated
 from landscape.views.prepare.words import ENTEZARI
 
@@ -149,10 +148,10 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
         return {}
     name = words.observable_title(observable)
     values = np.asarray(surface.observables.get(observable, np.empty(0)), np.float64)
-    finite = values[np.isfinite(values)]
+    known = values[np.isfinite(values)]
     cells: dict[str, Cell] = {}
-    if finite.size:
-        low, high, spread = float(finite.min()), float(finite.max()), np.percentile(finite, [5, 95])
+    if known.size:
+        low, high, spread = float(known.min()), float(known.max()), np.percentile(known, [5, 95])
         low = item.whole.lowest if item.whole is not None and item.whole.lowest is not None else low
         cells[f"lowest {name}"] = _number(low)
         cells[f"highest {name}"] = _number(high)
@@ -172,12 +171,12 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
     size = math.prod(whole.sizes)
     cells["points"] = Cell(" × ".join(map(str, whole.sizes)), float(size))
     if surface.interpolated is not None:
-        cells["points evaluated"] = Cell(words.whole(whole.computed), float(whole.computed))
+        cells["points evaluated"] = Cell(count_text(whole.computed), float(whole.computed))
     done = whole.computed / (whole.asked or size)
-    cells["done"] = Cell(words.percent(done), done)
-    seconds = words.finite(surface.record.progress.seconds)
+    cells["done"] = Cell(percent_text(done), done)
+    seconds = finite(surface.record.progress.seconds)
     if seconds is not None:
-        cells["time"] = Cell(duration(seconds), seconds)
+        cells["time"] = Cell(seconds_text(seconds, tenths=True), seconds)
     return cells
 
 
@@ -191,14 +190,14 @@ def _at_origin(surface: Surface, observable: str, name: str, values: np.ndarray)
 
 
 def _number(value: float, digits: int = 5) -> Cell:
-    return Cell(number(value, digits), value)
+    return Cell(number_text(value, digits), value)
 
 
 def _final_metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
     """The last recorded value of every column, the loss first, and how long the training was."""
     last: dict[str, float] = {}
     for row in history:
-        last |= {str(key): known for key, value in row.items() if (known := words.finite(value)) is not None}
+        last |= {str(key): known for key, value in row.items() if (known := finite(value)) is not None}
     places = [name for name in PLACES if name in last]
     names = sorted(set(last).difference(PLACES), key=lambda name: (name != "loss", name == "learning_rate", name))
     cells = {_shortened(name): _number(last[name]) for name in names[:MOST_KEYS]}

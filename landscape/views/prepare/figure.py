@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import number_text
 from landscape.surface.derived import bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
@@ -23,8 +25,8 @@ from landscape.surface.record_entries import (
     products_in_float32,
 )
 from landscape.surface.surface import NOT_FINITE, OK, Axis, Surface
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.paths import (
     DrawnPath,
     Networks,
@@ -43,16 +45,16 @@ from landscape.views.prepare.scale import (
     Scale,
     choose_scale,
     drawn_values,
-    number,
     point_states,
     spanned_decades,
 )
-from landscape.views.prepare.seeds import SeedBand, prepare_seeds
 from landscape.views.prepare.uncertainty import (
     Extrema,
+    SeedBand,
     difference_in_errors,
     evaluated_text,
     prepare_extrema,
+    prepare_seeds,
     rise_over_origin,
     standard_error,
 )
@@ -60,11 +62,6 @@ from landscape.views.prepare.words import resolution
 
 # ----------------------------------------------------------------------------------------------------
 # Observables whose values stand for names, and the points where layers are known though the loss is not finite.
-
-
-def categories_of(surface: Surface, observable: str) -> tuple[str, ...] | None:
-    """What the values 0, 1, 2, … of an observable stand for; None where they are plain numbers."""
-    return surface.record.categories(observable)
 
 
 def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:
@@ -139,10 +136,11 @@ def thinning_note(full: Surface, shown: Surface) -> list[str]:
 
 
 EXTREME_RATIO = 5.0
+ERRORS_UNKNOWN = "standard errors, or the value at the origin, are not known"
 
 
 @dataclass(frozen=True, eq=False)
-class AxisView(Comparable):
+class AxisView:
     """One axis as drawn; `title` fits in one line, and `meaning` is the same at length."""
 
     name: str
@@ -157,7 +155,7 @@ class AxisView(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class FigureData(Comparable):
+class FigureData:
     """One observable of a landscape with 1, 2 or 3 axes, ready to draw: all that a figure shows, and no more.
 
     Arrays are indexed by the axes in reverse, as those of a surface are. `values` are as computed; `drawn` is what the
@@ -211,51 +209,14 @@ class FigureData(Comparable):
         return 1 / EXTREME_RATIO <= self.ratio <= EXTREME_RATIO
 
 
-@dataclass(frozen=True)
-class FigureSpec:
-    """What a figure is asked to show; the fields are the options of `prepare_figure`."""
-
-    log: bool | None = None
-    zmin: float | None = None
-    zmax: float | None = None
-    clip: float | None = None
-    levels: int | None = None
-    exact_levels: bool = False
-    path: bool = True
-    uncertainty: bool = False
-    extrema: bool = False
-    max_points: int | None = None
-
-
 def prepare_figure(
-    surface: Surface,
-    observable: str = "loss",
-    *,
-    log: bool | None = None,
-    zmin: float | None = None,
-    zmax: float | None = None,
-    clip: float | None = None,
-    levels: int | None = None,
-    exact_levels: bool = False,
-    path: bool = True,
-    uncertainty: bool = False,
-    extrema: bool = False,
-    max_points: int | None = None,
-    beside: Sequence[str] = (),
+    surface: Surface, observable: str = "loss", *, beside: Sequence[str] = (), **options: Any
 ) -> FigureData:
     """Everything that a figure of `observable` shows.
 
     Args:
-        log: draw log10 of the values; default: where `suggests_log` says so.
-        zmin, zmax: ends of the range drawn, in real values; default: chosen from the values.
-        clip: the percentile of the values at which the range ends, in place of zmax.
-        levels: number of contour lines; default about 12. They lie at round values, so there may be a few more or less.
-        exact_levels: exactly that number of lines, evenly spaced, whatever their values.
-        path: prepare the trajectory as well, where the surface has one.
-        uncertainty: prepare where the values cannot be told from that at the origin.
-        extrema: prepare the minima above the noise and their saddles, of all points of the surface.
-        max_points: points per axis to draw at most; default `MAX_POINTS`.
         beside: observables to prepare along with the loss, as far as the surface has them.
+        options: those of `landscape.views.figure` that decide what is shown; the others change nothing.
 
     Raises:
         JobError: the surface has no such observable, or zmin, zmax, clip or levels is impossible.
@@ -268,12 +229,16 @@ def prepare_figure(
         >>> data.title, data.drawn, data.caption[-1]
         ('line: loss', array([-2.,  0., nan]), 'Logarithmic scale')
     """
-    choice = FigureSpec(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, extrema, max_points)
-    data = _one_observable(surface, observable, choice)
-    names = [name for name in beside if observable == "loss" and name in means(surface)]
+    return prepare(surface, FigureSpec.of(None, {"observable": observable, **options}), beside)
+
+
+def prepare(surface: Surface, spec: FigureSpec, beside: Sequence[str] = ()) -> FigureData:
+    """The same of a figure as it is asked for."""
+    data = _one_observable(surface, spec)
+    names = [name for name in beside if spec.observable == "loss" and name in means(surface)]
     # Linear, whatever the loss is: what stands beside it are fractions such as the accuracy.
-    plain = replace(choice, log=False, zmin=None, zmax=None, clip=None, extrema=False)
-    return replace(data, beside=tuple(_one_observable(surface, name, plain) for name in names))
+    linear = replace(spec, log=False, zmin=None, zmax=None, clip=None, extrema=False)
+    return replace(data, beside=tuple(_one_observable(surface, replace(linear, observable=name)) for name in names))
 
 
 def suggests_log(
@@ -298,24 +263,25 @@ def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float 
     return 0.0 if a_fraction else spanned_decades(values, zmin, zmax)
 
 
-def _one_observable(full: Surface, observable: str, choice: FigureSpec) -> FigureData:
+def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
+    observable = spec.observable
     full[observable]  # refuses an unknown name
-    categories = categories_of(full, observable)
-    decades = 0.0 if categories else _decades(full, observable, choice.zmin, choice.zmax)
-    log = decades > LOG_DECADES if choice.log is None or categories else choice.log
-    surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
+    categories = full.record.categories(observable)
+    decades = 0.0 if categories else _decades(full, observable, spec.zmin, spec.zmax)
+    log = decades > LOG_DECADES if spec.log is None or categories else spec.log
+    surface = thinned(full, spec.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
     states = _with_unresolved(surface, observable, point_states(values, status_of(surface, observable), log))
     drawn = drawn_values(values, states, log)
     scale = choose_scale(
-        drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
+        drawn, log, spec.zmin, spec.zmax, spec.wanted_levels, exact_levels=spec.exact_levels, clip=spec.clip
     )
     signed = not log and _is_signed(surface, observable)
     scale = replace(scale, signed=signed, zero=_counts_as_zero(surface, observable) if signed else 0.0)
-    paths = prepare_paths(full, observable, log) if choice.path else ()
+    paths = prepare_paths(full, observable, log) if spec.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
-    difference = difference_in_errors(surface, observable) if choice.uncertainty else None
-    extrema = prepare_extrema(full, observable, log) if choice.extrema else None
+    difference = difference_in_errors(surface, observable) if spec.uncertainty else None
+    extrema = prepare_extrema(full, observable, log) if spec.extrema else None
     axes = tuple(
         AxisView(axis.name, words.short_axis_title(axis), axis.coordinates, words.axis_title(axis))
         for axis in surface.axes
@@ -324,12 +290,12 @@ def _one_observable(full: Surface, observable: str, choice: FigureSpec) -> Figur
         *thinning_note(full, surface),
         *_interpolation_note(full),
         *scale.notes,
-        *_log_note(log, None if choice.log is not None else decades),
+        *_log_note(log, None if spec.log is not None else decades),
         *_sign_notes(full, observable),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
         *path_notes(full, paths, observable, scale),
-        *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
+        *([ERRORS_UNKNOWN] if spec.uncertainty and difference is None else []),
         *(extrema.notes if extrema is not None else ()),
     ]
     return FigureData(
@@ -354,11 +320,6 @@ def _one_observable(full: Surface, observable: str, choice: FigureSpec) -> Figur
         seeds=prepare_seeds(full, observable),
         categories=categories,
     )
-
-
-def _in_vain(choice: FigureSpec, difference: Floats | None) -> bool:
-    """Whether the uncertainty was asked for and is not known."""
-    return choice.uncertainty and difference is None
 
 
 def slice_nearest(data: FigureData) -> int:
@@ -460,7 +421,7 @@ def _sign_notes(surface: Surface, observable: str) -> list[str]:
     said = f"a negative eigenvalue at {counts[0]} of {total} points"
     said += f", undecided at {counts[1]}" if counts[1] else ""
     rest = total - sum(counts)
-    said += f"; at {rest} none is below -{number(ZERO)} of the largest" if rest else ""
+    said += f"; at {rest} none is below -{number_text(ZERO)} of the largest" if rest else ""
     unresolved = int((_is_loose(surface)[known] & (negative == YES)).sum())
     said += f"; at {unresolved} of the negative ones the residual is larger than the value" if unresolved else ""
     return [said]

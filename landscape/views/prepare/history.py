@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.grid import Floats
+from landscape.core.text import finite
 from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
-from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.words import finite
 
 MOST_POINTS = 3000
 MOST_MARKS, MOST_TEXTS = 200, 8
@@ -25,7 +24,7 @@ PACE = "samples_per_second"  # of the machine, and not of the training: it has n
 
 
 @dataclass(frozen=True, eq=False)
-class Series(Comparable):
+class Series:
     """One recorded quantity `y` over the steps or epochs `x` of training, of the run with number `run`."""
 
     name: str
@@ -61,7 +60,7 @@ class Mark:
 
 
 @dataclass(frozen=True, eq=False)
-class HistoryData(Comparable):
+class HistoryData:
     """What the history figure shows; `unit` is what x counts, "step" or "epoch".
 
     `series` are in the order of the panels, those of one quantity in the order of the runs. `runs` are the runs'

@@ -12,6 +12,7 @@ import numpy as np
 
 from landscape.core.grid import Floats
 from landscape.core.plan import RECALIBRATE
+from landscape.core.text import number_text
 from landscape.core.validation import counted
 from landscape.surface.barriers import curve_places
 from landscape.surface.derived import bases_of, derive
@@ -19,18 +20,8 @@ from landscape.surface.record import SEEN
 from landscape.surface.record_entries import BATCH_NORM, Check
 from landscape.surface.surface import OK, ProjectedPath, Surface
 from landscape.views.prepare import words
-from landscape.views.prepare import words as wording
-from landscape.views.prepare.comparable import Comparable
 from landscape.views.prepare.geometry import bilinear
-from landscape.views.prepare.scale import (
-    LOG_DECADES,
-    Scale,
-    choose_scale,
-    drawn_values,
-    number,
-    point_states,
-    spanned_decades,
-)
+from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
 
 VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
@@ -48,7 +39,7 @@ class Label:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnPath(Comparable):
+class DrawnPath:
     """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
@@ -225,8 +216,8 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale, name: str = "loss") -
     if not far:
         return []
     plane = ("line", "plane", "volume")[len(paths[0].places) - 1]
-    losses = [number(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in far]
-    below = [number(float(path.below[k]), 3) if math.isfinite(path.below[k]) else "" for path, k in far]
+    losses = [number_text(float(path.loss[k]), 3) if math.isfinite(path.loss[k]) else "not finite" for path, k in far]
+    below = [number_text(float(path.below[k]), 3) if math.isfinite(path.below[k]) else "" for path, k in far]
     if len(far) == 1:
         path, k = far[0]
         there = f"the {plane} has {below[0]} there" if below[0] else f"the {plane}'s is not finite there"
@@ -328,7 +319,7 @@ def _hover(
     last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
-    lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
+    lines += [f"{name} {number_text(float(path.coordinates[name][k]))}" for name in names]
     own, projected = path.losses
     title = words.observable_title(observable)
     derived = (
@@ -343,7 +334,7 @@ def _hover(
     for name, values in facts:
         value = float(values[k])
         unknown = "not finite" if math.isinf(value) else "not known"
-        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else unknown}")
+        lines.append(f"{name} {number_text(value, 5) if math.isfinite(value) else unknown}")
     if known is None:
         lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
     return "<br>".join(lines)
@@ -419,7 +410,7 @@ SAME_PLACE = 1e-3  # of the axes' spans
 
 
 @dataclass(frozen=True, eq=False)
-class Networks(Comparable):
+class Networks:
     """The networks at their places on the first two axes.
 
     Attributes:
@@ -464,8 +455,8 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
     losses = network_losses(surface)
     hover = tuple(
         f"<b>{escape(network.name, quote=False)}</b><br>"
-        + ", ".join(f"{axis.name} {number(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
-        + (f"<br>loss {number(loss)}" if np.isfinite(loss) else "")
+        + ", ".join(f"{axis.name} {number_text(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
+        + (f"<br>loss {number_text(loss)}" if np.isfinite(loss) else "")
         for network, place, loss in zip(known[0], places.T, losses, strict=True)
     )
     names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
@@ -473,7 +464,7 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
     shown = [k for k, place in enumerate(places.T) if not _is_on(paths, place, (x[-1] - x[0], y[-1] - y[0]))]
     if not shown and not curve.size:
         return None
-    names, hover = (tuple(words[k] for k in shown) for words in (names, hover))
+    names, hover = (tuple(texts[k] for k in shown) for texts in (names, hover))
     return Networks(
         places[:, shown], names, hover, heights[shown], curve, of_curve, f"{kind} curve" if curve.size else ""
     )
@@ -489,7 +480,7 @@ def network_notes(surface: Surface) -> list[str]:
     """What a caption says of the losses of the networks; nothing where none is known."""
     names = [network.name for network in surface.axes[0].record.networks or ()]
     known = [
-        f"{shortened(name, NAME_LETTERS)} {number(loss)}"
+        f"{shortened(name, NAME_LETTERS)} {number_text(loss)}"
         for name, loss in zip(names, network_losses(surface), strict=True)
         if np.isfinite(loss)
     ]
@@ -510,7 +501,7 @@ def network_losses(surface: Surface) -> Floats:
 
 
 @dataclass(frozen=True)
-class OriginMark(Comparable):
+class OriginMark:
     """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
 
     height: float
@@ -539,10 +530,10 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     if known is None and math.isfinite(height) and origin_index(surface) is not None:
         known = 10.0**height if log else height
     what, title = (
-        escape(words, quote=False) for words in (surface.record.origin_name, wording.observable_title(observable))
+        escape(name, quote=False) for name in (surface.record.origin_name, words.observable_title(observable))
     )
     lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
-    lines += [f"{title} {number(known, 5)}"] if known is not None else []
+    lines += [f"{title} {number_text(known, 5)}"] if known is not None else []
     went_on_to = surface.record.went_on_to
     lines += [f"training went on to {escape(went_on_to, quote=False)}"] if went_on_to else []
     return OriginMark(height, "<br>".join(lines))

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.core.grid import Floats
+from landscape.core.text import number_text, percent_text
 from landscape.surface.barriers import within_error
 from landscape.surface.record_entries import BarrierRecord, ComparedRecord, ConnectionRecord, WayRecord
 from landscape.surface.surface import Surface
-from landscape.views.prepare.comparable import Comparable
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.words import percent, value_with_error
+from landscape.views.prepare.words import value_with_error
 
 
 @dataclass(frozen=True, eq=False)
-class BitCurve(Comparable):
+class BitCurve:
     """The loss at the origin with so many bits.
 
     Attributes:
@@ -38,7 +37,7 @@ class BitCurve(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class StepLine(Comparable):
+class StepLine:
     """Both losses on a short line through the origin, each as the rise over its own loss there."""
 
     title: str
@@ -50,7 +49,7 @@ class StepLine(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class StepPatch(Comparable):
+class StepPatch:
     """Both losses on a small patch of the plane, each as the rise over its own loss at the origin.
 
     Attributes:
@@ -131,8 +130,8 @@ def prepare_patch(
 
 def _own(plain: float, rounded: float) -> str:
     return (
-        f"Each loss less its own at the origin, which is {number(plain, 4)} of the network that is not rounded and "
-        f"{number(rounded, 4)} of the rounded one"
+        f"Each loss less its own at the origin, which is {number_text(plain, 4)} of the network that is not rounded "
+        f"and {number_text(rounded, 4)} of the rounded one"
     )
 
 
@@ -195,12 +194,12 @@ def _gone(known: ConnectionRecord) -> str:
     barrier = known.on_line.barriers.get("entezari")
     if barrier is not None and within_error(barrier.height, barrier.stderr):
         return "it is within its error"
-    return "it has none" if known.gone is None else percent(known.gone)
+    return "it has none" if known.gone is None else percent_text(known.gone)
 
 
 def _column(way: WayRecord, name: str) -> str:
     value = way.columns.get(name)
-    return "–" if value is None else number(value)
+    return "–" if value is None else number_text(value)
 
 
 def _height(way: WayRecord, name: str) -> str:
@@ -291,11 +290,11 @@ def ends_of_steps(surface: Surface) -> tuple[str, str]:
     known: Sequence[float | None] = () if steps is None else steps.at
     if steps is None or not known or known[0] is None or known[-1] is None:
         return "", ""
-    return f"{steps.axis} {number(known[0], 3)}", number(known[-1], 3)
+    return f"{steps.axis} {number_text(known[0], 3)}", number_text(known[-1], 3)
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else number(value, 4)
+    return "–" if value is None else number_text(value, 4)
 
 
 def _with_error(value: float | None, error: float | None) -> str:

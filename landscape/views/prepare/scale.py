@@ -1,4 +1,4 @@
-"""The colour and height scale: what range is drawn, linear or logarithmic, and where the contour lines lie.
+"""The scale of a figure: the range drawn, linear or logarithmic, its contour lines, and which points have a value.
 
 Values are never changed to fit the range; where some lie outside, a note for the caption says so.
 """
@@ -15,8 +15,31 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
-from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
-from landscape.views.prepare.comparable import Comparable
+from landscape.core.text import number_text
+from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+
+# ----------------------------------------------------------------------------------------------------
+# Points counted by their status, over all levels of a refined landscape.
+
+
+def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:
+    """How many of these points have each status, 0 to 3."""
+    return tuple(int((status == code).sum()) for code in (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED))
+
+
+def is_evaluated(surface: Surface) -> NDArray[np.bool_]:
+    """Which points were evaluated, those whose value is not finite among them; not those interpolated between them."""
+    computed = np.isin(surface.status, (OK, NOT_FINITE))
+    return computed if surface.interpolated is None else computed & (surface.interpolated == 0)
+
+
+def point_counts(surface: Surface) -> tuple[int, ...]:
+    """How many points have each status, 0 to 3; of all levels, those that were evaluated or are still to be."""
+    if surface.interpolated is None:
+        return count_statuses(surface.status)
+    missing, *others = count_statuses(surface.status[surface.interpolated == 0])
+    return (missing + surface.unfinished, *others)
+
 
 # ----------------------------------------------------------------------------------------------------
 # Where the contour lines of a figure lie: at round values, on a linear and on a logarithmic scale.
@@ -39,7 +62,7 @@ MANTISSAS = (
 
 
 @dataclass(frozen=True)
-class ContourLevels(Comparable):
+class ContourLevels:
     """Contour lines in drawn units, ascending, the real value of each as a text, and a note for the caption."""
 
     drawn: tuple[float, ...]
@@ -48,7 +71,7 @@ class ContourLevels(Comparable):
 
 
 @dataclass(frozen=True)
-class EvenLevels(Comparable):
+class EvenLevels:
     """Contour lines in units in which they are evenly spaced, as plotly's contour trace knows no others.
 
     Attributes:
@@ -209,18 +232,7 @@ def _tick(value: float, step: float) -> str:
     power = math.floor(math.log10(abs(value)))
     enough = max(1, power - math.floor(math.log10(step)) + 2)
     exact = next((digits for digits in range(1, 8) if math.isclose(float(f"{value:.{digits}g}"), value)), 7)
-    return number(value, max(min(enough, exact), power + 1 if power < 4 else 1))
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A short text for a number.
-
-    >>> number(0.0250), number(32_000_000_000.0), number(1 / 3, digits=2)
-    ('0.025', '3.2e10', '0.33')
-    """
-    text = f"{value:.{digits}g}"
-    mantissa, exponent, power = text.partition("e")
-    return f"{mantissa}e{int(power)}" if exponent else text
+    return number_text(value, max(min(enough, exact), power + 1 if power < 4 else 1))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -243,7 +255,7 @@ LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unl
 
 
 @dataclass(frozen=True)
-class Scale(Comparable):
+class Scale:
     """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
 
     `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and
@@ -410,7 +422,8 @@ def _high_end(finite: Floats, log: bool) -> tuple[float, str]:
         return top, ""
     end = low + reach
     return end, (
-        f"range drawn ends at {number(_real(end, log))} (percentile {percentile:g}); highest {number(_real(top, log))}"
+        f"range drawn ends at {number_text(_real(end, log))} (percentile {percentile:g}); "
+        f"highest {number_text(_real(top, log))}"
     )
 
 
@@ -421,17 +434,17 @@ def _low_end(finite: Floats, log: bool) -> tuple[float, str]:
         return bottom, ""
     end = top - reach
     return end, (
-        f"range drawn starts at {number(_real(end, log))} (percentile {100 - percentile:g}); "
-        f"lowest {number(_real(bottom, log))}"
+        f"range drawn starts at {number_text(_real(end, log))} (percentile {100 - percentile:g}); "
+        f"lowest {number_text(_real(bottom, log))}"
     )
 
 
 def _outside(finite: Floats, low: float | None, high: float | None, log: bool) -> list[str]:
     notes = []
     if low is not None and (below := int((finite < low).sum())):
-        notes.append(f"{below} points below the range drawn, lowest {number(_real(float(finite.min()), log))}")
+        notes.append(f"{below} points below the range drawn, lowest {number_text(_real(float(finite.min()), log))}")
     if high is not None and (above := int((finite > high).sum())):
-        notes.append(f"{above} points above the range drawn, highest {number(_real(float(finite.max()), log))}")
+        notes.append(f"{above} points above the range drawn, highest {number_text(_real(float(finite.max()), log))}")
     return notes
 
 

@@ -1,24 +1,24 @@
-"""The rows of the tables beside a figure: the values, the landscape, and where it comes from."""
+"""The rows of the tables beside a figure: values, landscape, provenance, checks; and the tables of `measures.json`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from landscape.core.text import count_text, finite, number_text, percent_text, seconds_text
 from landscape.core.validation import counted
 from landscape.surface.record_entries import MARKS, Checks, CheckState
 from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
 from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepare import words
-from landscape.views.prepare.comparable import is_evaluated
 from landscape.views.prepare.paths import network_losses, origin_index
 from landscape.views.prepare.quantisation import compared_rows, connection_rows
-from landscape.views.prepare.scale import number
+from landscape.views.prepare.scale import is_evaluated
 from landscape.views.prepare.uncertainty import evaluated_text, rise_over_origin, standard_error, where_evaluated
-from landscape.views.prepare.words import barrier_rows, finite, mapping, whole
+from landscape.views.prepare.words import barrier_rows, mapping
 
 Row = tuple[str, str]
 
@@ -41,11 +41,11 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
     ]
     if error is not None and np.isfinite(error).any():
         rows.append(
-            ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
+            ("standard error, median", number_text(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
         )
     if rises[1] is not None and np.isfinite(rises[1]).any():
         known_errors = rises[1][np.isfinite(rises[1])]
-        rows.append(("standard error of the rise, median", number(float(np.median(known_errors)), 3)))
+        rows.append(("standard error of the rise, median", number_text(float(np.median(known_errors)), 3)))
     return rows
 
 
@@ -86,7 +86,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
     rows += [row for path in surface.paths for row in path_rows(surface, path)]
     rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds
-    rows += [("time", duration(seconds))] if seconds is not None else []
+    rows += [("time", seconds_text(seconds, tenths=True))] if seconds is not None else []
     return rows
 
 
@@ -95,19 +95,20 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
     distance = np.asarray(path.distance, np.float64)
     rows = []
     if np.isfinite(distance).any():
-        far = number(float(np.nanmax(distance)))
+        far = number_text(float(np.nanmax(distance)))
         rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
     along = surface.along(path)
     if not np.isnan(along.losses + along.plane).all():
         k = along.furthest
         losses = (
-            number(float(each[k])) if np.isfinite(each[k]) else "not finite" for each in (along.losses, along.plane)
+            number_text(float(each[k])) if np.isfinite(each[k]) else "not finite"
+            for each in (along.losses, along.plane)
         )
         name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
         rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
     record = path.runs[0] if path.label else None
     if record is not None:
-        share, walk = words.percent(record.shown), words.percent(record.shown_of_walk)
+        share, walk = percent_text(record.shown), percent_text(record.shown_of_walk)
         shown = f", {share} of its own variance on the axes" if share else ""
         shown += f" (a random walk in its place: {walk})" if share and walk else ""
         rows.insert(
@@ -125,8 +126,8 @@ def network_rows(surface: Surface) -> list[Row]:
     return [
         (
             f"network {at[0].name}",
-            (f"loss {number(loss)} at " if np.isfinite(loss) else "")
-            + ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+            (f"loss {number_text(loss)} at " if np.isfinite(loss) else "")
+            + ", ".join(f"{axis.name} {number_text(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
         )
         for *at, loss in zip(*places, network_losses(surface), strict=False)
     ]
@@ -134,12 +135,12 @@ def network_rows(surface: Surface) -> list[Row]:
 
 def axis_rows(axis: Axis) -> list[Row]:
     """What one axis is, how far it runs, and how much of the path it explains."""
-    low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
+    low, high = number_text(float(axis.coordinates[0])), number_text(float(axis.coordinates[-1]))
     rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
-    norm = words.finite(axis.record.norm)
-    rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
-    explained = words.percent(axis.record.explained_variance)
-    walk = words.percent(axis.record.random_walk_variance)
+    norm = finite(axis.record.norm)
+    rows += [(f"{axis.name}, norm of the direction", number_text(norm))] if norm is not None else []
+    explained = percent_text(axis.record.explained_variance)
+    walk = percent_text(axis.record.random_walk_variance)
     if explained:
         as_long = "a random walk as long"
         if words.walk_in_words(axis) != "random walk":
@@ -154,11 +155,11 @@ def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
     for i, one in enumerate(names):
         for j in range(i + 1, len(names)):
             try:
-                value = words.finite(cosine[i][j])
+                value = finite(cosine[i][j])
             except (IndexError, TypeError, KeyError):
                 value = None
             if value is not None:
-                rows.append((f"cosine of {one} and {names[j]}", number(value, 3)))
+                rows.append((f"cosine of {one} and {names[j]}", number_text(value, 3)))
     return rows
 
 
@@ -204,28 +205,16 @@ def engine_rows(choice: EngineChoice | None) -> list[Row]:
     how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
     if choice.since:
         how = f"kept from a choice of {choice.since[:10]}"
-    seconds = words.finite(choice.seconds_per_point)
-    how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
+    seconds = finite(choice.seconds_per_point)
+    how += f", {number_text(seconds, 3)} s a point when measured" if seconds is not None else ""
     return [("engine", how), *(("engine tried", _trial(trial)) for trial in choice.trials)]
 
 
 def _trial(trial: TrialRecord) -> str:
     """One trial of an engine in words: 'eager+folded, batches of 256: 1 240 samples/s', or why it was not taken."""
-    speed = words.finite(trial.samples_per_second)
-    result = f"{words.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    speed = finite(trial.samples_per_second)
+    result = f"{count_text(round(speed))} samples/s" if speed is not None else "not timed"
     return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
-
-
-def duration(seconds: float) -> str:
-    """A time in seconds, in the units that people use for it.
-
-    >>> duration(12.34), duration(245), duration(7400)
-    ('12.3 s', '4 min 05 s', '2 h 03 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
@@ -236,7 +225,7 @@ def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...])
 
 def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
     places = zip(surface.axes, reversed(index), strict=True)
-    where = ", ".join(f"{axis.name} {number(float(axis.coordinates[i]), 3)}" for axis, i in places)
+    where = ", ".join(f"{axis.name} {number_text(float(axis.coordinates[i]), 3)}" for axis, i in places)
     return f"{_value(values, error, index)} at {where}"
 
 
@@ -281,7 +270,9 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
     """
     if checks is None:
         return None
-    since = f"; of {whole(checks.points)} of the {whole(points)} points of now" if points != checks.points else ""
+    since = (
+        f"; of {count_text(checks.points)} of the {count_text(points)} points of now" if points != checks.points else ""
+    )
     lines = tuple(
         CheckLine(each.number, each.state, MARKS[each.state].strip(), SAID[each.state], each.text, each.remedy)
         for each in checks.told
@@ -340,7 +331,9 @@ def _cell(row: Mapping[str, Any]) -> str:
     value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
     if value is None:
         return bound_text(row) or str(row.get("note") or "–")
-    return number(value, 3) + ("" if low is None or high is None else f" [{number(low, 2)}, {number(high, 2)}]")
+    return number_text(value, 3) + (
+        "" if low is None or high is None else f" [{number_text(low, 2)}, {number_text(high, 2)}]"
+    )
 
 
 def bound_text(row: Mapping[str, Any]) -> str:
@@ -353,10 +346,205 @@ def bound_text(row: Mapping[str, Any]) -> str:
     if finite(row.get("value")) is not None or (above is None and below is None):
         return ""
     if above is not None and below is not None:
-        return f"{number(above)} to {number(below)}"
-    return f"< {number(below)}" if below is not None else f"> {number(above or 0.0)}"
+        return f"{number_text(above)} to {number_text(below)}"
+    return f"< {number_text(below)}" if below is not None else f"> {number_text(above or 0.0)}"
 
 
 def _bar(layer: str, row: Mapping[str, Any]) -> LayerBar | None:
     value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
     return None if value is None else LayerBar(layer, value, low, high)
+
+
+COLUMNS = ("measure", "value", "SE over samples", "95 % interval", "note")
+# What a curve of training shows, each of its own size.
+CURVES = ("loss", "rise 0.25", "radius", "sam 1 step", "lambda max", "trace")
+TITLES = {
+    "lambda max": "λmax of the Hessian",
+    "lambda min": "λmin of the Hessian",
+    "trace": "trace of the Hessian",
+    "radius": "flatness radius",
+    "1/sigma^2": "1/σ² of the noise that the error bears",
+    "re-initialised": "back at the first snapshot",
+}
+PREFIXES = {
+    "rise": "rise at {}",
+    "keskar": "Keskar's sharpness, ε = {}",
+    "average": "average case, noise {}",
+    "adaptive average": "average case, noise {} of each weight",
+    "low-pass": "low-pass filter, σ = {}",
+}
+PENALTIES = {"sam": "worst case in ‖ε‖ ≤ {rho} (SAM), {steps}", "asam": "worst case in ‖ε/|θ|‖ ≤ {rho} (ASAM), {steps}"}
+
+TextRow = tuple[str, str, str, str, str]
+
+
+@dataclass(frozen=True)
+class MeasuredWeights:
+    """The table of one set of weights.
+
+    Attributes:
+        label: such as `epoch 3`.
+        rows: measure, value, standard error over the samples, interval, note; texts.
+        layers: what was measured of single layers; None where nothing was.
+    """
+
+    label: str
+    rows: tuple[TextRow, ...]
+    layers: LayerTable | None
+
+
+@dataclass(frozen=True)
+class MeasureCurve:
+    """One measure over the snapshots of a run.
+
+    Attributes:
+        places: epochs or steps.
+        errors: half of a 95 % interval at each place; None where none is known.
+        bounds: the places at which only bounds are known, and `above` and `below` there; None for none.
+    """
+
+    title: str
+    unit: str
+    places: tuple[int, ...]
+    values: tuple[float, ...]
+    errors: tuple[float | None, ...]
+    bounds: tuple[tuple[int, float | None, float | None], ...] = ()
+
+
+def measure_tables(measures: Mapping[str, Any]) -> list[MeasuredWeights]:
+    """The table of each set of weights in `measures.json`; none where the file holds something else."""
+    rho = mapping(mapping(measures.get("settings")).get("rho"))
+    return [
+        MeasuredWeights(
+            label,
+            tuple(_texts(name, row, rho) for name, row in _rows(entry)),
+            layer_table(mapping(entry.get("layers")), title_of),
+        )
+        for label, entry in _entries(measures)
+    ]
+
+
+def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -> list[MeasureCurve]:
+    """The measures that at least two snapshots have, over these."""
+    rho = mapping(mapping(measures.get("settings")).get("rho"))
+    snapshots = [entry for _, entry in _entries(measures) if isinstance(entry.get("number"), int)]
+    found = []
+    for name in names:
+        rows = [(entry["number"], mapping(mapping(entry.get("rows")).get(name))) for entry in snapshots]
+        known = [(place, value, row) for place, row in rows if (value := finite(row.get("value"))) is not None]
+        bounds = [(place, finite(row.get("above")), finite(row.get("below"))) for place, row in rows if bound_text(row)]
+        if len(known) + len(bounds) > 1:
+            places, values = tuple(place for place, _, _ in known), tuple(value for _, value, _ in known)
+            unit = str(snapshots[0].get("unit") or "snapshot")
+            found.append(
+                MeasureCurve(
+                    title_of(name, rho), unit, places, values, tuple(_half(row) for *_, row in known), tuple(bounds)
+                )
+            )  # fmt: skip
+    return found
+
+
+def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The numbers by which runs are compared in tables: those of the last weights; other documents as they are.
+
+    Where only bounds are known they stand as a text, such as '< 0.05'.
+    """
+    entries = list(_entries(measures))
+    if not entries:
+        return measures
+    rho = mapping(mapping(measures.get("settings")).get("rho"))
+    rows = _rows(entries[-1][1])
+    values = {title_of(name, rho): bound_text(row) or finite(row.get("value")) for name, row in rows}
+    other = {name: value for name, value in measures.items() if name not in ("schema", "settings", "origins")}
+    return {"of": entries[-1][0]} | {name: value for name, value in values.items() if value is not None} | other
+
+
+def title_of(name: str, rho: Mapping[str, Any] | None = None) -> str:
+    """What tables call a measure.
+
+    >>> title_of("rise 0.25"), title_of("sam 1 step", {"sam": 0.05})
+    ('rise at 0.25', 'worst case in ‖ε‖ ≤ 0.05 (SAM), 1 step')
+    """
+    word, _, rest = name.partition(" ")
+    if word in PENALTIES and rest:
+        size = finite(mapping(rho).get(word))
+        return PENALTIES[word].format(rho="ρ" if size is None else number_text(size), steps=rest)
+    start, _, size_text = name.rpartition(" ")
+    return TITLES.get(name) or (PREFIXES[start].format(size_text) if start in PREFIXES else name)
+
+
+def lines_of(measures: Mapping[str, Any]) -> list[str]:
+    """The tables as lines of plain text."""
+    lines = []
+    for table in measure_tables(measures):
+        texts = [COLUMNS[:4], *(row[:4] for row in table.rows)]
+        lines += [table.label, *_aligned(texts, [row[4] for row in table.rows])]
+        if table.layers is not None:
+            rows = table.layers.rows
+            lines += ["layers", *_aligned([table.layers.heads, *rows], [""] * len(rows)), f"  {SAYING}"]
+    return lines
+
+
+def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
+    """What `landscape compare` has found, as lines of plain text."""
+    rows: list[tuple[str, ...]] = [("measure", "first", "second", "difference", "95 % interval")]
+    notes = []
+    for name, row in mapping(comparison.get("rows")).items():
+        numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
+        bounds = {side: bound_text(mapping(each)) for side, each in mapping(row.get("bounds")).items()}
+        texts = [bounds.get(key, "–") if numbers[key] is None else number_text(numbers[key] or 0.0) for key in numbers]
+        interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
+        rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
+        notes.append(f"{row['verdict']} ({row['how']})")
+    sides = [f"{side}: {', '.join(comparison[side])}" for side in ("first", "second")]
+    lacking = [_lacking(each, mapping(comparison.get("rho"))) for each in comparison.get("lacking", ())]
+    return [*sides, *_aligned(rows, notes), *lacking, str(comparison["says"])]
+
+
+def _lacking(found: Mapping[str, Any], rho: Mapping[str, Any]) -> str:
+    titles = "; ".join(title_of(name, rho) for name in found["rows"])
+    return f"not compared, as {found['of']} has none: {titles}; measure them by {found['command']}"
+
+
+def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:
+    """The rows of a table for other software: numbers in full, the header first."""
+    names = ("value", "stderr", "low", "high", "draws", "note", "above", "below")
+    lines = [["origin", "number", "layer", "measure", *names]]
+    for label, entry in _entries(measures):
+        layers = [(layer, mapping(rows)) for layer, rows in mapping(entry.get("layers")).items()]
+        for layer, rows in [("", mapping(entry.get("rows"))), *layers]:
+            for name, row in rows.items():
+                known = [mapping(row).get(key) for key in names]
+                place = [label, entry.get("number"), layer, name]
+                lines.append(["" if each is None else str(each) for each in [*place, *known]])
+    return lines
+
+
+def _entries(measures: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    return ((str(label), mapping(entry)) for label, entry in mapping(measures.get("origins")).items())
+
+
+def _rows(entry: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(str(name), mapping(row)) for name, row in mapping(entry.get("rows")).items()]
+
+
+def _texts(name: str, row: Mapping[str, Any], rho: Mapping[str, Any]) -> TextRow:
+    value, stderr, low, high = (finite(row.get(key)) for key in ("value", "stderr", "low", "high"))
+    interval = "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"
+    error = "" if stderr is None else number_text(stderr, 2)
+    shown = bound_text(row) or ("–" if value is None else number_text(value))
+    return title_of(name, rho), shown, error, interval, str(row.get("note") or "")
+
+
+def _half(row: Mapping[str, Any]) -> float | None:
+    low, high, stderr = (finite(row.get(key)) for key in ("low", "high", "stderr"))
+    if low is not None and high is not None:
+        return (high - low) / 2
+    return None if stderr is None else 2 * stderr
+
+
+def _aligned(rows: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:
+    columns = range(1, len(rows[0]))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    texts = ["  " + "  ".join([row[0].ljust(widths[0]), *(row[k].rjust(widths[k]) for k in columns)]) for row in rows]
+    return [f"{text}  {note}".rstrip() for text, note in zip(texts, ["", *notes], strict=True)]

@@ -1,4 +1,4 @@
-"""What the samples cannot tell: where a landscape differs from its origin by no more than its error."""
+"""What the samples and the seed cannot tell: errors, extrema above the noise, the band of other seeds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import count_text, number_text, percent_text
+from landscape.surface.record_entries import Check
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
 from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
 from landscape.views.prepare import words as wording
-from landscape.views.prepare.comparable import Comparable, is_evaluated
 from landscape.views.prepare.paths import origin_index
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.words import whole
+from landscape.views.prepare.scale import is_evaluated
 
 CLEAR = 10.0  # beyond that the ratio says no more, and a steep rise would bend the outline between two points
 
@@ -87,7 +88,7 @@ MOST_SHARES = 6  # basins whose share of the points a table gives
 
 
 @dataclass(frozen=True, eq=False)
-class Marks(Comparable):
+class Marks:
     """Points that a figure marks, the most persistent first.
 
     `places` are their coordinates, one array per axis. `height` is their value in drawn units, NaN where it has no
@@ -109,7 +110,7 @@ class Marks(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class Bars(Comparable):
+class Bars:
     """The bars of a barcode, the most persistent minimum first.
 
     `persistence` is the length of each, inf of a minimum that no lower one outlasts, and `values` are those at the
@@ -127,7 +128,7 @@ class Bars(Comparable):
 
 
 @dataclass(frozen=True, eq=False)
-class Extrema(Comparable):
+class Extrema:
     """The minima of a landscape above the noise, the saddles at which they merge, and notes for the caption."""
 
     minima: Marks
@@ -178,10 +179,12 @@ def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
     if not found.basins:
         return []
     below = f" ({found.dropped} below it left out)" if found.dropped else ""
-    rows = [("minima above the noise", f"{len(found.basins)}, persistence over {number(found.threshold, 3)}{below}")]
+    rows = [
+        ("minima above the noise", f"{len(found.basins)}, persistence over {number_text(found.threshold, 3)}{below}")
+    ]
     rows.append(("deepest other basin", _basin_text(found.basins[1]) if len(found.basins) > 1 else "none"))
     rows.append(("points per basin", _shares_text(surface, found)))
-    rows.append(("mean depth of the basins (SMAD)", number(found.smad(), 3)))
+    rows.append(("mean depth of the basins (SMAD)", number_text(found.smad(), 3)))
     return [*rows, ("to read it", OF_THIS_SLICE)]
 
 
@@ -191,22 +194,22 @@ def counted(count: int, one: str, many: str) -> str:
     >>> counted(1, "minimum", "minima"), counted(2, "minimum", "minima")
     ('1 minimum', '2 minima')
     """
-    return f"{wording.whole(count)} {one if count == 1 else many}"
+    return f"{count_text(count)} {one if count == 1 else many}"
 
 
 def _basin_text(basin: Basin) -> str:
     minimum = basin.minimum
-    text = f"{number(minimum.value, 5)} at {_place_text(minimum.place)}"
+    text = f"{number_text(minimum.value, 5)} at {_place_text(minimum.place)}"
     if minimum.saddle is None:
         return f"{text}; missing points part it from the others"
-    return f"{text}; barrier {number(minimum.barrier, 3)}, saddle at {_place_text(minimum.saddle)}"
+    return f"{text}; barrier {number_text(minimum.barrier, 3)}, saddle at {_place_text(minimum.saddle)}"
 
 
 def _shares_text(surface: Surface, found: Topology) -> str:
     index = origin_index(surface)
     own = -1 if index is None else int(found.labels[index])
     shares = [
-        wording.percent(basin.share) + (" (with the origin)" if place == own and len(found.basins) > 1 else "")
+        percent_text(basin.share) + (" (with the origin)" if place == own and len(found.basins) > 1 else "")
         for place, basin in enumerate(found.basins)
     ]
     more = len(shares) - MOST_SHARES
@@ -214,7 +217,7 @@ def _shares_text(surface: Surface, found: Topology) -> str:
 
 
 def _place_text(place: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number(value, 3)}" for name, value in place.items())
+    return ", ".join(f"{name} {number_text(value, 3)}" for name, value in place.items())
 
 
 def _place(surface: Surface, index: Sequence[int]) -> dict[str, float]:
@@ -237,9 +240,9 @@ def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, bas
     lines = [
         f"<b>{name}</b>",
         _place_text(basin.minimum.place),
-        f"{_title(found.observable)} {number(pair.birth, 5)}",
+        f"{_title(found.observable)} {number_text(pair.birth, 5)}",
         _persistence_text(surface, pair),
-        f"basin: {wording.percent(basin.share)} of the points",
+        f"basin: {percent_text(basin.share)} of the points",
     ]
     lines += _edge_text(surface, found, pair.extremum)
     if surface.interpolated is not None and surface.interpolated[pair.extremum]:
@@ -253,8 +256,8 @@ def _saddle_words(surface: Surface, observable: str, pair: PersistencePair, name
     lines = [
         f"<b>saddle of {name}</b>",
         _place_text(_place(surface, pair.saddle)),
-        f"{_title(observable)} {number(pair.death, 5)}",
-        f"{number(pair.persistence, 3)} above that minimum (its persistence)",
+        f"{_title(observable)} {number_text(pair.death, 5)}",
+        f"{number_text(pair.persistence, 3)} above that minimum (its persistence)",
     ]
     return "<br>".join(lines)
 
@@ -262,7 +265,7 @@ def _saddle_words(surface: Surface, observable: str, pair: PersistencePair, name
 def _persistence_text(surface: Surface, pair: PersistencePair) -> str:
     if pair.saddle is None:
         return "no way leads to a lower one"
-    return f"persistence {number(pair.persistence, 3)}, saddle at {_place_text(_place(surface, pair.saddle))}"
+    return f"persistence {number_text(pair.persistence, 3)}, saddle at {_place_text(_place(surface, pair.saddle))}"
 
 
 def _title(observable: str) -> str:
@@ -293,7 +296,7 @@ def _bars(surface: Surface, found: Topology) -> Bars:
 def _bar_words(surface: Surface, observable: str, pair: PersistencePair) -> str:
     """What the pointer shows of a bar."""
     lines = [
-        f"{_title(observable)} {number(pair.birth, 5)} at {_place_text(_place(surface, pair.extremum))}",
+        f"{_title(observable)} {number_text(pair.birth, 5)} at {_place_text(_place(surface, pair.extremum))}",
         _persistence_text(surface, pair),
     ]
     return "<br>".join(lines)
@@ -304,9 +307,10 @@ def _notes(surface: Surface, found: Topology) -> tuple[str, ...]:
     count = len(found.basins)
     if not count:
         return ()
-    below = f", {wording.whole(found.dropped)} below it left out" if found.dropped else ""
+    below = f", {count_text(found.dropped)} below it left out" if found.dropped else ""
+    above = f"above the noise (persistence over {number_text(found.threshold, 3)})"
     notes = [
-        f"{counted(count, 'minimum', 'minima')} above the noise (persistence over {number(found.threshold, 3)}){below}",
+        f"{counted(count, 'minimum', 'minima')} {above}{below}",
         OF_THIS_SLICE,
     ]
     parts = sum(pair.saddle is None for pair in found.pairs[:count])
@@ -363,10 +367,64 @@ def evaluated_text(surface: Surface) -> str:
     """How many points of a refined landscape were evaluated, such as '1 090 of 4 225 points'; '' where all were."""
     done = is_evaluated(surface)
     between = surface.interpolated is not None and bool((surface.interpolated > 0).any())
-    return f"{whole(done.sum())} of {whole(done.size)} points" if between else ""
+    return f"{count_text(done.sum())} of {count_text(done.size)} points" if between else ""
 
 
 def shared_text(interpolated: Map | None) -> str:
     """At how many points of a difference nothing is interpolated, to stand after its size; '' where at all of them."""
     count = 0 if interpolated is None else int((interpolated == 0).sum())
-    return "" if interpolated is None else f", at {whole(count)} of which both were evaluated"
+    return "" if interpolated is None else f", at {count_text(count)} of which both were evaluated"
+
+
+NUMBER = "7"  # of the check that evaluates other lines
+NAME = "99 % of other seeds"
+
+
+@dataclass(frozen=True, eq=False)
+class SeedBand:
+    """The interval of the loss that 99 % of random lines lie in, at places along the axis in ascending order."""
+
+    at: Floats
+    low: Floats
+    high: Floats
+
+
+def prepare_seeds(surface: Surface, observable: str) -> SeedBand | None:
+    """The band of a line: mean ± prediction interval of the lines of other seeds.
+
+    Returns:
+        None for other observables, for planes and volumes, for a line that is not random, and where it was not checked.
+    """
+    checks = surface.record.checks
+    if checks is None or observable != "loss" or len(surface.axes) != 1:
+        return None
+    if surface.axes[0].record.kind != "random":
+        return None
+    found = next((each for each in checks.results if each.number == NUMBER), None)
+    band = None if found is None else _band(found)
+    if band is None or not math.isfinite(surface.origin_loss):
+        return band
+    return _with_origin(band, surface.origin_loss)
+
+
+def _band(check: Check) -> SeedBand | None:
+    """The numbers of a check as a band; None where a document on disk holds something else."""
+    given: Any = check.numbers.get("band")
+    columns: list[Any] = [given.get(name) for name in ("at", "low", "high")] if isinstance(given, dict) else []
+    if not columns or not all(map(_are_numbers, columns)) or len({len(column) for column in columns}) > 1:
+        return None
+    order = np.argsort(columns[0])
+    at, low, high = (np.asarray(column, np.float64)[order] for column in columns)
+    return SeedBand(at, low, high)
+
+
+def _are_numbers(column: object) -> bool:
+    return isinstance(column, Sequence) and all(
+        isinstance(each, (int, float)) and math.isfinite(each) and abs(each) < 1e300 for each in column
+    )
+
+
+def _with_origin(band: SeedBand, loss: float) -> SeedBand:
+    """All lines run through the origin."""
+    place = int(np.searchsorted(band.at, 0.0))
+    return SeedBand(np.insert(band.at, place, 0.0), np.insert(band.low, place, loss), np.insert(band.high, place, loss))

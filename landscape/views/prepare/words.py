@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from landscape.core.grid import Floats, remedy_of_target
+from landscape.core.text import count_text, finite, number_text, percent_text
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import bases_of
 from landscape.surface.record import Record
 from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Axis, Surface
-from landscape.views.prepare.comparable import count_statuses, point_counts
-from landscape.views.prepare.scale import number
+from landscape.views.prepare.scale import count_statuses, point_counts
 
 # ----------------------------------------------------------------------------------------------------
 # What the values of an observable are, in words: means of samples, of weighted ones, a sum of terms; all the same.
@@ -135,9 +135,10 @@ def range_in_words(surface: Surface) -> str:
     found = surface.record.found_range
     if found is None or not all(map(_ends_there, surface.axes, found.axes)) or len(found.axes) != len(surface.axes):
         return ""
-    text = f"range: found, where the loss along an axis has changed by {number(found.target, 2)} ({RULES[found.rule]})"
+    change = f"{number_text(found.target, 2)} ({RULES[found.rule]})"
+    text = f"range: found, where the loss along an axis has changed by {change}"
     short = [
-        SHORT_OF_IT[each.end].format(name=axis.name, change=number(each.change, 2))
+        SHORT_OF_IT[each.end].format(name=axis.name, change=number_text(each.change, 2))
         for axis, each in zip(surface.axes, found.axes, strict=True)
         if each.end in SHORT_OF_IT
     ]
@@ -153,31 +154,14 @@ def _ends_there(axis: Axis, found: FoundAxis) -> bool:
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
 
 
-def percent(fraction: Any) -> str:
-    """A fraction in percent, with a space that does not break; '' where `fraction` is no finite number.
-
-    >>> percent(0.6213), percent(None)
-    ('62.1\\xa0%', '')
-    """
-    value = finite(fraction)
-    return "" if value is None else f"{100 * value:.1f}\u00a0%"
-
-
-def finite(value: Any) -> float | None:
-    """`value` as a float, None where it is missing or not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
 def axis_title(axis: Axis) -> str:
     """What an axis is, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
     label = axis.label
     title = axis.name if label == axis.name else f"{axis.name}: {label}"
     explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
-    if percent(explained):
-        title += f", {percent(explained)} of the variance"
-        title += f" ({walk_in_words(axis)}: {percent(walk)})" if percent(walk) else ""
+    if percent_text(explained):
+        title += f", {percent_text(explained)} of the variance"
+        title += f" ({walk_in_words(axis)}: {percent_text(walk)})" if percent_text(walk) else ""
     return title
 
 
@@ -191,7 +175,7 @@ def short_axis_title(axis: Axis) -> str:
     label, kind = axis.label, axis.record.kind
     if label == axis.name:
         return axis.name
-    share = percent(axis.record.explained_variance)
+    share = percent_text(axis.record.explained_variance)
     if kind == "towards":
         label = label.removeprefix("from ").replace(" towards ", " to ")
     elif kind == "pca":
@@ -286,22 +270,13 @@ def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = 
     """The words of `state_text`, from how many points and how many snapshots of the path have each status, 0 to 3."""
     counted = [(points, "points"), *([(path, "snapshots of the path")] if path is not None else [])]
     parts = [
-        f"{whole(counts[OK] + counts[NOT_FINITE])} of {whole(sum(counts))} {what}"
+        f"{count_text(counts[OK] + counts[NOT_FINITE])} of {count_text(sum(counts))} {what}"
         for counts, what in counted if counts[NOT_COMPUTED]
     ]  # fmt: skip
     text = state + (f": {', '.join(parts)}" if parts else "")
     for code, word in ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined")):
         text += f", {points[code]} point{'s' * (points[code] != 1)} {word}" if points[code] else ""
     return text
-
-
-def whole(count: int) -> str:
-    """A count with narrow spaces between thousands.
-
-    >>> whole(1681)
-    '1\\u202f681'
-    """
-    return f"{int(count):,}".replace(",", "\u202f")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -365,7 +340,7 @@ def precision_text(surface: Surface) -> str:
     absolute, relative = finite(error.max_abs_error), finite(error.max_rel_error)
     if absolute is None or relative is None:
         return precision
-    return f"{precision} (up to {number(absolute, 2)} or {number(100 * relative, 2)}\u00a0% off float32)"
+    return f"{precision} (up to {number_text(absolute, 2)} or {number_text(100 * relative, 2)}\u00a0% off float32)"
 
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -429,7 +404,7 @@ def barrier_text(surface: Surface) -> str:
         return "not known before all of [0, 1] is computed and finite"
     if barrier.alpha in (0.0, 1.0):
         return "none, no point between is above the straight line between the losses at 0 and 1"
-    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number(barrier.alpha, 3)}"
+    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number_text(barrier.alpha, 3)}"
 
 
 def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
@@ -453,8 +428,8 @@ def value_with_error(value: float, error: float) -> str:
     >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
     ('0.88451 ± 0.021 (2 s.e.)', '0.5')
     """
-    text = number(value, 5)
-    return f"{text} ± {number(2 * error, 2)} (2 s.e.)" if math.isfinite(error) else text
+    text = number_text(value, 5)
+    return f"{text} ± {number_text(2 * error, 2)} (2 s.e.)" if math.isfinite(error) else text
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -485,7 +460,7 @@ def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
         rows.append((FRANKLE, "not known, as 0 is no point of the grid"))
     if barriers.frankle is not None:
         side = "below" if barriers.frankle.height < STABLE else "at least"
-        rows.append((FRANKLE, f"{_rise(barriers.frankle)}, {side} {percent(STABLE)}"))
+        rows.append((FRANKLE, f"{_rise(barriers.frankle)}, {side} {percent_text(STABLE)}"))
     return rows
 
 
@@ -493,4 +468,4 @@ def _rise(barrier: Barrier) -> str:
     """Such as '0.43 ± 0.02 at alpha 0.5'."""
     if barrier.height == 0:
         return "0"
-    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number(barrier.alpha, 3)}"
+    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number_text(barrier.alpha, 3)}"

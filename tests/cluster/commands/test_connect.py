@@ -20,13 +20,13 @@ from cluster.commands.connect import text_of_connection
 from landscape import open_run
 from landscape.analysis.connect import connect
 from landscape.analysis.connect.connect import Values1D, way_record
+from landscape.core.text import percent_text
 from landscape.store import results
 from landscape.surface.barriers import barriers_of, path_columns
 from landscape.surface.record_entries import ConnectionRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.quantisation import connection_rows
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.prepare.words import percent
 from landscape.views.report import render_report
 
 Called = Callable[..., tuple[int, str, str]]
@@ -121,7 +121,7 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
     assert kept.gone == found["gone"]
     assert list(kept.epochs) == found["epochs"]
     rows = dict(landscape_rows(surface))
-    assert rows["of the line's barrier is gone"] == percent(found["gone"])
+    assert rows["of the line's barrier is gone"] == percent_text(found["gone"])
     page = render_report([surface])
     assert "The line and the curve" in page
     assert page.count("straight line dashed, bezier curve solid") == 1

@@ -16,6 +16,7 @@ from cluster.commands.export import FigureOptions, export, export_run, export_ru
 from cluster.commands.output import exit_code_of
 from cluster.runtime.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
+from landscape.views.figure_spec import FigureSpec
 
 
 def problem() -> Problem:
@@ -52,7 +53,7 @@ def place(computed: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
-    written = [each.name for each in export_run(str(place), [], ["csv"], tmp_path / "out", None, "loss", False)]
+    written = [each.name for each in export_run(str(place), [], ["csv"], tmp_path / "out")]
     assert sorted(written) == sorted(each.name for each in (tmp_path / "out").iterdir())
     with_path = ("path", "path-of-1", "cube")
     assert sorted(written) == sorted(
@@ -143,7 +144,7 @@ def test_a_word_after_the_run_is_a_landscape_of_it_where_there_is_one(tmp_path, 
 def test_several_landscapes_of_one_run_are_written(place, tmp_path):
     def write(names, formats, kind=None):
         out = tmp_path / "out"
-        yield from (each.name for each in export_run(str(place), names, formats, out, kind, "loss", None))
+        yield from (each.name for each in export_run(str(place), names, formats, out, FigureSpec(kind=kind)))
 
     assert list(write(["path", "plane"], ["npz"])) == ["path.npz", "plane.npz"]
     with pytest.raises(NotFoundError, match="'plain' is not in run"):
@@ -155,7 +156,7 @@ def test_what_has_other_axes_is_left_out_of_all_and_said(place, tmp_path, monkey
     monkeypatch.setattr("cluster.commands.export.write_remark", lambda text, *rest: said.append(text))
 
     def write(names, formats, kind):
-        return [each.name for each in export_run(str(place), names, formats, tmp_path / "out", kind, "loss", None)]
+        return [each.name for each in export_run(str(place), names, formats, tmp_path / "out", FigureSpec(kind=kind))]
 
     assert write([], ["html", "stl"], "surface") == [
         "path-surface.html", "path.stl", "plane-surface.html", "plane.stl",

@@ -10,10 +10,8 @@ from cluster.commands.app import app
 from cluster.commands.help import TABLE, TABLES, reflowed, with_tables
 from landscape.core.plan import BatchNorm, Precision
 from landscape.job.directions.base import Normalise
-from landscape.views.draw.figure import KIND_TABLE
-from landscape.views.draw.print import PRESETS
-from landscape.views.draw.style import COLOUR_TABLE
 from landscape.views.exporting import FORMAT_TABLE
+from landscape.views.figure_spec import COLOUR_TABLE, KIND_TABLE, PRESETS
 
 
 def test_the_help_of_a_command_breaks_no_line_where_its_source_does(capsys):

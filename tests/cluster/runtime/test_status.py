@@ -79,7 +79,7 @@ def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
     assert (open_run(place)["b"].status == 1).all()
     written = []
     with pytest.raises(LandscapeError, match="landscape 'a' cannot be read"):
-        written.extend(export_run(str(place), [], ["csv"], tmp_path / "out", None, "loss", False))
+        written.extend(export_run(str(place), [], ["csv"], tmp_path / "out"))
     assert [each.name for each in tmp_path.joinpath("out").iterdir()] == ["b.csv"]
 
 

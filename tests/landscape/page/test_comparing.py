@@ -124,8 +124,8 @@ def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
 
 
 def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
-    assert asked("net|minimum", "net|path").scale is None
-    assert asked("net|minimum", "net|path", scale="viridis").scale == "viridis"
-    assert parse_query(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).scale is None
+    assert asked("net|minimum", "net|path").comparison.colour_scale is None
+    assert asked("net|minimum", "net|path", scale="viridis").comparison.colour_scale == "viridis"
+    assert parse_query(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).spec.colour_scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")

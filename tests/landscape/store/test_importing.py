@@ -33,6 +33,7 @@ from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.runs import RunReader
 from landscape.store.importing import import_surfaces
 from landscape.store.status import FoundRun
+from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.words import caption
 
 X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
@@ -113,7 +114,7 @@ def test_what_is_exported_is_imported_as_the_same_surface(tmp_path, form):
         make_job(tmp_path / "run", lambda: problem, [{"name": "t", "trajectory": "all", "size": [4, 3]}], tile=2)
     )
     expected = open_run(tmp_path / "run")["t"]
-    file, *_ = export_run(str(tmp_path / "run"), ["t"], [form], tmp_path, None, "loss", None)
+    file, *_ = export_run(str(tmp_path / "run"), ["t"], [form], tmp_path)
     import_surface(file, tmp_path / "run", "again")
     found = open_run(tmp_path / "run")["again"]
     for axis, other in zip(found.axes, expected.axes, strict=True):
@@ -136,7 +137,7 @@ def terms_problem() -> Problem:
 
 def test_what_the_values_are_means_of_is_exported_and_imported(tmp_path):
     run(make_job(tmp_path / "run", terms_problem, [{"name": "t", "size": 3}], num_samples=20, tile=3))
-    file, *_ = export_run(str(tmp_path / "run"), ["t"], ["npz"], tmp_path, None, "loss", None)
+    file, *_ = export_run(str(tmp_path / "run"), ["t"], ["npz"], tmp_path)
     import_surface(file, tmp_path / "run", "again")
     expected, found = (open_run(tmp_path / "run")[name] for name in ("t", "again"))
     told = {
@@ -158,9 +159,8 @@ def imported(tmp_path: Path) -> str:
 
 
 def test_exports_the_page_and_other_names_take_it(imported, tmp_path):
-    paths = list(
-        export_run(imported, [], ["html", "csv", "npz", "vtk", "report"], tmp_path / "out", None, "train_acc", None)
-    )
+    formats, spec = ["html", "csv", "npz", "vtk", "report"], FigureSpec(observable="train_acc")
+    paths = list(export_run(imported, [], formats, tmp_path / "out", spec))
     assert all(path.stat().st_size for path in paths)
     reader = RunReader(FoundRun("1", "run", imported))
     [described] = run_description(reader)["landscapes"]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import synthetic_surfaces
 
-from landscape.views.export_files import Browser, browser, find_browser
+from landscape.views.exporting import Browser, browser, find_browser
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from landscape.analysis.measures.comparison import (
 )
 from landscape.analysis.measures.document import Entry, MeasureRow
 from landscape.core.errors import JobError, NotFoundError
-from landscape.views.prepare.measures import comparison_lines
+from landscape.views.prepare.tables import comparison_lines
 
 LINES, SAMPLES = 16, 64
 SETTINGS = {"samples": "abc", "num_samples": SAMPLES, "precision": "float32", "batch_norm": "eval", "batch_size": 8,

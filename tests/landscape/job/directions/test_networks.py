@@ -13,12 +13,12 @@ from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_ru
 from landscape.compute import axes_and_paths as path_on_axes
 from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
+from landscape.core.text import number_text
 from landscape.job.directions.plane import plane_through
 from landscape.model.parameters import combine
 from landscape.surface.barriers import curve_places
 from landscape.surface.record import Record
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.scale import number
 from landscape.views.prepare.tables import landscape_rows
 
 SAMPLES = 40
@@ -233,9 +233,9 @@ def test_figures_mark_the_networks_where_they_are(tmp_path, files):
     assert surface.path is None
     assert losses == pytest.approx(surface.networks.projected_loss, rel=1e-5)
     assert losses[0] == surface.record.origin_loss
-    assert rows["network a"] == f"loss {number(losses[0])} at alpha 0, beta 0"
-    assert [hover.rpartition(" ")[2] for hover in networks.hover] == [number(loss) for loss in losses]
-    assert f"Loss at the networks: a {number(losses[0])}, b " in flat.layout.meta["caption"]
+    assert rows["network a"] == f"loss {number_text(losses[0])} at alpha 0, beta 0"
+    assert [hover.rpartition(" ")[2] for hover in networks.hover] == [number_text(loss) for loss in losses]
+    assert f"Loss at the networks: a {number_text(losses[0])}, b " in flat.layout.meta["caption"]
     assert {"network b", "network c"} <= set(rows)
     assert "batch norm recalibrate" in " ".join(prepare_figure(surface).caption)
     assert prepare_figure(open_run(tmp_path / "run")["plane"]).networks == networks

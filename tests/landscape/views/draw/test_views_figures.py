@@ -15,11 +15,21 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.surface.surface import NOT_FINITE, ProjectedPath
 from landscape.views.draw.curve import band, y_limits
-from landscape.views.draw.figure import KIND_TABLE, KINDS, Kind, figure, figure_name
-from landscape.views.draw.layout import Style, bar_title
+from landscape.views.draw.figure import figure
+from landscape.views.draw.layout import bar_title
 from landscape.views.draw.paths import LIFT, MARK_LIFT
 from landscape.views.draw.space import LINE_LIFT
-from landscape.views.draw.style import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at, config
+from landscape.views.draw.style import colour_scale, colours_at, config
+from landscape.views.figure_spec import (
+    COLOUR_SCALES,
+    COLOUR_TABLE,
+    KIND_TABLE,
+    KINDS,
+    ColourMap,
+    FigureSpec,
+    Kind,
+    figure_name,
+)
 from landscape.views.prepare.figure import FigureData, prepare_figure
 from landscape.views.prepare.geometry import PIECES, along_normals, path_on_surface
 from landscape.views.prepare.tables import path_rows
@@ -611,11 +621,12 @@ def test_a_band_that_is_broad_all_along_is_shown_whole(make: ModuleType) -> None
 
 
 def test_a_kind_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_heat(data: FigureData, style: Style) -> go.Figure:
+    def draw_heat(data: FigureData, spec: FigureSpec) -> go.Figure:
         meta = {"plot": [1, 1], "below": 0, "equal": True, "caption": data.caption[0]}
-        return go.Figure(go.Heatmap(z=data.drawn, colorscale=colour_scale(style.colour_scale)), {"meta": meta})
+        return go.Figure(go.Heatmap(z=data.drawn, colorscale=colour_scale(spec.colour_scale)), {"meta": meta})
 
-    monkeypatch.setitem(KIND_TABLE, "heat", Kind(2, "Heat map", draw_heat))
+    monkeypatch.setitem(KIND_TABLE, "heat", Kind(2, "Heat map", "plane:draw_heat"))
+    monkeypatch.setattr("landscape.views.draw.plane.draw_heat", draw_heat, raising=False)
     surface = make.quadratic(9, 7)
     np.testing.assert_array_equal(figure(surface, "heat", log=True).data[0].z, np.log10(surface.loss))
     assert figure(surface).data[0].type == "contour"
@@ -635,8 +646,6 @@ def test_a_colour_scale_is_added_by_one_line_of_the_table(make: ModuleType, monk
 
 
 def test_kinds_and_colour_scales_are_those_of_the_documentation() -> None:
-    from landscape.views.draw.style import COLOUR_SCALES
-
     plain = {1: ("curve",), 2: PLANES, 3: ("slices", "volume")}
     assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == plain
     assert {kinds[-1] for kinds in KINDS.values()} == {"barcode"}

@@ -13,9 +13,8 @@ import pytest
 
 from landscape.core.errors import JobError
 from landscape.views.draw.figure import figure
-from landscape.views.draw.print import PRESETS, pixels
-from landscape.views.export_files import Browser, find_browser
-from landscape.views.exporting import export
+from landscape.views.exporting import Browser, export, find_browser
+from landscape.views.figure_spec import PRESETS, pixels
 
 FLAT = [
     ("holed", "contour"),

@@ -21,7 +21,7 @@ from landscape.views.prepare.tables import landscape_rows, observable_rows
 from landscape.views.prepare.uncertainty import finer_edges
 from landscape.views.prepare.words import state_text
 from landscape.views.report import render_report
-from landscape.views.report_bundle import Bundle
+from landscape.views.report_sections import Bundle
 
 
 def field(drawn):

@@ -11,6 +11,7 @@ import pytest
 from landscape.core.errors import JobError
 from landscape.core.folders import run_labels
 from landscape.surface.surface import Axis, Surface
+from landscape.views.figure_spec import ComparisonSpec, FigureSpec
 from landscape.views.prepare.comparison import (
     ComparedLandscape,
     check_mode,
@@ -160,7 +161,7 @@ def test_the_error_is_paired_only_for_the_same_samples_around_the_same_origin(ma
     for change, kind in (("origin", UNPAIRED), ("samples", COMBINED)):
         elsewhere = make.with_record(other, identity={**identity, change: "x" * 64})
         assert prepare_difference(*pair(first, elsewhere)).error_kind == kind
-    ratio = prepare_difference(*pair(first, other), log=True)
+    ratio = prepare_difference(*pair(first, other), FigureSpec(log=True))
     np.testing.assert_allclose(ratio.field.error, 0.003 / first.loss)  # type: ignore[arg-type]
 
 
@@ -187,14 +188,14 @@ def test_equal_landscapes_say_so() -> None:
 def test_a_logarithmic_difference_is_the_ratio() -> None:
     first, other = plane((5, 4)), plane((5, 4))
     doubled = replace(other, observables={name: 2 * values for name, values in other.observables.items()})
-    data = prepare_difference(*pair(first, doubled), log=True)
+    data = prepare_difference(*pair(first, doubled), FigureSpec(log=True))
     np.testing.assert_allclose(data.field.values, 2.0)
     np.testing.assert_allclose(data.field.drawn, np.log10(2.0))
     assert data.field.scale.log
     assert data.field.scale.low == -data.field.scale.high
     zero = first.loss.copy()
     zero[1, 2] = 0.0
-    data = prepare_difference(*pair(replace(first, observables={"loss": zero}), doubled), log=True)
+    data = prepare_difference(*pair(replace(first, observables={"loss": zero}), doubled), FigureSpec(log=True))
     assert data.field.states[1, 2] == 4
 
 
@@ -242,13 +243,13 @@ def test_the_shared_scale_is_that_of_all_values_together(make: ModuleType) -> No
 
 def test_an_overlay_has_one_scale_and_axes_that_reach_over_all(make: ModuleType) -> None:
     items = pair(make.quadratic(path=make.spiral()), make.quadratic(21, 11, offset=2.0))
-    data = prepare_overlay(items)
+    data = prepare_overlay(items, ComparisonSpec())
     assert data.fields[0].scale.ticks == data.fields[1].scale.ticks
     assert data.labels == ("a", "b")
     assert data.frame.title == "Loss of a and b"
     assert len(data.fields[0].paths) == 1
-    own = prepare_overlay(items, lock=False)
+    own = prepare_overlay(items, ComparisonSpec(lock=False))
     assert own.fields[0].scale.ticks != own.fields[1].scale.ticks
-    wide = prepare_overlay(pair(plane((5, 4)), plane((5, 4), ends=3.0)))
+    wide = prepare_overlay(pair(plane((5, 4)), plane((5, 4), ends=3.0)), ComparisonSpec())
     np.testing.assert_array_equal(wide.frame.axes[0].coordinates, [-3.0, 3.0])
     assert any(sentence.startswith("b: 21 × 11 points") for sentence in data.frame.caption)

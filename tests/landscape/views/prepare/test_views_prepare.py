@@ -27,12 +27,6 @@ def test_a_non_square_grid_keeps_beta_in_rows_and_alpha_in_columns(make: ModuleT
     assert data.equal
 
 
-def test_prepared_values_compare_by_content(make: ModuleType) -> None:
-    assert prepare_figure(make.holed()) == prepare_figure(make.holed())
-    assert prepare_figure(make.holed()) != prepare_figure(make.holed(), log=True)
-    assert prepare_figure(make.quadratic(offset=0.1)) != prepare_figure(make.quadratic(offset=0.2))
-
-
 def test_the_surface_is_not_changed(make: ModuleType) -> None:
     surface = make.holed()
     before = {name: values.copy() for name, values in surface.observables.items()}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from landscape.core.errors import JobError
+from landscape.core.text import number_text
 from landscape.views.prepare.scale import (
     NO_LOGARITHM,
     choose_scale,
     drawn_values,
     even_levels,
     nice_ticks,
-    number,
     point_states,
     spanned_decades,
 )
@@ -179,4 +179,4 @@ def test_nice_ticks_are_round_and_inside() -> None:
     ("value", "text"), [(0.025, "0.025"), (3.2e10, "3.2e10"), (1e-7, "1e-7"), (12.5, "12.5"), (0.0, "0")]
 )
 def test_number(value: float, text: str) -> None:
-    assert number(value) == text
+    assert number_text(value) == text

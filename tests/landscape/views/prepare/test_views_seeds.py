@@ -13,7 +13,7 @@ from landscape.surface.record_entries import Check, Checks
 from landscape.surface.surface import Surface
 from landscape.views.plots import plot
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.seeds import NAME, prepare_seeds
+from landscape.views.prepare.uncertainty import NAME, prepare_seeds
 
 BAND = {"at": [0.5, -0.5, 1.0], "mean": [2, 2, 3], "low": [1.0, 1.5, 2.0], "high": [3.0, 2.5, 4.0]}
 

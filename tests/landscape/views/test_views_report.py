@@ -20,13 +20,13 @@ from landscape.compute.tasks import Task
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
 from landscape.core.progress import Failure
+from landscape.core.text import number_text
 from landscape.evaluation.tuning.choices import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
-from landscape.views.export_files import find_browser
+from landscape.views.exporting import find_browser
 from landscape.views.prepare.history import PathInterval, name_rows, prepare_history
-from landscape.views.prepare.scale import number
-from landscape.views.prepare.tables import duration, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepare.tables import landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import ENTEZARI, FRANKLE, GIT_RE_BASIN, caption, state_text
 from landscape.views.report import render_report, write_report
@@ -148,7 +148,7 @@ def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
 def test_the_page_tells_the_minima_of_the_loss(make: ModuleType) -> None:
     surface = make.two_bowls()
     rows = dict(topology_rows(surface))
-    assert rows["minima above the noise"] == f"2, persistence over {number(topology_of(surface).threshold, 3)}"
+    assert rows["minima above the noise"] == f"2, persistence over {number_text(topology_of(surface).threshold, 3)}"
     assert rows["deepest other basin"] == "0.3 at alpha 0.5, beta 0; barrier 0.16, saddle at alpha 0.1, beta 0"
     assert rows["points per basin"].endswith("\u00a0%")
     assert "(with the origin), " in rows["points per basin"]
@@ -335,10 +335,6 @@ def test_names_of_intervals_side_by_side_share_a_row() -> None:
     apart = [PathInterval("epochs-1-3", 1, 3), PathInterval("epochs-7-10", 7, 10)]
     assert name_rows(apart, 0, 10) == [0, 0]
     assert name_rows([PathInterval("epochs-1-9", 1, 9), PathInterval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
-
-
-def test_duration() -> None:
-    assert [duration(each) for each in (12.34, 245, 7400)] == ["12.3 s", "4 min 05 s", "2 h 03 min"]
 
 
 @pytest.mark.long

@@ -22,11 +22,22 @@ from PIL import Image
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath, Surface
-from landscape.views import export_files
+from landscape.views import exporting
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_terraces
-from landscape.views.export_files import Browser, ExportRequest, Format, Writer, data_format, observable_stem
-from landscape.views.exporting import FORMAT_TABLE, FORMATS, export, export_name, files_beside
+from landscape.views.exporting import (
+    FORMAT_TABLE,
+    FORMATS,
+    Browser,
+    ExportRequest,
+    Format,
+    Writer,
+    data_format,
+    export,
+    export_name,
+    files_beside,
+    observable_stem,
+)
 from landscape.views.prepare.geometry import triangulated
 from landscape.views.prepare.quantisation import StepPatch
 
@@ -192,7 +203,7 @@ def labels_of_lines(surface: Surface, folder: Path, drawer: Browser) -> set[str]
 def test_without_a_browser_the_message_says_how_to_get_one(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_files, "find_browser", lambda: None)
+    monkeypatch.setattr(exporting, "find_browser", lambda: None)
     with pytest.raises(LandscapeError, match=r"apt install chromium.*BROWSER_PATH"):
         export(make.line(), "png", tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
@@ -202,7 +213,7 @@ def test_a_browser_that_does_not_start_is_named(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kaleido")
-    monkeypatch.setattr(export_files, "find_browser", lambda: "/usr/bin/odd")
+    monkeypatch.setattr(exporting, "find_browser", lambda: "/usr/bin/odd")
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("it crashed")
@@ -249,7 +260,7 @@ def test_a_format_is_added_by_one_line_of_the_table(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def render_rows(surface: Surface, request: ExportRequest) -> Writer:
-        values = surface[request.observable]
+        values = surface[request.figure.observable]
         return lambda path: np.savetxt(path, values)
 
     def write_lowest(surface: Surface, path: Path) -> None:
@@ -332,7 +343,11 @@ def several_scenes(make: ModuleType) -> dict[str, tuple[go.Figure, float]]:
     }
 
 
-@pytest.mark.parametrize("name", ["tiles", "dark tiles with sheets", "volumes", "differences", "terraces"])
+@pytest.mark.parametrize(
+    "name",
+    ["terraces", *(pytest.param(name, marks=pytest.mark.faults) for name in
+                   ("tiles", "dark tiles with sheets", "volumes", "differences"))],
+)  # fmt: skip
 def test_every_scene_of_a_picture_is_as_drawn_alone(make: ModuleType, drawer: Browser, name: str) -> None:
     """Plotly draws all scenes on one canvas: the depths of one must not hide parts of the next."""
     whole, scale = several_scenes(make)[name]
@@ -344,6 +359,7 @@ def test_every_scene_of_a_picture_is_as_drawn_alone(make: ModuleType, drawer: Br
         assert share_that_differs(together[where], alone[where]) < 0.001, scene
 
 
+@pytest.mark.faults
 def test_scenes_within_svg_and_by_plotlys_own_export_are_as_drawn_alone(
     make: ModuleType, tmp_path: Path, drawer: Browser
 ) -> None:

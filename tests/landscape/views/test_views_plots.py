@@ -17,8 +17,7 @@ from refined_surfaces import refined
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath
 from landscape.views.draw.marks import NAME as EDGES
-from landscape.views.matplotlib import rgb
-from landscape.views.plots import plot
+from landscape.views.plots import plot, rgb
 from landscape.views.prepare.figure import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")

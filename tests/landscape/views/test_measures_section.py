@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from landscape.page.description import measure_columns
-from landscape.views.prepare.measures import lines_of, measure_curves, measure_numbers, table_csv
+from landscape.views.prepare.tables import lines_of, measure_curves, measure_numbers, table_csv
 from landscape.views.report import render_report
-from landscape.views.report_bundle import ReportRun
-from landscape.views.report_sections import measures_section
+from landscape.views.report_sections import ReportRun, measures_section
 
 ROWS = {
     "loss": {"value": 0.5, "stderr": 0.01},

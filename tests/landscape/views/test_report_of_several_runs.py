@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from landscape.surface.surface import Surface
-from landscape.views.export_files import find_browser
-from landscape.views.report import write_report
-from landscape.views.report_bundle import ReportRun, read_runs
-from landscape.views.report_sections import differences_table, groups
+from landscape.views.exporting import find_browser
+from landscape.views.report import differences_table, groups, write_report
+from landscape.views.report_sections import ReportRun, read_runs
 
 
 class Run(dict[str, Surface]):

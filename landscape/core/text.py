@@ -1,0 +1,79 @@
+"""Numbers, counts, shares, durations and sizes as people read them, the same wherever the product says one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def finite(value: Any) -> float | None:
+    """`value` as a float, None where it is missing or not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def number_text(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits.
+
+    >>> number_text(0.0250), number_text(32_000_000_000.0), number_text(1 / 3, digits=2)
+    ('0.025', '3.2e10', '0.33')
+    """
+    text = f"{value:.{digits}g}"
+    mantissa, exponent, power = text.partition("e")
+    return f"{mantissa}e{int(power)}" if exponent else text
+
+
+def count_text(count: int) -> str:
+    """A count with narrow spaces between thousands.
+
+    >>> count_text(1681)
+    '1\\u202f681'
+    """
+    return f"{int(count):,}".replace(",", "\u202f")
+
+
+def percent_text(fraction: Any) -> str:
+    """A fraction in percent, with a space that does not break; '' where `fraction` is no finite number.
+
+    >>> percent_text(0.6213), percent_text(None)
+    ('62.1\\xa0%', '')
+    """
+    value = finite(fraction)
+    return "" if value is None else f"{100 * value:.1f}\u00a0%"
+
+
+def seconds_text(seconds: float, *, tenths: bool = False) -> str:
+    """A duration.
+
+    Args:
+        tenths: with tenths of a second, below 100 seconds.
+
+    >>> seconds_text(8), seconds_text(200), seconds_text(7500), seconds_text(12.34, tenths=True)
+    ('8 s', '3 min 20 s', '2 h 05 min', '12.3 s')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    whole = round(seconds)
+    if tenths and seconds < 100:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s" if seconds >= 1 or whole == seconds else f"{seconds:.1f} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes.
+
+    >>> bytes_text(1_500_000)
+    '1.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,422 @@
+"""What a figure is asked to show: its options, each once, and the kinds, colour scales and presets to choose from.
+
+The functions that draw, the command and the page make a `FigureSpec` of what they are given; from there it travels
+whole. Nothing here loads plotly: the help of `landscape export` lists what these tables hold.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from pkgutil import resolve_name
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+
+from landscape.core.errors import JobError, nearest, quoted
+from landscape.surface.surface import Surface
+from landscape.views.prepare.words import file_name
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+THEMES = ("light", "dark")
+MOST_TITLE = 300  # characters
+
+# ----------------------------------------------------------------------------------------------------
+# The kinds of drawings: for how many axes each is, what the report calls it, and what draws it.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to draw a landscape of `axes` axes, None for any number of them.
+
+    `title` is the report's word for it and `tab` its place among the report's buttons, the lowest first. `drawing` is
+    the function of `landscape.views.draw` that draws it, as MODULE:FUNCTION. `beside` are observables that are drawn
+    along with the loss, as far as the surface has them. `extrema` says that it draws the minima, so that these are
+    prepared unasked.
+    """
+
+    axes: int | None
+    title: str
+    drawing: str
+    tab: int = 9
+    beside: tuple[str, ...] = ()
+    extrema: bool = False
+
+    def fits(self, axes: int) -> bool:
+        """Whether it draws a landscape of that many axes."""
+        return self.axes in (axes, None)
+
+    def draw(self, data: Any, spec: FigureSpec) -> go.Figure:
+        """The figure of a `FigureData`."""
+        return resolve_name(f"landscape.views.draw.{self.drawing}")(data, spec)
+
+
+# A kind is a line here and a function that draws it. Of each number of axes the first is the default.
+KIND_TABLE = {
+    "curve": Kind(1, "Curve", "curve:draw_curve", beside=("accuracy",)),
+    "topographic": Kind(2, "Topographic", "plane:draw_topographic", tab=2),
+    "contour": Kind(2, "Contour lines", "plane:draw_contour", tab=1),
+    "surface": Kind(2, "3-D surface", "space:draw_surface", tab=3),
+    "slices": Kind(3, "Slices", "space:draw_slices", tab=1),
+    "volume": Kind(3, "Volume", "space:draw_volume", tab=2),
+    "barcode": Kind(None, "Barcode", "figure:draw_barcode", extrema=True),
+}
+
+
+def kinds_of(axes: int) -> tuple[str, ...]:
+    """The kinds for a landscape of that many axes; the first is the default."""
+    return tuple(name for name, kind in KIND_TABLE.items() if kind.fits(axes))
+
+
+KINDS = {axes: kinds_of(axes) for axes in (1, 2, 3)}
+
+
+def choose_kind(surface: Surface, kind: str | None) -> str:
+    """The given kind, or the default for this number of axes.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
+    return kind_for(surface.name, len(surface.axes), kind)
+
+
+def kind_for(name: str, axes: int, kind: str | None) -> str:
+    """The same of the landscape `name`, which has so many axes.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
+    fitting = kinds_of(axes)
+    if kind is None:
+        return fitting[0]
+    if kind not in KIND_TABLE:
+        raise JobError(f"kind: unknown {quoted(kind)}; {nearest(str(kind), fitting)} (for {axes} axes)")
+    if kind not in fitting:
+        raise JobError(
+            f"kind: {quoted(kind)} does not fit {quoted(name)}, which has {axes} "
+            f"{'axis' if axes == 1 else 'axes'}; known: {', '.join(fitting)}"
+        )
+    return kind
+
+
+SCALE_NAMES = {None: "", True: "log", False: "linear"}  # by what was asked for, as file names have them
+
+
+def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool | None = None) -> str:
+    """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'.
+
+    The scale is named where it was asked for. Otherwise a name would change while the values are computed.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
+    shown = "" if observable == "loss" else observable
+    return file_name(surface.name, choose_kind(surface, kind), shown, SCALE_NAMES[log])
+
+
+# ----------------------------------------------------------------------------------------------------
+# The colour scales.
+
+
+@dataclass(frozen=True)
+class ColourMap:
+    """A colour scale: its name for readers, plotly's name, whether equal steps of the value look equal, and a warning.
+
+    Only a perceptual scale rises evenly in lightness, so that it invents no edges, survives grey print and serves
+    readers who are colour-blind.
+    """
+
+    title: str
+    plotly: str
+    perceptual: bool = True
+    warning: str = ""
+
+
+BANDS = "its lightness rises and falls again, which shows edges where the values have none"
+TWO_SIDED = "its pale middle looks like a special value, which the values need not have; bad in grey print"
+
+# A colour scale is a line here. Those that mislead come last: they are for pictures that are compared with others'.
+COLOUR_TABLE = {
+    "viridis": ColourMap("Viridis", "Viridis"),
+    "cividis": ColourMap("Cividis", "Cividis"),
+    "magma": ColourMap("Magma", "Magma"),
+    "inferno": ColourMap("Inferno", "Inferno"),
+    "plasma": ColourMap("Plasma", "Plasma"),
+    "thermal": ColourMap("Thermal", "thermal"),
+    "greys": ColourMap("Greys", "Greys_r"),  # reversed: dark is low, as in the others
+    "turbo": ColourMap("Turbo", "Turbo", False, BANDS),
+    "jet": ColourMap("Jet", "Jet", False, BANDS),
+    "rdbu": ColourMap("RdBu", "RdBu_r", False, TWO_SIDED),  # reversed: blue is low
+}
+COLOUR_SCALES = tuple(COLOUR_TABLE)
+DEFAULT_SCALE = "viridis"
+DIVERGING = "rdbu"  # of signed values, unless another scale is asked for: blue below 0, red above, pale at 0
+
+# ----------------------------------------------------------------------------------------------------
+# Print: lengths, and presets for places in a paper.
+#
+# Sizes are in pixels, 96 to the inch, as browsers and PDF writers take them: 10.67 px are 8 points on paper.
+
+UNITS = {"in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4, "pt": 96 / 72, "px": 1.0}
+WIDTHS, FONT_SIZES = (144.0, 4000.0), (5.0, 40.0)  # the least and the largest, in pixels
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A place in a paper: its options stand where no others are given."""
+
+    width: str
+    font_size: str = "8pt"
+    levels: int | None = None
+
+
+# A preset is a line here, and a row in docs/howto/figure.md.
+PRESETS = {
+    "column": Preset("3.25in", levels=8),
+    "page": Preset("6.75in"),
+}
+
+
+def pixels(option: str, length: str | float, low: float, high: float) -> float:
+    """A length such as '3.25in', '8 cm', '80mm', '240pt' or a number of pixels, in pixels.
+
+    Raises:
+        JobError: it is none, or not from `low` to `high` pixels.
+
+    >>> pixels("width", "3.25in", 100, 4000), pixels("width", 480, 100, 4000)
+    (312.0, 480.0)
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(in|cm|mm|pt|px)?\s*", str(length))
+    if match is None or isinstance(length, bool):
+        raise JobError(f"{option}: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not {quoted(length)}")
+    value = float(match[1]) * UNITS[match[2] or "px"]
+    if not low <= value <= high:
+        raise JobError(f"{option}: must be from {low:g} to {high:g} px, not {value:g} px ({quoted(length)})")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------
+# The options.
+
+
+PATH_COLOUR = "#d6336c"
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _scales_in_words() -> str:
+    """Such as 'viridis, cividis or magma; jet and rdbu mislead'."""
+    even = [name for name, each in COLOUR_TABLE.items() if each.perceptual]
+    *others, last = [name for name, each in COLOUR_TABLE.items() if not each.perceptual]
+    return f"{_alternatives(even)}; {', '.join(others)} and {last} mislead"
+
+
+def _presets_in_words() -> str:
+    """Such as 'column (3.25 in wide) or page (6.75 in)'."""
+    texts = [f"{name} ({preset.width.removesuffix('in')} in wide)" for name, preset in PRESETS.items()]
+    return _alternatives(texts)
+
+
+def _option(help: str, default: Any = None, *, plot: bool = True, compare: bool = True, command: bool = True) -> Any:
+    """A field of `FigureSpec`, and which of `plot`, `compare` and `landscape export` take it beside `figure`."""
+    takers = {"plot": plot, "compare": compare, "command": command}
+    return field(default=default, metadata={"help": help, **takers})
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """What a figure shows and how: the options of `figure`, checked.
+
+    An option is a field here, and what reads it: the text is its help, wherever it is an option. What needs the
+    values, such as whether `zmin` is below `zmax`, is checked where the scale is chosen.
+
+    Raises:
+        JobError: an option is impossible.
+    """
+
+    kind: str | None = None
+    observable: str = _option(
+        "which of `surface.observables`; over one axis the loss brings the accuracy along", "loss", command=False
+    )
+    log: bool | None = _option(
+        "logarithmic scale, labelled with the real values; default: where the values span more than two decades"
+    )
+    levels: int | None = _option("about how many contour lines; they lie at round values. Default: about 12")
+    exact_levels: bool = _option("exactly that many lines, evenly spaced, whatever their values", False)
+    zmin: float | None = _option("the low end of the range drawn, in real values")
+    zmax: float | None = _option("the high end of the range drawn, in real values")
+    clip: float | None = _option(
+        "the percentile of the values at which the range ends, in place of zmax", compare=False
+    )
+    uncertainty: bool = _option("mark where the values cannot be told from that of the origin", False)
+    extrema: bool = _option(
+        "mark the minima above the noise of sampling, and the saddles at which they merge", False, compare=False
+    )
+    colour_scale: str | None = _option(
+        f"the colour scale: {_scales_in_words()}. Default: {DEFAULT_SCALE}, "
+        f"and {DIVERGING} around 0 for values on both sides of it"
+    )
+    path: bool = _option("draw the trajectory on top", True, command=False)
+    path_colour: str = _option(
+        "the colour of the trajectory; of several runs, that of the first", PATH_COLOUR, compare=False, command=False
+    )
+    path_width: float = _option("the width of the trajectory in pixels", 2.5, compare=False, command=False)
+    animate: bool | None = _option("add buttons that let the path grow", plot=False, command=False)
+    theme: str = _option(f"the colours of paper and ink: {_alternatives(THEMES)}", "light", plot=False)
+    title: bool | str | None = _option(
+        "the title, or whether there is one; default: the names of the landscape and of what is drawn",
+        plot=False,
+    )
+    caption: bool | None = _option(
+        "the caption below the figure; default: with one, unless a preset is given", plot=False
+    )
+    width: str | float | None = _option(
+        "the width of the figure: 3.25in, 8cm, 80mm, 240pt or 312px; the height follows, and words keep their size",
+        plot=False,
+        compare=False,
+    )
+    font: str | None = _option("the family of the font", plot=False, compare=False)
+    font_size: str | float | None = _option("the size of the words, such as 8pt", plot=False, compare=False)
+    preset: str | None = _option(
+        f"for print: {_presets_in_words()}, words of 7 to 9 pt, no title, no caption; options given beside it count",
+        plot=False,
+        compare=False,
+    )
+    max_points: int | None = _option(
+        "points per axis to draw at most; the data are never changed, only picked", command=False
+    )
+    notes: Sequence[str] = _option(
+        "sentences without full stops that the caption has besides", (), plot=False, compare=False, command=False
+    )
+
+    taker: ClassVar[str] = "figure"
+
+    def __post_init__(self) -> None:
+        for name, table in (("theme", THEMES), ("preset", (None, *PRESETS)), ("colour_scale", (None, *COLOUR_TABLE))):
+            value = getattr(self, name)
+            if value not in table:
+                raise JobError(
+                    f"{name}: unknown {quoted(value)}; {nearest(str(value), [each for each in table if each])}"
+                )
+        for name, length, ends in (("width", self.width, WIDTHS), ("font_size", self.font_size, FONT_SIZES)):
+            if length is not None:
+                pixels(name, length, *ends)
+        if isinstance(self.title, str) and len(self.title) > MOST_TITLE:
+            raise JobError(f"title: must have at most {MOST_TITLE} characters, not {len(self.title)}; shorten it")
+
+    @classmethod
+    def options(cls, taker: str | None = None) -> tuple[Field[Any], ...]:
+        """The fields that are options of a function or of the command, default those of this class's own."""
+        name = taker or cls.taker
+        return tuple(each for each in fields(cls) if each.metadata and each.metadata.get(name, True))
+
+    @classmethod
+    def of(cls, kind: str | None, options: dict[str, Any]) -> Any:
+        """What the arguments of a function ask for.
+
+        Raises:
+            JobError: an option is unknown or impossible.
+        """
+        known = [option.name for option in cls.options()]
+        for name in options:
+            if name not in known:
+                raise JobError(f"{cls.taker}: unknown option {quoted(name)}; {nearest(name, known)}")
+        return cls(kind=kind, **options)
+
+    @property
+    def has_title(self) -> bool:
+        """Whether there is a title."""
+        return self.preset is None if self.title is None else bool(self.title)
+
+    @property
+    def has_caption(self) -> bool:
+        """Whether there is a caption."""
+        return self.preset is None if self.caption is None else self.caption
+
+    @property
+    def is_for_print(self) -> bool:
+        """Whether a width, a font or a size of words is asked for."""
+        return any(each is not None for each in (self.preset, self.width, self.font, self.font_size))
+
+    @property
+    def print_size(self) -> tuple[float | None, float | None]:
+        """The width and the size of words in pixels; None for those of the drawing."""
+        place = PRESETS.get(self.preset or "")
+        width = self.width if self.width is not None or place is None else place.width
+        size = self.font_size if self.font_size is not None or place is None else place.font_size
+        return (
+            None if width is None else pixels("width", width, *WIDTHS),
+            None if size is None else pixels("font_size", size, *FONT_SIZES),
+        )
+
+    @property
+    def wanted_levels(self) -> int | None:
+        """The number of contour lines that is asked for, or that the preset has; None for the usual one."""
+        place = PRESETS.get(self.preset or "")
+        return place.levels if self.levels is None and place is not None else self.levels
+
+
+DEFAULT_SPEC = FigureSpec()
+
+
+@dataclass(frozen=True)
+class PlotSpec(FigureSpec):
+    """What a plot with matplotlib shows and how: the options of `plot`."""
+
+    path_width: float = _option("the width of the trajectory in points", 1.5)
+    colour_bar: bool = _option("draw one beside the axes, where the kind has one", True)
+
+    taker: ClassVar[str] = "plot"
+
+
+@dataclass(frozen=True)
+class ComparisonSpec(FigureSpec):
+    """What a comparison shows and how: the options of `compare`, which have all figures of it in common."""
+
+    lock: bool = _option("give all the same colour and height scale and the same contour lines", True)
+    opacity: float = _option("of overlaid surfaces, from 0 to 1", 0.8)
+
+    taker: ClassVar[str] = "compare"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.opacity, bool) or not isinstance(self.opacity, (int, float)) or not 0 < self.opacity <= 1:
+            raise JobError(f"opacity: must be above 0 and at most 1, not {quoted(self.opacity)}")
+
+
+def documented(spec: type[FigureSpec], **words: str) -> Callable[[F], F]:
+    """Give a function of **options the signature of `spec`, and its docstring the texts of the options for OPTIONS.
+
+    Args:
+        words: other words of the docstring, in capitals, and what stands in their place.
+    """
+
+    def document(function: F) -> F:
+        own, types = inspect.signature(function), get_type_hints(spec)
+        options = [option for option in spec.options() if option.name not in own.parameters]
+        parameters = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        parameters += [
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=types[option.name]
+            )
+            for option in options
+        ]
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        texts = [
+            fill(f"{option.name}: {option.metadata['help']}.", 116, initial_indent=8 * " ", subsequent_indent=12 * " ")
+            for option in options
+        ]
+        doc = (function.__doc__ or "").replace(" " * 8 + "OPTIONS", "\n".join(texts))
+        for word, text in words.items():
+            doc = doc.replace(word, text)
+        function.__doc__ = doc
+        return function
+
+    return document
