@@ -174,13 +174,9 @@ def terms_of_record(observe: Observe, samples: Samples) -> dict[str, TermRecord]
 
 
 def prepare(
-    job: Job,
-    workers: Workers = in_this_process,
-    solver: Solver = stand_in_spectrum,
-    finder: RangeFinder = leave_range_open,
-    *,
-    reading: bool = False,
-) -> PreparedJob:
+    job: Job, workers: Workers = in_this_process, solver: Solver = stand_in_spectrum,
+    finder: RangeFinder = leave_range_open, *, reading: bool = False,
+) -> PreparedJob:  # fmt: skip
     """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers

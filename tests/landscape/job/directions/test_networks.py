@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -238,7 +239,7 @@ def test_figures_mark_the_networks_where_they_are(tmp_path, files):
     assert f"Loss at the networks: a {number_text(losses[0])}, b " in flat.layout.meta["caption"]
     assert {"network b", "network c"} <= set(rows)
     assert "batch norm recalibrate" in " ".join(prepare_figure(surface).caption)
-    assert prepare_figure(open_run(tmp_path / "run")["plane"]).networks == networks
+    np.testing.assert_equal(asdict(prepare_figure(open_run(tmp_path / "run")["plane"]).networks), asdict(networks))
 
 
 def test_a_damaged_record_of_networks_counts_as_none(tmp_path, files):
