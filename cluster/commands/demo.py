@@ -46,8 +46,8 @@ def run_demo(out: Path, workers: int) -> int:
     """
     from cluster.commands.analysis import check_all, texts_of
     from cluster.commands.output import WorkerOptions
-    from cluster.runtime.console import seconds_text
     from landscape.compute.recorded_job import collected_landscapes
+    from landscape.core.text import seconds_text
     from landscape.job.job import Job
     from landscape.recipes.digits import train
 

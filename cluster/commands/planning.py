@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from cluster.driver.short_jobs import time_in_words, times_of
-from cluster.runtime.console import bytes_text, seconds_text
 from landscape.compute import auto_range
 from landscape.compute.axes_and_paths import origin_remedy, target_remedy, without_zero
 from landscape.compute.eigenpairs import bytes_of_bases
@@ -28,6 +27,7 @@ from landscape.compute.reproducibility import recorded_reference_point, why_not_
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import as_written, tile_counts
+from landscape.core.text import bytes_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope

@@ -9,8 +9,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, Json, Workers, read_bound_job, show
-from cluster.runtime.console import bytes_text, divert_stdout
+from cluster.runtime.console import divert_stdout
 from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, check_workers, given_options
+from landscape.core.text import bytes_text
 
 
 @dataclass(frozen=True)

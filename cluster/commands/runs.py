@@ -11,10 +11,11 @@ from cyclopts import Parameter
 
 from cluster.commands.help import with_tables
 from cluster.commands.output import Json, show
-from cluster.runtime.console import align, seconds_text
+from cluster.runtime.console import align
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag
 from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, quoted
+from landscape.core.text import seconds_text
 
 LONGEST_NAMES = 60
 

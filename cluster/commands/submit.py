@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cluster.runtime.console import seconds_text
 from cluster.runtime.logs import bind
 from cluster.runtime.options import Flag, MaybeWhole, given_options
 from cluster.submit import ray_jobs
@@ -22,6 +21,7 @@ from cluster.submit.ray_jobs import RayTarget, connect_to, info, keep_address, r
 from cluster.submit.slurm import SlurmTarget, slurm_state
 from cluster.submit.submission import job_state, recall
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
+from landscape.core.text import seconds_text
 
 Target = Literal["ray", "kuberay", "slurm"]
 # The options of what is not given.

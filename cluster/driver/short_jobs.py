@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from cluster.runtime import logs
-from cluster.runtime.console import seconds_text
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted
+from landscape.core.text import seconds_text
 from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import budget_of
 from landscape.evaluation.tuning.trials import measure_point

@@ -14,31 +14,11 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from cluster.runtime.logs import as_json, in_detail, write_remark
 from landscape.core.errors import ClusterUnreachableError, LandscapeError
 from landscape.core.progress import PREPARING, Observer, Progress, stages
+from landscape.core.text import seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from typing_extensions import Buffer
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration for people: 8 s, 3 min 20 s, 2 h 05 min."""
-    if seconds != seconds or seconds == float("inf"):
-        return "unknown"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s" if seconds >= 1 or whole == seconds else f"{seconds:.1f} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes for people: 1.5 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.runtime.address import IN_A_RAY_JOB
-from cluster.runtime.console import bytes_text
 from cluster.runtime.logs import write_remark
 from cluster.runtime.placement import Shipped
 from landscape.core.errors import JobError, quoted
+from landscape.core.text import bytes_text
 
 if TYPE_CHECKING:
     from pathspec import RegexPattern

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.runtime.console import seconds_text
 from landscape.core.errors import StoreError, flat, printable
 from landscape.core.lock import driver_alive
+from landscape.core.text import seconds_text
 from landscape.core.validation import ranges
 from landscape.model.history import log_end, read_lines, training_state, went_on_to
 from landscape.model.layer_rules import inspect_command

@@ -178,11 +178,6 @@ def plain_name(run: str) -> str:
     return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
 
 
-def number_text(value: float) -> str:
-    """A number as it is written on a command line."""
-    return f"{value:g}"
-
-
 def command(submission: Submission, file: str, address: str | None = "auto") -> list[str]:
     """The command that the cluster runs; it is the one a user would give, so it goes on where another stopped.
 
@@ -202,7 +197,7 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
     if submission.workers is not None:
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
-        words += ["--gpus-per-worker" if training else "--num-gpus", number_text(submission.gpus_per_worker)]
+        words += ["--gpus-per-worker" if training else "--num-gpus", f"{submission.gpus_per_worker:g}"]
     if submission.accept_origin and training is None:
         words += ["--accept-origin"]
     if submission.log_format != "text":

@@ -15,6 +15,7 @@ from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import Callback, recorded_job
 from landscape.core.errors import JobError, flat, quoted
+from landscape.core.text import finite_or_none
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
 from landscape.model.layer_rules import RULES, LayerFinding, Tensors, asked_rules
@@ -22,7 +23,6 @@ from landscape.model.layer_statistics import ValueStatistics
 from landscape.model.layer_watch import WatchedLayer
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
-from landscape.surface.record_entries import finite_or_none
 from landscape.surface.surface import NOT_FINITE
 
 EVALUATIONS = 12  # two points, each watched, with gradients

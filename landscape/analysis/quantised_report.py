@@ -24,11 +24,11 @@ from landscape.analysis.quantised import (
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
-from landscape.core.text import number_text
+from landscape.core.text import finite_or_none, number_text
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import keep_with_landscape, writing
 from landscape.store.runs import refuse_unwritable
-from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord, finite_or_none
+from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.quantisation import draw_bits, draw_patch, draw_steps, draw_terraces
 from landscape.views.exporting import DRAWN_FORMATS as DRAWN

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
+from numbers import Real
 from typing import Any
 
-import numpy as np
 
+def finite_or_none(value: Any) -> float | None:
+    """`value` as a float; None where it is no number, or not one that a float can hold.
 
-def finite(value: Any) -> float | None:
-    """`value` as a float, None where it is missing or not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+    >>> finite_or_none(3), finite_or_none(math.nan), finite_or_none(10**400), finite_or_none("3"), finite_or_none(True)
+    (3.0, None, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if abs(value) <= sys.float_info.max else None  # type: ignore[operator]
 
 
 def number_text(value: float, digits: int = 4) -> str:
@@ -41,7 +45,7 @@ def percent_text(fraction: Any) -> str:
     >>> percent_text(0.6213), percent_text(None)
     ('62.1\\xa0%', '')
     """
-    value = finite(fraction)
+    value = finite_or_none(fraction)
     return "" if value is None else f"{100 * value:.1f}\u00a0%"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -203,11 +202,6 @@ class ConnectionRecord:
         if line is None or curve is None or line.height == 0:
             return None
         return 1 - curve.height / line.height
-
-
-def finite_or_none(value: float) -> float | None:
-    """A number as it is; None for NaN and infinity, which JSON has not."""
-    return value if math.isfinite(value) else None
 
 
 # ----------------------------------------------------------------------------------------------------

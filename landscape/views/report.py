@@ -14,7 +14,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from landscape.core.text import count_text, finite
+from landscape.core.text import count_text, finite_or_none
 from landscape.surface.surface import Surface
 from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
 from landscape.views.draw.figure import figure
@@ -74,7 +74,7 @@ def _plain(value: Any) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {_plain(fact)}" for key, fact in value.items() if fact is not None)
     if isinstance(value, (list, tuple)):
         return ", ".join(f"[{_plain(fact)}]" if isinstance(fact, (list, tuple)) else _plain(fact) for fact in value)
-    if isinstance(value, float) and finite(value) is not None:
+    if isinstance(value, float) and finite_or_none(value) is not None:
         return f"{value:g}"
     return "" if value is None else str(value)
 

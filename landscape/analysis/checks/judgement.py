@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from landscape.store.state import finite
 from landscape.surface.record_entries import Check, CheckState
 
 ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")  # from the best to the worst
@@ -31,21 +32,11 @@ class Judgement:
 
     def as_check(self, number: str, name: str) -> Check:
         """The check with its numbers as JSON holds them: those that are not finite are None."""
-        kept = {key: _finite(value) for key, value in self.numbers.items()}
+        kept = finite(dict(self.numbers))
         judged = float(self.value) if math.isfinite(self.value) else None
         return Check(
             number=number, name=name, state=self.state, text=self.text, remedy=self.remedy, value=judged, numbers=kept
         )
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return value
 
 
 def number(value: float, digits: int = 3) -> str:

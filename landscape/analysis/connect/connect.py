@@ -32,6 +32,7 @@ from landscape.core.errors import Interrupted, JobError, LandscapeError, message
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
+from landscape.core.text import finite_or_none
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.model.parameters import State, state_digest
@@ -42,7 +43,7 @@ from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run, keep_with_landscape
 from landscape.surface.barriers import Barrier, Barriers, Curve, PathColumns, barriers_of, curve_places, path_columns
-from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
+from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord
 
 POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
 AT_ONCE = 8  # points that one question asks for

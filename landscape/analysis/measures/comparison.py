@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.analysis.measures.document import Entry, MeasureRow, Measures, finite, read, read_samples
+from landscape.analysis.measures.document import Entry, MeasureRow, Measures, read, read_samples
 from landscape.analysis.measures.measure import LOSS, RADIUS
 from landscape.analysis.measures.worst import CURVATURE_NAMES, PROBED
 from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.core.statistics import ConfidenceInterval, interval_of, t_quantile
+from landscape.core.text import finite_or_none
 from landscape.job.directions.file import LEAST_RISE
 from landscape.store.results import open_run
 
@@ -397,7 +398,7 @@ def _lacking(targets: Sequence[ComparisonTarget]) -> tuple[Lacking, ...]:
 def _difference(first: float | None, second: float | None, interval: ConfidenceInterval | None, how: str) -> Difference:
     if first is None or second is None:
         return Difference(first, second, None, None, None, "one of them has no value")
-    low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
+    low, high = (None, None) if interval is None else (finite_or_none(interval.low), finite_or_none(interval.high))
     return Difference(first, second, second - first, low, high, how)
 
 

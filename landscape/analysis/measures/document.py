@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import LandscapeError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.statistics import ConfidenceInterval
-from landscape.core.validation import is_number
+from landscape.core.text import finite_or_none
 from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, read_measures, refusing_disk_errors
 from landscape.model.run_files import write_measures as write_file
 
@@ -61,7 +61,7 @@ class MeasureRow:
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> MeasureRow:
         """The inverse; what has another type is taken for absent."""
-        numbers = {name: finite(document.get(name)) for name in NUMBERS}
+        numbers = {name: finite_or_none(document.get(name)) for name in NUMBERS}
         draws = document.get("draws")
         return cls(**numbers, draws=draws if isinstance(draws, int) else None, note=str(document.get("note", "")))
 
@@ -73,13 +73,8 @@ def row_of(
     """The row of a number; where that is not finite, with the reason `missing` in place of it."""
     if not math.isfinite(value):
         return MeasureRow(None, note="; ".join(filter(None, (missing, note))))
-    low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
-    return MeasureRow(value, finite(stderr), low, high, None if low is None else draws, note)
-
-
-def finite(value: Any) -> float | None:
-    """A number as it is; None for all else."""
-    return float(value) if is_number(value) else None
+    low, high = (None, None) if interval is None else (finite_or_none(interval.low), finite_or_none(interval.high))
+    return MeasureRow(value, finite_or_none(stderr), low, high, None if low is None else draws, note)
 
 
 # ----------------------------------------------------------------------------------------------------

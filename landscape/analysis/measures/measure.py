@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.analysis.measures import document
-from landscape.analysis.measures.document import Entry, MeasureRow, Measures, finite, row_of
+from landscape.analysis.measures.document import Entry, MeasureRow, Measures, row_of
 from landscape.analysis.measures.lines import (
     ADAPTIVE_RHO,
     COORDINATES,
@@ -63,6 +63,7 @@ from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
 from landscape.core.plan import Plan
 from landscape.core.progress import stage
+from landscape.core.text import finite_or_none
 from landscape.core.validation import ranges
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DEFAULT_IGNORE
@@ -473,4 +474,4 @@ def _entry(origin: MeasuredOrigin, weights: str, measured: WeightsMeasures) -> E
 
 
 def _plain(table: Floats) -> list[list[float | None]]:
-    return [[finite(value) for value in row] for row in table.tolist()]
+    return [[finite_or_none(value) for value in row] for row in table.tolist()]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, quoted
-from landscape.core.text import count_text, finite, number_text, percent_text, seconds_text
+from landscape.core.text import count_text, finite_or_none, number_text, percent_text, seconds_text
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
 from landscape.views.prepare.history import PLACES
@@ -174,7 +174,7 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
         cells["points evaluated"] = Cell(count_text(whole.computed), float(whole.computed))
     done = whole.computed / (whole.asked or size)
     cells["done"] = Cell(percent_text(done), done)
-    seconds = finite(surface.record.progress.seconds)
+    seconds = finite_or_none(surface.record.progress.seconds)
     if seconds is not None:
         cells["time"] = Cell(seconds_text(seconds, tenths=True), seconds)
     return cells
@@ -197,7 +197,7 @@ def _final_metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
     """The last recorded value of every column, the loss first, and how long the training was."""
     last: dict[str, float] = {}
     for row in history:
-        last |= {str(key): known for key, value in row.items() if (known := finite(value)) is not None}
+        last |= {str(key): known for key, value in row.items() if (known := finite_or_none(value)) is not None}
     places = [name for name in PLACES if name in last]
     names = sorted(set(last).difference(PLACES), key=lambda name: (name != "loss", name == "learning_rate", name))
     cells = {_shortened(name): _number(last[name]) for name in names[:MOST_KEYS]}

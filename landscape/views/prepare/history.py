@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.grid import Floats
-from landscape.core.text import finite
+from landscape.core.text import finite_or_none
 from landscape.core.validation import MOST_STRETCHES, progressions
 from landscape.model.layer_rules import others_in_words
 from landscape.surface.surface import ProjectedPath, Surface
@@ -183,11 +183,11 @@ def _usual_unit(records: Sequence[TrainingRecord]) -> str:
 
 
 def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
-    return any(finite(row.get(key)) is not None for row in rows)
+    return any(finite_or_none(row.get(key)) is not None for row in rows)
 
 
 def _columns(record: TrainingRecord) -> list[str]:
-    names = {str(key) for row in record.rows for key, value in row.items() if finite(value) is not None}
+    names = {str(key) for row in record.rows for key, value in row.items() if finite_or_none(value) is not None}
     return sorted(names.difference(PLACES, (PACE,)))
 
 
@@ -196,7 +196,7 @@ def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[S
     per_epoch = _steps_per_epoch(record)
     points = []
     for row in record.rows:
-        value, x = finite(row.get(name)), _place(row, unit, per_epoch)
+        value, x = finite_or_none(row.get(name)), _place(row, unit, per_epoch)
         if x is not None and value is not None:
             points.append((x, value))
     array = np.array(points, np.float64).reshape(-1, 2)
@@ -214,7 +214,7 @@ def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
         fired = [(f"{each.get('layer')}", f"{each.get('rule')}") for each in watched if isinstance(each, Mapping)]
         texts = [f"{layer}: {rule}" for layer, rule in fired]
         if texts and len(marks) < MOST_MARKS:
-            place = next((f"{key} {row[key]:.12g}" for key in UNITS if finite(row.get(key)) is not None), "")
+            place = next((f"{key} {row[key]:.12g}" for key in UNITS if finite_or_none(row.get(key)) is not None), "")
             line = f"{place}: {texts[0]}{others_in_words(fired[1:])}"
             marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number, line))
     return marks
@@ -237,13 +237,13 @@ def spread_with_extremes(values: Floats, most: int) -> NDArray[np.intp]:
 
 
 def _steps_per_epoch(record: TrainingRecord) -> float | None:
-    number = finite(record.steps_per_epoch)
+    number = finite_or_none(record.steps_per_epoch)
     return number if number is not None and number > 0 else None
 
 
 def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float | None:
     """Where a row stands on the axis: at its step, or at its epoch, a fraction of one where that can be told."""
-    step, epoch = finite(row.get("step")), finite(row.get("epoch"))
+    step, epoch = finite_or_none(row.get("step")), finite_or_none(row.get("epoch"))
     if unit == "step":
         return step
     return step / per_epoch if per_epoch and step is not None else epoch

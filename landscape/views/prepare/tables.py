@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.core.text import count_text, finite, number_text, percent_text, seconds_text
+from landscape.core.text import count_text, finite_or_none, number_text, percent_text, seconds_text
 from landscape.core.validation import counted
 from landscape.surface.record_entries import MARKS, Checks, CheckState
 from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
@@ -137,7 +137,7 @@ def axis_rows(axis: Axis) -> list[Row]:
     """What one axis is, how far it runs, and how much of the path it explains."""
     low, high = number_text(float(axis.coordinates[0])), number_text(float(axis.coordinates[-1]))
     rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
-    norm = finite(axis.record.norm)
+    norm = finite_or_none(axis.record.norm)
     rows += [(f"{axis.name}, norm of the direction", number_text(norm))] if norm is not None else []
     explained = percent_text(axis.record.explained_variance)
     walk = percent_text(axis.record.random_walk_variance)
@@ -155,7 +155,7 @@ def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
     for i, one in enumerate(names):
         for j in range(i + 1, len(names)):
             try:
-                value = finite(cosine[i][j])
+                value = finite_or_none(cosine[i][j])
             except (IndexError, TypeError, KeyError):
                 value = None
             if value is not None:
@@ -205,14 +205,14 @@ def engine_rows(choice: EngineChoice | None) -> list[Row]:
     how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
     if choice.since:
         how = f"kept from a choice of {choice.since[:10]}"
-    seconds = finite(choice.seconds_per_point)
+    seconds = finite_or_none(choice.seconds_per_point)
     how += f", {number_text(seconds, 3)} s a point when measured" if seconds is not None else ""
     return [("engine", how), *(("engine tried", _trial(trial)) for trial in choice.trials)]
 
 
 def _trial(trial: TrialRecord) -> str:
     """One trial of an engine in words: 'eager+folded, batches of 256: 1 240 samples/s', or why it was not taken."""
-    speed = finite(trial.samples_per_second)
+    speed = finite_or_none(trial.samples_per_second)
     result = f"{count_text(round(speed))} samples/s" if speed is not None else "not timed"
     return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
 
@@ -328,7 +328,7 @@ def layer_table(layers: Mapping[str, Any], title_of: Callable[[str], str]) -> La
 
 
 def _cell(row: Mapping[str, Any]) -> str:
-    value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
+    value, low, high = (finite_or_none(row.get(name)) for name in ("value", "low", "high"))
     if value is None:
         return bound_text(row) or str(row.get("note") or "–")
     return number_text(value, 3) + (
@@ -342,8 +342,8 @@ def bound_text(row: Mapping[str, Any]) -> str:
     >>> bound_text({"value": None, "below": 0.05}), bound_text({"above": 0.25, "below": 0.5}), bound_text({"value": 1})
     ('< 0.05', '0.25 to 0.5', '')
     """
-    above, below = finite(row.get("above")), finite(row.get("below"))
-    if finite(row.get("value")) is not None or (above is None and below is None):
+    above, below = finite_or_none(row.get("above")), finite_or_none(row.get("below"))
+    if finite_or_none(row.get("value")) is not None or (above is None and below is None):
         return ""
     if above is not None and below is not None:
         return f"{number_text(above)} to {number_text(below)}"
@@ -351,7 +351,7 @@ def bound_text(row: Mapping[str, Any]) -> str:
 
 
 def _bar(layer: str, row: Mapping[str, Any]) -> LayerBar | None:
-    value, low, high = (finite(row.get(name)) for name in ("value", "low", "high"))
+    value, low, high = (finite_or_none(row.get(name)) for name in ("value", "low", "high"))
     return None if value is None else LayerBar(layer, value, low, high)
 
 
@@ -431,8 +431,12 @@ def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -
     found = []
     for name in names:
         rows = [(entry["number"], mapping(mapping(entry.get("rows")).get(name))) for entry in snapshots]
-        known = [(place, value, row) for place, row in rows if (value := finite(row.get("value"))) is not None]
-        bounds = [(place, finite(row.get("above")), finite(row.get("below"))) for place, row in rows if bound_text(row)]
+        known = [(place, value, row) for place, row in rows if (value := finite_or_none(row.get("value"))) is not None]
+        bounds = [
+            (place, finite_or_none(row.get("above")), finite_or_none(row.get("below")))
+            for place, row in rows
+            if bound_text(row)
+        ]
         if len(known) + len(bounds) > 1:
             places, values = tuple(place for place, _, _ in known), tuple(value for _, value, _ in known)
             unit = str(snapshots[0].get("unit") or "snapshot")
@@ -454,7 +458,7 @@ def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
         return measures
     rho = mapping(mapping(measures.get("settings")).get("rho"))
     rows = _rows(entries[-1][1])
-    values = {title_of(name, rho): bound_text(row) or finite(row.get("value")) for name, row in rows}
+    values = {title_of(name, rho): bound_text(row) or finite_or_none(row.get("value")) for name, row in rows}
     other = {name: value for name, value in measures.items() if name not in ("schema", "settings", "origins")}
     return {"of": entries[-1][0]} | {name: value for name, value in values.items() if value is not None} | other
 
@@ -467,7 +471,7 @@ def title_of(name: str, rho: Mapping[str, Any] | None = None) -> str:
     """
     word, _, rest = name.partition(" ")
     if word in PENALTIES and rest:
-        size = finite(mapping(rho).get(word))
+        size = finite_or_none(mapping(rho).get(word))
         return PENALTIES[word].format(rho="ρ" if size is None else number_text(size), steps=rest)
     start, _, size_text = name.rpartition(" ")
     return TITLES.get(name) or (PREFIXES[start].format(size_text) if start in PREFIXES else name)
@@ -490,7 +494,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     rows: list[tuple[str, ...]] = [("measure", "first", "second", "difference", "95 % interval")]
     notes = []
     for name, row in mapping(comparison.get("rows")).items():
-        numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
+        numbers = {key: finite_or_none(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
         bounds = {side: bound_text(mapping(each)) for side, each in mapping(row.get("bounds")).items()}
         texts = [bounds.get(key, "–") if numbers[key] is None else number_text(numbers[key] or 0.0) for key in numbers]
         interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
@@ -529,7 +533,7 @@ def _rows(entry: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _texts(name: str, row: Mapping[str, Any], rho: Mapping[str, Any]) -> TextRow:
-    value, stderr, low, high = (finite(row.get(key)) for key in ("value", "stderr", "low", "high"))
+    value, stderr, low, high = (finite_or_none(row.get(key)) for key in ("value", "stderr", "low", "high"))
     interval = "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"
     error = "" if stderr is None else number_text(stderr, 2)
     shown = bound_text(row) or ("–" if value is None else number_text(value))
@@ -537,7 +541,7 @@ def _texts(name: str, row: Mapping[str, Any], rho: Mapping[str, Any]) -> TextRow
 
 
 def _half(row: Mapping[str, Any]) -> float | None:
-    low, high, stderr = (finite(row.get(key)) for key in ("low", "high", "stderr"))
+    low, high, stderr = (finite_or_none(row.get(key)) for key in ("low", "high", "stderr"))
     if low is not None and high is not None:
         return (high - low) / 2
     return None if stderr is None else 2 * stderr

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.grid import Floats, remedy_of_target
-from landscape.core.text import count_text, finite, number_text, percent_text
+from landscape.core.text import count_text, finite_or_none, number_text, percent_text
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import bases_of
@@ -337,7 +337,7 @@ def precision_text(surface: Surface) -> str:
         precision += ", weights included"
     if error is None:
         return precision
-    absolute, relative = finite(error.max_abs_error), finite(error.max_rel_error)
+    absolute, relative = finite_or_none(error.max_abs_error), finite_or_none(error.max_rel_error)
     if absolute is None or relative is None:
         return precision
     return f"{precision} (up to {number_text(absolute, 2)} or {number_text(100 * relative, 2)}\u00a0% off float32)"
