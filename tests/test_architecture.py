@@ -274,6 +274,11 @@ def test_importing_landscape_loads_no_heavy_library():
     assert not loaded_after("import landscape") & (HEAVY | {"torch"})
 
 
+def test_the_help_of_commands_waits_for_neither_arrays_nor_networks():
+    loaded = loaded_after("import cluster.commands.app")
+    assert not loaded & {"torch", "ray", "numpy", "plotly", "zarr", "yaml", "asyncio"}
+
+
 def test_preparing_values_loads_no_plotly():
     modules = [path.stem for path in sources("landscape/views/prepare") if path.name not in FACES]
     names = "prepare_figure, FigureData"

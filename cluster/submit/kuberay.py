@@ -9,13 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Words
@@ -185,22 +183,22 @@ def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTa
         JobError: options that Kubernetes would refuse.
     """
     _check(submission)
-    documents = [_config_map(submission, files, target), _ray_job(submission, files, target, ray_version)]
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+    return _yaml_text([_config_map(submission, files, target), _ray_job(submission, files, target, ray_version)])
 
 
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, so that a person can read the files; no anchors."""
+def _yaml_text(documents: Sequence[Any]) -> str:
+    """Documents as YAML: texts of several lines as blocks, so that a person can read the files; no anchors."""
+    import yaml  # not before: the help of every command would wait for it
 
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
 
+    def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _block)
+    Dumper.add_representer(str, block)
+    return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=1000)
 
 
 def _check(submission: Submission) -> None:
@@ -240,7 +238,7 @@ def _ray_job(
         "metadata": metadata,
         "spec": {
             "entrypoint": shlex.join(command(submission, f"{JOB_FOLDER}/{submission.file}")),
-            "runtimeEnvYAML": yaml.safe_dump({"env_vars": DRIVER_ENVIRONMENT}),
+            "runtimeEnvYAML": _yaml_text([{"env_vars": DRIVER_ENVIRONMENT}]),
             "backoffLimit": RETRIES,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": KEPT_SECONDS,

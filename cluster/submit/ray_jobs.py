@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -308,6 +307,8 @@ def _follow(client: Any, submission_id: str, write: Write) -> int:
 
 def _tail(client: Any, submission_id: str, skip: int) -> Iterator[str]:
     """The log from its character `skip` on; each connection sends it from the beginning."""
+    import asyncio  # not before: the help of every command would wait for it
+
     with asyncio.Runner() as runner:
         lines = client.tail_job_logs(submission_id)
         with contextlib.suppress(StopAsyncIteration):

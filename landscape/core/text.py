@@ -1,4 +1,4 @@
-"""Numbers, counts, shares, durations and sizes as people read them, the same wherever the product says one."""
+"""Numbers, counts, shares, durations, sizes and names of files as people read them, the same all over the product."""
 
 from __future__ import annotations
 
@@ -81,3 +81,13 @@ def bytes_text(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def file_name(*parts: str) -> str:
+    """The parts that are not empty, joined to a file name, without characters that a file system may refuse.
+
+    >>> file_name("my run", "contour", "", "log")
+    'my_run-contour-log'
+    """
+    joined = "-".join(part for part in parts if part)
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in joined)[:120] or "landscape"

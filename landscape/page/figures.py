@@ -12,6 +12,7 @@ import numpy as np
 
 import landscape
 from landscape.core.errors import LandscapeError, NotFoundError
+from landscape.core.text import file_name
 from landscape.page.answers import Answer, pack_body, pack_json, utf8
 from landscape.page.content import View, encode_array
 from landscape.page.queries import FigureQuery, HistoryQuery, ThumbnailQuery
@@ -25,7 +26,7 @@ from landscape.views.figure_spec import COLOUR_TABLE, DEFAULT_SCALE, KIND_TABLE,
 from landscape.views.prepare.figure import FigureData, prepare, suggests_log
 from landscape.views.prepare.history import TrainingRecord, prepare_histories
 from landscape.views.prepare.scale import choose_scale, count_statuses, drawn_values, point_states
-from landscape.views.prepare.words import file_name, resolution, state_text, state_words
+from landscape.views.prepare.words import resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before
 

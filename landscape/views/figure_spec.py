@@ -15,11 +15,12 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 from landscape.core.errors import JobError, nearest, quoted
-from landscape.surface.surface import Surface
-from landscape.views.prepare.words import file_name
+from landscape.core.text import file_name
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from landscape.surface.surface import Surface
 
 F = TypeVar("F", bound=Callable[..., Any])
 

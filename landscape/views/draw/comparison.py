@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.core.errors import JobError, quoted
+from landscape.core.text import file_name
 from landscape.views.draw.curve import draw_curve
 from landscape.views.draw.figure import draw
 from landscape.views.draw.layout import legend_rows, sentence, with_levels
@@ -49,7 +50,7 @@ from landscape.views.prepare.difference import DifferenceData, prepare_differenc
 from landscape.views.prepare.geometry import bilinear
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.uncertainty import CLEAR
-from landscape.views.prepare.words import capitalised, file_name
+from landscape.views.prepare.words import capitalised
 
 WITHIN = "edge of the faded area, within 2 standard errors of no difference"
 

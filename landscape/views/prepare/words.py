@@ -412,16 +412,6 @@ def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
     return textwrap.wrap(text, max(20, int(width_px / (0.52 * font_px))), break_long_words=True) or [""]
 
 
-def file_name(*parts: str) -> str:
-    """The parts that are not empty, joined to a file name, without characters that a file system may refuse.
-
-    >>> file_name("my run", "contour", "", "log")
-    'my_run-contour-log'
-    """
-    joined = "-".join(part for part in parts if part)
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in joined)[:120] or "landscape"
-
-
 def value_with_error(value: float, error: float) -> str:
     """A value ± two standard errors; the value alone where the error is not finite.
 
