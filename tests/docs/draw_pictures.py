@@ -108,7 +108,7 @@ from landscape import Job, run
 from landscape.recipes.digits import train
 
 for name, optimizer, rate in (("sgd", "momentum", 0.02), ("adam", "adam", 0.002)):
-    train(f"runs/{name}", optimizer=optimizer, learning_rate=rate, epochs=10, batch_size=64)
+    train(f"runs/{name}", optimizer=optimizer, learning_rate=rate, epochs=10, batch_size=64, intervals=[range(11)])
     plane = {"name": "minimum", "size": 41, "origin": "last"}
     path = {"name": "path", "size": 31, "trajectory": list(range(11))}
     run(Job(run=f"runs/{name}", problem="landscape.recipes.digits:problem", num_samples=512, landscapes=[path, plane]))
@@ -177,7 +177,7 @@ def keep(drawn: Path, picture: Path) -> None:
     from PIL import Image
 
     image = Image.open(drawn).convert("RGB")
-    if image.width >= RETINA and picture.name != "demo.png":
+    if image.width >= RETINA and picture.name != "demo.png" and drawn.parent.name in ("export", "pictures"):
         image = image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
     # By the usual method, which counts pixels, thin lines would get the colours of large surfaces.
     few = image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
@@ -220,24 +220,27 @@ def draw_page(folder: Path) -> None:
     (folder / "docs/howto").mkdir(parents=True)
     with sync_playwright() as tool, serving(folder / "runs") as address:
         chromium = tool.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        with Look.open(chromium, address) as look:
+        options = ["--grpc-port", "0", "--replicas", "1"]
+        with Look.open(chromium, address) as look, serving_points(["runs/sgd"], folder, *options):
             run, other = look.run_id("sgd"), look.run_id("adam")
+            look.page.set_viewport_size({"width": 1400, "height": 900})
             look.show("run", run=run, landscape="path", kind="topographic")
+            look.until("landscapePage.exact.served")
             look.page.screenshot(path=folder / "docs/page-run.png", animations="disabled")
-            look.show("compare", item=[f"{run}:minimum", f"{other}:minimum"], mode="tiled", kind="surface")
+            look.show("compare", item=[f"{run}|minimum", f"{other}|minimum"], mode="tiled", kind="surface")
             look.page.screenshot(path=folder / "docs/page-compare.png", animations="disabled")
-            with serving_points(["runs/sgd"], folder, "--grpc-port", "0", "--replicas", "1"):
-                look.show("run", run=run, landscape="minimum", kind="contour")
-                look.until("landscapePage.exact.served")
-                pane = look.page.locator(".figure .plot .nsewdrag").first.bounding_box()
-                assert pane is not None
-                look.page.get_by_text("A box by numbers").click()
-                look.page.get_by_label("Points along a side, at most").select_option("64")
-                look.page.get_by_role("button", name="Fill this box").click()
-                look.until("landscapePage.exact.patch?.done > 20")
-                look.picture().save(folder / "part.png")
-                look.until("landscapePage.exact.patch?.state === 'whole'")
-                look.picture().save(folder / "whole.png")
+            look.page.set_viewport_size({"width": 1400, "height": 1400})
+            look.show("run", run=run, landscape="minimum", kind="contour")
+            look.until("landscapePage.exact.served")
+            look.page.get_by_text("A box by numbers").click()
+            for label, value in (("alpha from", -0.9), ("alpha to", 0.1), ("beta from", -0.9), ("beta to", 0.1)):
+                look.page.get_by_label(label).fill(str(value))
+            look.page.get_by_label("Points along a side, at most").select_option("64")
+            look.page.get_by_role("button", name="Fill this box").click()
+            look.until("landscapePage.exact.patch?.done > 20")
+            look.picture().save(folder / "part.png")
+            look.until("landscapePage.exact.patch?.state === 'whole'")
+            look.picture().save(folder / "whole.png")
         chromium.close()
     put_side_by_side([folder / "part.png", folder / "whole.png"], folder / "docs/howto/serve-page.png")
 
