@@ -1,12 +1,12 @@
 """Whether the tests see small faults: a fixed set of mutants of the product, and which of them are killed.
 
     python tests/measure/mutants.py choose --before OLD --after NEW     writes mutants.jsonl beside this file
-    python tests/measure/mutants.py run --tree TREE --out FILE.jsonl    goes on where FILE ends; --whole for all tests
+    python tests/measure/mutants.py trace --tree TREE --out REACHED.jsonl   which test reaches which line; once
+    python tests/measure/mutants.py run --tree TREE --reached REACHED.jsonl --out FILE.jsonl    goes on where FILE ends
 
 A mutant is one edit of one line: a comparison, a connective, a constant, an operator or a call. It is identified by the
 line alone, which stands once in both trees, so that the same mutants are asked of two arrangements of the same code.
-Each is put into a copy of the tree, where the test files that are nearest to its file in the graph of imports are run,
-or the whole suite. It is killed where a test fails, or where nothing ends within the limit.
+Each is put into a copy of the tree, where the tests that reach its line are run, the quickest first, until one fails.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,8 +32,9 @@ from house import House
 
 LIST = Path(__file__).with_name("mutants.jsonl")
 COUNT, SEED = 200, 30
-NEAREST = 12  # test files that a mutant is asked of
-LIMIT_S = 400.0
+MOST = 60  # tests that a mutant is asked of
+LIMIT_S = 600.0
+MARKS = "not slow and not page and not serve and not frameworks and not gpu"
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "is": "is not"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "/", "%": "*"}
 
@@ -110,86 +112,95 @@ def choose(before: Path, after: Path) -> list[Mutant]:
     return order[:COUNT]
 
 
-def nearest_tests(house: House, module: Path) -> list[str]:
-    """The test files that are nearest to a file in the graph of imports, those in the folder of its name first."""
-    importers = defaultdict(set)
-    for path, targets in house.imports.items():
-        for target in targets:
-            importers[target].add(path)
-    distance = {module: 0}
-    front = [module]
-    while front:
-        front = [path for one in front for path in importers[one] if path not in distance]
-        for path in front:
-            distance.setdefault(path, 1 + max(distance.values()))
-    names = {path: name for name, path in house.modules.items()}
-    by_name = {names[path]: steps for path, steps in distance.items()}
-    near = {}
-    for test in sorted((house.root / "tests").rglob("test_*.py")):
-        found = [by_name[name] for name in _imported(test) if name in by_name]
-        if found:
-            same_room = set(test.parent.parts[-2:]) & set(module.parent.parts[-2:])
-            near[test] = (min(found), not same_room, str(test))
-    return [str(test.relative_to(house.root)) for test in sorted(near, key=near.__getitem__)[:NEAREST]]
+def mutated_lines(tree: Path) -> dict[str, tuple[Path, int]]:
+    """Of the listed mutants that a tree has: by their line of text, the file and the number of the line."""
+    homes = lines_once(House(tree))
+    listed = [json.loads(line)["line"] for line in LIST.read_text().splitlines()]
+    return {
+        line: (homes[line], homes[line].read_text().split("\n").index(line) + 1) for line in listed if line in homes
+    }
 
 
-def _imported(test: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(test.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+def trace(tree: Path, out: Path) -> None:
+    """Run the suite, and write to `out` which test reached which mutated line, and how long each test took.
+
+    Child processes are traced too: the name of the test is in their environment. A line that only an import carries
+    out counts for no test.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "lines.json"
+        lines.write_text(json.dumps([[str(path), number] for path, number in mutated_lines(tree).values()]))
+        (Path(folder) / "sitecustomize.py").write_text("import reached_lines\nreached_lines.install()\n")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([folder, str(Path(__file__).parent), str(tree)]),
+            "MUTATED_LINES": str(lines),
+            "REACHED_LINES": str(out),
+        }
+        for marks in ([], ["-m", "faults"]):
+            command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup"]
+            command += ["--no-loadscope-reorder", "-p", "reached_lines", "-p", "no:cacheprovider"]
+            subprocess.run(command, cwd=tree, env=environment, check=False)
 
 
-def run(tree: Path, out: Path, whole: bool) -> None:
+def tests_by_line(tree: Path, reached: Path) -> dict[str, list[str]]:
+    """By the text of a mutated line, the tests that reached it, the quickest first."""
+    seconds: dict[str, float] = {}
+    tests: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for text in reached.read_text().splitlines():
+        entry = json.loads(text)
+        if "seconds" in entry:
+            seconds[entry["test"]] = entry["seconds"]
+        elif entry["test"]:
+            tests[entry["file"], entry["line"]].add(entry["test"])
+    quickest = {place: sorted(names, key=lambda name: seconds.get(name, 60.0)) for place, names in tests.items()}
+    return {line: quickest.get((str(path), number), []) for line, (path, number) in mutated_lines(tree).items()}
+
+
+def run(tree: Path, reached: Path, out: Path, most: int) -> None:
     """Ask the tests about each mutant in a copy of the tree; a line of `out` each."""
     done = {json.loads(line)["line"] for line in out.read_text().splitlines()} if out.exists() else set()
+    tests, homes = tests_by_line(tree, reached), mutated_lines(tree)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", "build", "runs"))
-        house = House(copy)
-        homes = lines_once(house)
-        for line in LIST.read_text().splitlines():
-            mutant = Mutant(**json.loads(line))
+        for text in LIST.read_text().splitlines():
+            mutant = Mutant(**json.loads(text))
             if mutant.line in done or mutant.line not in homes:
                 continue
-            path = homes[mutant.line]
-            tests = ["tests"] if whole else nearest_tests(house, path)
+            path = copy / homes[mutant.line][0].relative_to(tree)
             source = path.read_text()
             path.write_text(source.replace(f"{mutant.line}\n", f"{mutant.applied()}\n", 1))
-            killed = bool(tests) and fails(tree, copy, tests)
+            outcome = ask(tree, copy, tests[mutant.line][:most] or tests_of_room(copy, path))
             path.write_text(source)
             with out.open("a") as results:
                 results.write(
-                    json.dumps({**asdict(mutant), "file": str(path.relative_to(copy)), "killed": killed}) + "\n"
+                    json.dumps({**asdict(mutant), "file": str(path.relative_to(copy)), "outcome": outcome}) + "\n"
                 )
-            print("killed  " if killed else "SURVIVED", path.relative_to(copy), mutant.applied().strip(), flush=True)
-    results = [json.loads(line) for line in out.read_text().splitlines()]
-    print(f"{sum(result['killed'] for result in results)} of {len(results)} killed")
+            print(f"{outcome:9}", path.relative_to(copy), mutant.applied().strip(), flush=True)
+    print(Counter(json.loads(line)["outcome"] for line in out.read_text().splitlines()))
 
 
-def fails(tree: Path, copy: Path, tests: list[str]) -> bool:
-    """Whether one of the tests fails in the copy, run by the environment of the tree."""
-    command = [
-        tree / ".venv/bin/python",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        *tests,
-    ]
+def tests_of_room(copy: Path, path: Path) -> list[str]:
+    """The tests of the folder of a file's room, for a line that no test reaches but by importing it."""
+    room = copy / "tests" / Path(*path.relative_to(copy).parts[:2])
+    return [str(room.relative_to(copy))] if room.is_dir() else []
+
+
+def ask(tree: Path, copy: Path, tests: list[str]) -> str:
+    """Whether one of the tests fails in the copy, by the environment of the tree: killed, survived, or out of time."""
+    if not tests:
+        return "survived"
+    command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKS, *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode not in (0, 5)
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            return "survived" if process.wait(LIMIT_S) in (0, 5) else "killed"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "timeout"
 
 
 def main() -> None:
@@ -198,17 +209,22 @@ def main() -> None:
     choosing = commands.add_parser("choose", help="draw the mutants, and list them beside this file")
     choosing.add_argument("--before", type=Path, required=True)
     choosing.add_argument("--after", type=Path, required=True)
+    tracing = commands.add_parser("trace", help="run the suite of a tree, and note which tests reach the mutated lines")
     running = commands.add_parser("run", help="ask the tests of a tree, which has an environment in .venv")
-    running.add_argument("--tree", type=Path, required=True)
-    running.add_argument("--out", type=Path, required=True)
-    running.add_argument("--whole", action="store_true", help="by the whole suite, not the nearest files")
+    for command in (tracing, running):
+        command.add_argument("--tree", type=Path, required=True)
+        command.add_argument("--out", type=Path, required=True)
+    running.add_argument("--reached", type=Path, required=True, help="what `trace` wrote of the tree")
+    running.add_argument("--most", type=int, default=MOST, help=f"tests per mutant, at most (default {MOST})")
     given = parser.parse_args()
     if given.command == "choose":
         mutants = choose(given.before.resolve(), given.after.resolve())
         LIST.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants))
         print(f"{len(mutants)} mutants in {LIST}")
+    elif given.command == "trace":
+        trace(given.tree.resolve(), given.out.resolve())
     else:
-        run(given.tree.resolve(), given.out.resolve(), given.whole)
+        run(given.tree.resolve(), given.reached.resolve(), given.out.resolve(), given.most)
 
 
 if __name__ == "__main__":
