@@ -19,7 +19,7 @@ help:
 	@echo "  make clean        remove the environment, the built documentation and the demo's run"
 	@echo "Develop"
 	@echo "  make test         lint, types, documentation, architecture and the whole suite"
-	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
+	@echo "  make test-quick   what computes no landscape and needs no Ray, browser or second each: a minute, while you write"
 	@echo "  make test-faults  faults and outages, each in full; CI runs it after \`make test\`"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
@@ -86,9 +86,11 @@ suite: $(READY) $(BROWSER) compiled
 test-faults: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m faults
 
-# For the inner loop: no Ray, no browser, few processes.
-test-quick: $(READY) compiled
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long and not slow"
+# For the inner loop: the rooms that compute no landscape, without Ray, browsers and most processes.
+QUICK := $(addprefix tests/landscape/,core job model problem surface training evaluation/engines views/prepare) \
+  $(addprefix tests/cluster/,driver runtime serving submit training) tests/notebooks tests/deploy
+test-quick: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long and not slow and not faults" --ignore tests/landscape/job/directions $(QUICK)
 
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
 chaos: $(READY)

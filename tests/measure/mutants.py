@@ -139,7 +139,7 @@ def trace(tree: Path, out: Path) -> None:
         }
         for marks in ([], ["-m", "faults"]):
             command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup"]
-            command += ["--no-loadscope-reorder", "-p", "reached_lines", "-p", "no:cacheprovider"]
+            command += ["--no-loadscope-reorder", "-p", "reached_lines", "-p", "no:cacheprovider", *marks]
             subprocess.run(command, cwd=tree, env=environment, check=False)
 
 

@@ -242,6 +242,7 @@ def test_lines_that_other_programs_wrote_stay_as_they_are(tmp_path):
 DEAD = 4194304 + 7  # above the largest process number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     ["model.partial", "weights.partial.pt", "results.partial-2.csv", f".notes-{DEAD}.partial.txt",

@@ -98,6 +98,7 @@ def test_what_one_cause_makes_fire_at_a_step_is_one_line_with_the_layer_where_it
     assert ("fc2", "tensor_overflow") in recorded, "the history has all"
 
 
+@pytest.mark.long
 def test_a_healthy_training_is_left_in_peace_and_its_bits_are_those_without_watching(tmp_path, caplog):
     plain = train(tmp_path / "plain", steps=6)
     with caplog.at_level(logging.WARNING, logger="landscape"):
@@ -192,6 +193,7 @@ def test_what_is_no_rule_is_refused_before_anything_is_written(tmp_path):
         TrajectoryCollector(tmp_path / "run", Net(nn.ReLU()), intervals=[[0, 1, 2]]).step(1.0, watch=2.0)
 
 
+@pytest.mark.long
 def test_a_recipe_takes_the_rules_and_nothing_fires_on_it(tmp_path, caplog):
     options = {"epochs": 2, "intervals": [[0, 1, 2]], "seed": 3, "batch_size": 256}
     with caplog.at_level(logging.WARNING, logger="landscape"):

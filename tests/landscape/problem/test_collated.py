@@ -275,6 +275,7 @@ def test_whole_batches_are_taken_in_the_order_drawn_until_there_are_enough(colla
             assert digest_values([chosen.samples.batch(*edge)]) == digest_values([batches[number]])
 
 
+@pytest.mark.long
 def test_every_batch_is_as_likely_to_be_the_first():
     batches = ready_batches(size=6)
     firsts = [int(select_samples(batches, 1, seed, length=lengths_of).indices[0]) for seed in range(120)]

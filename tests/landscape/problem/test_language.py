@@ -306,6 +306,7 @@ def test_sequences_beyond_the_positions_of_a_model_are_refused():
         observed(problem)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size, order", [(1, 1), (3, 1), (64, 1), (2, -1)])
 def test_a_landscape_is_the_mean_over_tokens_in_batches_of_any_size_and_order(tmp_path, batch_size, order):
     def problem() -> Problem:

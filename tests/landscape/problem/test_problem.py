@@ -102,6 +102,7 @@ def test_the_choice_from_batches_does_not_depend_on_their_size(size):
     assert found[1].tolist() == sorted(set(found[1].tolist()))
 
 
+@pytest.mark.long
 def test_the_choice_from_batches_is_uniform():
     counts = np.zeros(20)
     for seed in range(200):

@@ -91,6 +91,7 @@ def test_a_sample_does_not_depend_on_how_many_others_are_drawn():
         assert torch.equal(x, all_of_them[0][int(index)])
 
 
+@pytest.mark.long
 def test_workers_that_live_on_begin_anew():
     loader = DataLoader(Stream(), batch_size=5, num_workers=1, persistent_workers=True)
     expected = samples_digest(chosen_rows(loader, 9, 3))
@@ -129,6 +130,7 @@ def test_the_bound_is_that_of_samples_where_batches_are_large(monkeypatch):
         chosen_rows((torch.ones(100) for _ in itertools.count()), 3, 0)
 
 
+@pytest.mark.long
 def test_data_that_tell_a_length_are_read_beyond_the_bound(low_bound, caplog):
     class Long:
         def __len__(self):

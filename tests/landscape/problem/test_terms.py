@@ -135,6 +135,7 @@ def test_a_function_that_does_not_return_a_loss_per_point_is_refused(function):
         problem.observe(problem.model, {"inside": X})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [3, 64])
 def test_a_landscape_of_terms_has_the_means_of_a_plain_loop(tmp_path, batch_size):
     landscapes = [{"name": "a", "size": 3}]
@@ -152,6 +153,7 @@ def test_a_landscape_of_terms_has_the_means_of_a_plain_loop(tmp_path, batch_size
     assert surface.origin_loss_stderr == pytest.approx(error**0.5, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_term_of_one_point_adds_no_error(tmp_path):
     alone = {"inside": (X, residual, 2.0)}
     both = alone | {"start": (EDGE[:1], edge, 10.0)}

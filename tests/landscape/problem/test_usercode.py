@@ -132,6 +132,7 @@ def nothing_to_collect() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nothing_to_collect")
 @pytest.mark.parametrize(("observe", "words"), ENDINGS.values(), ids=ENDINGS)
 def test_an_observe_that_ends_the_process_is_told_at_the_first_look(tmp_path, observe, words):
@@ -140,6 +141,7 @@ def test_an_observe_that_ends_the_process_is_told_at_the_first_look(tmp_path, ob
         run(make_job(tmp_path, lambda: problem, [{"name": "plane", "size": 3}]))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nothing_to_collect")
 @pytest.mark.parametrize(("trouble", "words"), ENDINGS.values(), ids=ENDINGS)
 def test_an_observe_that_ends_the_process_later_fails_its_tiles(tmp_path, trouble, words):

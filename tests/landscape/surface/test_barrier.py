@@ -159,6 +159,7 @@ def test_at_an_end_the_error_is_that_of_half_the_rise():
     assert (found.height, found.alpha, found.stderr) == (1.5, 1.0, pytest.approx(0.2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [[0.0, 0.5, 1.0], [-0.5, 0.4, 1.0, 1.5]])
 def test_the_resampled_error_is_that_of_fresh_samples(alpha):
     """The spread of the barrier over many draws of samples from the population, against the bootstrap of one draw."""

@@ -226,6 +226,7 @@ def test_every_field_comes_back_from_a_store_as_it_was_written(tmp_path: Path) -
     assert (found.identity.samples, found.plan.engine, found.job.threads) == ("b" * 64, "eager", 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_field_is_changed_on_disk_and_nothing_else_is(tmp_path: Path, name: str) -> None:
     store = make_store(tmp_path)

@@ -177,6 +177,7 @@ def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path):
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_wherever_a_byte_is_flipped_the_values_are_right_or_those_of_before(halfway, caplog):
     path = halfway / checkpoint_path(4)
     whole = path.read_bytes()

@@ -52,6 +52,7 @@ def told(caplog):
 # Going on
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("taken", "dtype", "refresh"),
     [
