@@ -34,6 +34,7 @@ LIST = Path(__file__).with_name("mutants.jsonl")
 COUNT, SEED = 200, 30
 MOST = 60  # tests that a mutant is asked of
 LIMIT_S = 600.0
+IGNORED = "ignore::pytest.PytestAssertRewriteWarning"  # the plugin is there before pytest
 MARKS = "not slow and not page and not serve and not frameworks and not gpu"
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "is": "is not"}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "/", "%": "*"}
@@ -139,7 +140,16 @@ def trace(tree: Path, out: Path) -> None:
         }
         for marks in ([], ["-m", "faults"]):
             command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup"]
-            command += ["--no-loadscope-reorder", "-p", "reached_lines", "-p", "no:cacheprovider", *marks]
+            command += [
+                "--no-loadscope-reorder",
+                "-p",
+                "reached_lines",
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                IGNORED,
+                *marks,
+            ]
             subprocess.run(command, cwd=tree, env=environment, check=False)
 
 
