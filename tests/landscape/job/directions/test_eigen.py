@@ -35,7 +35,8 @@ def plane(directions=ENDS, size=5, **fields):
 
 
 def job_of(folder: Path, problem, landscape=None, **fields):
-    return make_job(folder, problem, [landscape or plane()], num_samples=17, batch_size=7, **fields)
+    # The files of a store are those of its tiles, whose shape follows from how long a point took unless it is given.
+    return make_job(folder, problem, [landscape or plane()], num_samples=17, batch_size=7, tile=(2,), **fields)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
