@@ -71,7 +71,7 @@ def test_a_plan_counts_the_tiles_that_the_run_makes(tmp_path):
     def small():
         return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
 
-    landscapes = [{"name": "plane", "size": 11}]
+    landscapes = [{"name": "plane", "size": 5}]  # so few that no time of a point decides
     job = Job(run=str(tmp_path / "run"), problem=small, num_samples=8, engine="eager", landscapes=landscapes)
     (planned,) = plan_job(job)["landscapes"]
     cluster.run(job)
