@@ -17,8 +17,8 @@ from landscape.page.runs import RunReader
 from landscape.store.results import Run
 from landscape.store.state import finite
 from landscape.surface.surface import NOT_FINITE, OK
-from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, draw_comparison
-from landscape.views.figure_spec import KIND_TABLE, kinds_of
+from landscape.views.draw.comparison import ComparedFigure, draw_comparison
+from landscape.views.figure_spec import COMPARISON_KINDS, KIND_TABLE, kinds_of
 from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.words import resolution

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import MAX_SIZE
-from landscape.views.figure_spec import COLOUR_SCALES, KIND_TABLE, THEMES, ComparisonSpec, FigureSpec
-from landscape.views.prepare.comparison import MODES
+from landscape.views.figure_spec import COLOUR_SCALES, KIND_TABLE, MODE_TABLE, THEMES, ComparisonSpec, FigureSpec
 from landscape.views.prepare.history import UNITS
 
 T = TypeVar("T")
@@ -249,7 +248,7 @@ PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
     "landscape": lambda query: query.needed("landscape", "a landscape of the run"),
     "followed_landscape": lambda query: query.text("landscape"),
     "items": items_of,
-    "mode": lambda query: query.choice("mode", MODES, "tiled"),
+    "mode": lambda query: query.choice("mode", tuple(MODE_TABLE), "tiled"),
     "spec": _figure_spec,
     "comparison": _comparison_spec,
     "observable": lambda query: query.text("observable", "loss"),

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
-    from landscape.views.draw.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
+    from landscape.views.draw.comparison import ComparedFigure, compare, compare_figures
     from landscape.views.draw.figure import figure
     from landscape.views.draw.style import config
     from landscape.views.exporting import FORMATS, Browser, browser, export, export_name, find_browser
-    from landscape.views.figure_spec import COLOUR_SCALES, KINDS, figure_name
+    from landscape.views.figure_spec import COLOUR_SCALES, COMPARISON_KINDS, KINDS, figure_name
     from landscape.views.notebook import run_bundle, surface_bundle
     from landscape.views.plots import plot
     from landscape.views.prepare.figure import FigureData, prepare_figure
     from landscape.views.report import write_report
 
 _HOMES = {
-    "draw.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
+    "draw.comparison": ("ComparedFigure", "compare", "compare_figures"),
     "draw.figure": ("figure",),
     "draw.style": ("config",),
     "exporting": ("FORMATS", "Browser", "browser", "export", "export_name", "find_browser"),
-    "figure_spec": ("COLOUR_SCALES", "KINDS", "figure_name"),
+    "figure_spec": ("COLOUR_SCALES", "COMPARISON_KINDS", "KINDS", "figure_name"),
     "notebook": ("run_bundle", "surface_bundle"),
     "plots": ("plot",),
     "prepare.figure": ("FigureData", "prepare_figure"),

@@ -1,4 +1,4 @@
-"""What a figure is asked to show: its options, each once, and the kinds, colour scales and presets to choose from.
+"""What a figure is asked to show: its options, each once, and the kinds, modes, colour scales and presets to choose.
 
 The functions that draw, the command and the page make a `FigureSpec` of what they are given; from there it travels
 whole. Nothing here loads plotly: the help of `landscape export` lists what these tables hold.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pkgutil import resolve_name
 from textwrap import fill
@@ -75,6 +75,39 @@ def kinds_of(axes: int) -> tuple[str, ...]:
 
 
 KINDS = {axes: kinds_of(axes) for axes in (1, 2, 3)}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to compare landscapes.
+
+    `title` is the report's word for it, `kinds` are those that it can draw by the number of axes, the default first,
+    `fewest` is the number of landscapes that it needs, and `drawing` the function of `landscape.views.draw.comparison`
+    that draws them.
+    """
+
+    title: str
+    kinds: Mapping[int, tuple[str, ...]]
+    drawing: str
+    fewest: int = 2
+
+    def draw(self, items: Sequence[Any], spec: ComparisonSpec) -> list[Any]:
+        """The figures of several `ComparedLandscape`."""
+        figures: list[Any] = resolve_name(f"landscape.views.draw.comparison:{self.drawing}")(items, spec)
+        return figures
+
+
+# A mode is a line here and a function that draws it.
+MODE_TABLE = {
+    "overlay": Mode("Overlaid", {1: ("curve",), 2: ("contour", "surface")}, "overlay"),
+    "difference": Mode(
+        "Difference", {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices",)}, "show_differences"
+    ),
+    "tiled": Mode(
+        "Tiled", {axes: tuple(k for k in kinds if k != "barcode") for axes, kinds in KINDS.items()}, "tile", fewest=1
+    ),
+}
+COMPARISON_KINDS = {name: dict(mode.kinds) for name, mode in MODE_TABLE.items()}
 
 
 def choose_kind(surface: Surface, kind: str | None) -> str:

@@ -16,12 +16,12 @@ from plotly.offline import get_plotlyjs
 
 from landscape.core.text import count_text, finite_or_none
 from landscape.surface.surface import Surface
-from landscape.views.draw.comparison import COMPARISON_KINDS, compare_figures
+from landscape.views.draw.comparison import compare_figures
 from landscape.views.draw.figure import figure
 from landscape.views.draw.history import draw_history
 from landscape.views.draw.style import TEMPLATES, config
 from landscape.views.exporting import whole_file
-from landscape.views.figure_spec import KIND_TABLE, figure_name, kinds_of
+from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, figure_name, kinds_of
 from landscape.views.prepare.comparison import ComparedLandscape, share_scale
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.figure import means, suggests_log
@@ -123,13 +123,12 @@ def training_section(info: Mapping[str, Any], history: HistoryData | None) -> st
 # ----------------------------------------------------------------------------------------------------
 # The part of the page that compares runs: figures of landscapes that belong together, and tables of what differs.
 
-MODES = {"overlay": "Overlaid", "difference": "Difference", "tiled": "Tiled"}
 # The kinds of figures that the page offers, by number of axes: their names, and what draws them in each mode.
 KINDS: dict[int, dict[str, tuple[str, dict[str, str]]]] = {
-    1: {"curve": ("Curve", dict.fromkeys(MODES, "curve"))},
+    1: {"curve": ("Curve", dict.fromkeys(MODE_TABLE, "curve"))},
     2: {
         "flat": ("Flat", {"overlay": "contour", "difference": "topographic", "tiled": "topographic"}),
-        "surface": ("3-D surface", dict.fromkeys(MODES, "surface")),
+        "surface": ("3-D surface", dict.fromkeys(MODE_TABLE, "surface")),
     },
     3: {"slices": ("Slices", {"difference": "slices", "tiled": "slices"})},
 }
@@ -185,7 +184,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
     axes = len(group.surfaces[0].axes)
     items = [(f"{run.label}: {surface.name}", surface) for run, surface in zip(group.runs, group.surfaces, strict=True)]
     kinds = KINDS[axes]
-    modes = [mode for mode in MODES if axes in COMPARISON_KINDS[mode]]
+    modes = [name for name, mode in MODE_TABLE.items() if axes in mode.kinds]
     for mode, (kind, (_, drawn)), log in itertools.product(modes, kinds.items(), (False, True)):
         figures = compare_figures(
             items,
@@ -206,7 +205,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
     log = share_scale([ComparedLandscape(label, surface) for label, surface in items]).log
     first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "log": log}
     choices = [
-        buttons("mode", [(mode, MODES[mode]) for mode in modes], "Arrangement"),
+        buttons("mode", [(mode, MODE_TABLE[mode].title) for mode in modes], "Arrangement"),
         buttons("kind", [(kind, title) for kind, (title, _) in kinds.items()], "View"),
         buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale", pressed=int(log)),
     ]

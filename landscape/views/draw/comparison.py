@@ -29,8 +29,9 @@ from landscape.views.draw.plane import bar_length, draw_plane, filled, signed_li
 from landscape.views.draw.space import draw_slices, draw_surface
 from landscape.views.draw.style import SeriesStyle, look
 from landscape.views.figure_spec import (
+    COMPARISON_KINDS,
     DIVERGING,
-    KINDS,
+    MODE_TABLE,
     SCALE_NAMES,
     ComparisonSpec,
     FigureSpec,
@@ -342,13 +343,6 @@ def _title(own: dict[str, Any], place: FigurePlace) -> list[dict[str, Any]]:
 
 # ----------------------------------------------------------------------------------------------------
 
-# By mode and number of axes, the default first.
-COMPARISON_KINDS: dict[str, dict[int, tuple[str, ...]]] = {
-    "overlay": {1: ("curve",), 2: ("contour", "surface")},
-    "difference": {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices",)},
-    "tiled": {axes: tuple(kind for kind in kinds if kind != "barcode") for axes, kinds in KINDS.items()},
-}
-
 
 @dataclass(frozen=True)
 class ComparedFigure:
@@ -398,7 +392,7 @@ def compare_figures(
     Args:
         landscapes: surfaces, or pairs of a label and a surface.
         mode: "overlay", "difference" or "tiled".
-        kind: default: what suits the mode and the number of axes, see `COMPARISON_KINDS`.
+        kind: default: what suits the mode and the number of axes, see `landscape.views.COMPARISON_KINDS`.
         OPTIONS
 
     Raises:
@@ -411,7 +405,7 @@ def draw_comparison(landscapes: Sequence[Given], mode: str, spec: ComparisonSpec
     """The same of a comparison as it is asked for."""
     items = compared(landscapes)
     check_mode(mode, items, spec.observable)
-    return {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode](items, spec)
+    return MODE_TABLE[mode].draw(items, spec)
 
 
 def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | None) -> str:
@@ -430,7 +424,8 @@ def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | N
     return kind or fitting[0]
 
 
-def _overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+def overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+    """All of them in one figure."""
     kind = comparison_kind("overlay", items, spec.kind)
     data = prepare_overlay(items, spec)
     if kind == "surface":
@@ -441,7 +436,8 @@ def _overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[C
     return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
 
 
-def _differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+    """A figure per landscape but the first: what it has more or less than that one."""
     kind = comparison_kind("difference", items, spec.kind)
 
     def prepared(limit: float | None) -> list[DifferenceData]:
@@ -458,7 +454,7 @@ def _differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> li
     return figures
 
 
-def _tiles(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
+def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
     """One figure each, whose caption says what sets them apart, as each may be read by itself.
 
     With one scale, the ends are given to each, from which all choose the same contour lines.

@@ -11,14 +11,12 @@ from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
 from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Axis, Surface, check_observable
-from landscape.views.figure_spec import ComparisonSpec
+from landscape.views.figure_spec import MODE_TABLE, ComparisonSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import AxisView, FigureData, prepare
 from landscape.views.prepare.paths import path_notes
 from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
-MODES = ("overlay", "difference", "tiled")
-FEWEST = {"overlay": 2, "difference": 2, "tiled": 1}
 MOST_OVERLAID = 12  # more lines over one another cannot be told apart
 
 
@@ -105,10 +103,10 @@ def check_mode(mode: str, items: Sequence[ComparedLandscape], observable: str) -
     Raises:
         JobError: an unknown mode, too few landscapes or too many, other numbers of axes, or no such observable.
     """
-    if mode not in MODES:
-        raise JobError(f"mode: unknown {quoted(mode)}; {nearest(str(mode), MODES)}")
-    if len(items) < FEWEST[mode]:
-        count = "one landscape" if FEWEST[mode] == 1 else "two landscapes"
+    if mode not in MODE_TABLE:
+        raise JobError(f"mode: unknown {quoted(mode)}; {nearest(str(mode), MODE_TABLE)}")
+    if len(items) < MODE_TABLE[mode].fewest:
+        count = "one landscape" if MODE_TABLE[mode].fewest == 1 else "two landscapes"
         raise JobError(f"compare: needs at least {count} for {mode}, not {len(items)}; name another")
     for item in items:
         check_observable(item.label, observable, item.surface.observables)
