@@ -16,15 +16,18 @@ import ast
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -122,8 +125,10 @@ def mutated_lines(tree: Path) -> dict[str, tuple[Path, int]]:
     }
 
 
-def trace(tree: Path, out: Path) -> None:
-    """Run the suite, and write to `out` which test reached which mutated line, and how long each test took.
+def trace(tree: Path, out: Path, marked: Sequence[Sequence[str]]) -> None:
+    """Run the suite once per selection of `marked`.
+
+    It writes to `out` which test reached which mutated line, and how long each test took.
 
     Child processes are traced too: the name of the test is in their environment. A line that only an import carries
     out counts for no test.
@@ -138,7 +143,7 @@ def trace(tree: Path, out: Path) -> None:
             "MUTATED_LINES": str(lines),
             "REACHED_LINES": str(out),
         }
-        for marks in ([], ["-m", "faults"]):
+        for marks in marked:
             command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-n", "3", "--dist", "loadgroup"]
             command += [
                 "--no-loadscope-reorder",
@@ -167,8 +172,13 @@ def tests_by_line(tree: Path, reached: Path) -> dict[str, list[str]]:
     return {line: quickest.get((str(path), number), []) for line, (path, number) in mutated_lines(tree).items()}
 
 
-def run(tree: Path, reached: Path, out: Path, most: int) -> None:
-    """Ask the tests about each mutant in a copy of the tree; a line of `out` each."""
+def run(tree: Path, reached: Path, out: Path, earlier: Path | None, most: int) -> None:
+    """Ask the tests about each mutant in a copy of the tree; a line of `out` each.
+
+    The test that killed a mutant in an earlier run is asked first.
+    """
+    lines = [] if earlier is None else earlier.read_text().splitlines()
+    killers = {entry["line"]: entry["by"] for entry in map(json.loads, lines)}
     done = {json.loads(line)["line"] for line in out.read_text().splitlines()} if out.exists() else set()
     tests, homes = tests_by_line(tree, reached), mutated_lines(tree)
     with tempfile.TemporaryDirectory() as folder:
@@ -181,11 +191,20 @@ def run(tree: Path, reached: Path, out: Path, most: int) -> None:
             path = copy / homes[mutant.line][0].relative_to(tree)
             source = path.read_text()
             path.write_text(source.replace(f"{mutant.line}\n", f"{mutant.applied()}\n", 1))
-            outcome = ask(tree, copy, tests[mutant.line][:most] or tests_of_room(copy, path))
+            asked = [tests[mutant.line][:most] or tests_of_room(copy, path)]
+            if killers.get(mutant.line):
+                asked.insert(0, [killers[mutant.line]])
+            outcome, killer = "survived", ""
+            for chosen in asked:
+                if outcome != "killed":
+                    outcome, killer = ask(tree, copy, chosen)
             path.write_text(source)
             with out.open("a") as results:
                 results.write(
-                    json.dumps({**asdict(mutant), "file": str(path.relative_to(copy)), "outcome": outcome}) + "\n"
+                    json.dumps(
+                        {**asdict(mutant), "file": str(path.relative_to(copy)), "outcome": outcome, "by": killer}
+                    )
+                    + "\n"
                 )
             print(f"{outcome:9}", path.relative_to(copy), mutant.applied().strip(), flush=True)
     print(Counter(json.loads(line)["outcome"] for line in out.read_text().splitlines()))
@@ -197,20 +216,43 @@ def tests_of_room(copy: Path, path: Path) -> list[str]:
     return [str(room.relative_to(copy))] if room.is_dir() else []
 
 
-def ask(tree: Path, copy: Path, tests: list[str]) -> str:
-    """Whether one of the tests fails in the copy, by the environment of the tree: killed, survived, or out of time."""
-    if not tests:
-        return "survived"
-    command = [tree / ".venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKS, *tests]
+def ask(tree: Path, copy: Path, tests: list[str]) -> tuple[str, str]:
+    """Whether one of the tests fails in the copy, by the environment of the tree, and which: killed, survived, timeout.
+
+    A test that is not there any more lets the mutant survive.
+    """
+    files = [test for test in tests if (copy / test.partition("::")[0]).exists()]
+    if not files:
+        return "survived", ""
+    command = [
+        tree / ".venv/bin/python",
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--tb=no",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        MARKS,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     with subprocess.Popen(
-        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+        [*command, *files], cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True, text=True,
+    ) as process:  # fmt: skip
         try:
-            return "survived" if process.wait(LIMIT_S) in (0, 5) else "killed"
+            said, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return "timeout"
+            return "timeout", ""
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", said, re.MULTILINE)
+    gone = process.returncode == pytest.ExitCode.USAGE_ERROR and not failed  # not a test of that name
+    if gone and len(tests) > 1:
+        return ask(tree, copy, sorted({test.partition("::")[0] for test in files}))
+    survived = gone or process.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return ("survived", "") if survived else ("killed", failed[0] if failed else "")
 
 
 def main() -> None:
@@ -225,6 +267,10 @@ def main() -> None:
         command.add_argument("--tree", type=Path, required=True)
         command.add_argument("--out", type=Path, required=True)
     running.add_argument("--reached", type=Path, required=True, help="what `trace` wrote of the tree")
+    running.add_argument("--earlier", type=Path, help="what a run wrote before, of this tree or another")
+    tracing.add_argument(
+        "--marks", action="append", help="a selection of tests; default: those of test, and of test-faults"
+    )
     running.add_argument("--most", type=int, default=MOST, help=f"tests per mutant, at most (default {MOST})")
     given = parser.parse_args()
     if given.command == "choose":
@@ -232,9 +278,10 @@ def main() -> None:
         LIST.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants))
         print(f"{len(mutants)} mutants in {LIST}")
     elif given.command == "trace":
-        trace(given.tree.resolve(), given.out.resolve())
+        marked = [["-m", marks] for marks in given.marks] if given.marks else [[], ["-m", "faults"]]
+        trace(given.tree.resolve(), given.out.resolve(), marked)
     else:
-        run(given.tree.resolve(), given.reached.resolve(), given.out.resolve(), given.most)
+        run(given.tree.resolve(), given.reached.resolve(), given.out.resolve(), given.earlier, given.most)
 
 
 if __name__ == "__main__":
