@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from landscape.compute.reproducibility import NotReproduced
-from landscape.core.digests import digest
 from landscape.core.errors import (
     ClusterUnreachableError,
     Interrupted,
@@ -25,6 +24,7 @@ from landscape.core.errors import (
     quoted,
 )
 from landscape.core.grid import Floats, Grid, axis_coordinates
+from landscape.core.text import digest
 from landscape.core.validation import RepeatedKey, check_whole, is_number, parse_json, refuse_too_far
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import check_workers
-from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import folder_of_user
 from landscape.core.folders import locate
+from landscape.core.text import digest
 
 if TYPE_CHECKING:
     from landscape.job.job import Job

@@ -19,7 +19,6 @@ from landscape.compute.lanczos import Krylov, Product, Ritz, Step, lanczos, leas
 from landscape.compute.landscape_context import SolveHere
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import CURVATURE_BYTES, curvature_limit
-from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, LandscapeError, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import open_folder
@@ -27,6 +26,7 @@ from landscape.core.grid import Floats, Grid
 from landscape.core.lock import run_lock
 from landscape.core.plan import Plan
 from landscape.core.progress import stage
+from landscape.core.text import digest
 from landscape.core.validation import LEAST_STEPS
 from landscape.evaluation.derivatives import RECALIBRATED
 from landscape.evaluation.reduction import terms_of

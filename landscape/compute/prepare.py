@@ -36,10 +36,10 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenanc
 from landscape.compute.recorded_job import JobRequest, asked_of
 from landscape.compute.reused_values import Extension, extension_of, refinement_of
 from landscape.core.devices import device_here
-from landscape.core.digests import digest
 from landscape.core.errors import JobError
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
+from landscape.core.text import digest
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator

@@ -18,9 +18,9 @@ import numpy as np
 from landscape.compute import serial
 from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.compute.serial import run as run_serially
-from landscape.core.digests import digest
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
+from landscape.core.text import digest
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job

@@ -1,7 +1,9 @@
-"""Numbers, counts, shares, durations, sizes and names of files as people read them, the same all over the product."""
+"""Values as text: numbers, durations, sizes and names of files as people read them, and JSON for digests."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import sys
 from numbers import Real
@@ -91,3 +93,33 @@ def file_name(*parts: str) -> str:
     """
     joined = "-".join(part for part in parts if part)
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in joined)[:120] or "landscape"
+
+
+# ----------------------------------------------------------------------------------------------------
+# One text for each plain value, and the digest of that text.
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, the shortest text of each float.
+
+    Example:
+        >>> canonical_json({"b": 0.5, "a": [1, None]})
+        '{"a":[1,null],"b":0.5}'
+
+    Raises:
+        ValueError: it holds NaN or infinity, which JSON has not.
+        TypeError: it holds something else that JSON has not.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value, in hexadecimal.
+
+    Example:
+        >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+        True
+        >>> digest([])[:8]
+        '4f53cda1'
+    """
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

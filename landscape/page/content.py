@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.digests import digest
 from landscape.core.files import Folder
 from landscape.core.grid import Floats, Index
+from landscape.core.text import digest
 from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes, file_stamp
 from landscape.store.landscape import LandscapeStore, read_axes, read_path
 from landscape.store.picked import PickedValues

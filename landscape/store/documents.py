@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.grid import AXIS_NAMES, Index
+from landscape.core.text import digest
 from landscape.core.validation import MAX_SIZE
 from landscape.store.format import (
     LARGEST_DOCUMENT,

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from landscape.core.digests import digest
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.lock import driver_alive, run_lock
+from landscape.core.text import digest
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.job.reading import read_job
 from landscape.model.history import read_history

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from landscape.core.digests import digest
 from landscape.core.errors import LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import bytes_of, open_folder
 from landscape.core.lock import driver_alive
+from landscape.core.text import digest
 from landscape.model.history import log_end, training_state
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore

@@ -27,12 +27,11 @@ from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.serial import run
-from landscape.core.digests import canonical_json
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
-from landscape.core.text import finite_or_none
+from landscape.core.text import canonical_json, finite_or_none
 from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.model.parameters import State, state_digest

@@ -56,14 +56,13 @@ from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
-from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, quoted
 from landscape.core.folders import locate
 from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
 from landscape.core.plan import Plan
 from landscape.core.progress import stage
-from landscape.core.text import finite_or_none
+from landscape.core.text import digest, finite_or_none
 from landscape.core.validation import ranges
 from landscape.evaluation.values import Values
 from landscape.job.directions.base import DEFAULT_IGNORE

@@ -17,10 +17,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscape.core.rounding import AffineRange, levels
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, applies
 from landscape.evaluation.engines.layer_rewrites import POOLING, Folded, fold_norms, pool_by_maxima
-from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
+from landscape.evaluation.model_rounding import ActivationRounding, AffineRange, WeightRounding, levels
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")

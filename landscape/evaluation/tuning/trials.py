@@ -23,11 +23,11 @@ from torch import nn
 
 from landscape import __version__
 from landscape.core.devices import cores, free_bytes, is_out_of_memory, processor_name
-from landscape.core.digests import digest
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import Floats, Grid
 from landscape.core.plan import Plan, in_float32
 from landscape.core.system import end_with_parent
+from landscape.core.text import digest
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import SamplesChanged
 from landscape.evaluation.tuning.choices import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from landscape.core.quantisation import Quantisation
-from landscape.core.rounding import AffineRange, fake_quantise, levels_of, round_rows, scales_of
+from landscape.evaluation.model_rounding import AffineRange, fake_quantise, levels_of, round_rows, scales_of
 
 BITS = range(1, 17)
 

@@ -13,9 +13,9 @@ from torch import nn
 from landscape import JobError, Problem, extend, open_run, run
 from landscape.analysis.measures.measure import job_of_file, job_of_run
 from landscape.compute.prepare import prepare
-from landscape.core.digests import digest
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
+from landscape.core.text import digest
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.views.prepare.words import caption

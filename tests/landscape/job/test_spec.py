@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
-from landscape.core.digests import canonical_json, digest
 from landscape.core.errors import printable
+from landscape.core.text import canonical_json, digest
 from landscape.job.directions.base import Normalise
 from landscape.job.directions.random import RandomDirection
 

@@ -23,9 +23,9 @@ import zarr
 from object_stores import Raw
 
 from landscape import JobError, LandscapeError, NotFoundError, open_run
-from landscape.core.digests import digest
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
+from landscape.core.text import digest
 from landscape.store.commit import finish_move
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from landscape.core.digests import digest
 from landscape.core.errors import LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
 from landscape.core.progress import Failure
+from landscape.core.text import digest
 from landscape.model.parameters import layout
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
