@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from landscape.analysis.checks.evaluations import ExtraEvaluations
-from landscape.analysis.checks.evidence import Evidence, held_by
-from landscape.analysis.checks.judgement import NotJudged
+from landscape.analysis.checks.evidence import Evidence, NotJudged, held_by
 from landscape.core.grid import Index
 from landscape.core.quantisation import Quantisation
 from landscape.problem.supervised import guessing_of

@@ -10,8 +10,7 @@ import numpy as np
 
 from landscape.analysis.checks.check import CheckContext, once
 from landscape.analysis.checks.evaluations import GRADIENT, PRODUCT
-from landscape.analysis.checks.evidence import Evidence, held_by
-from landscape.analysis.checks.judgement import Judgement, NotJudged, number, percent
+from landscape.analysis.checks.evidence import Evidence, Judgement, NotJudged, held_by, number, percent
 from landscape.compute.executor import BlockGradient, TotalsOfBlocks
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats

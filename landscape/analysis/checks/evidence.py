@@ -1,15 +1,18 @@
-"""What is known of a landscape without evaluating anything: its values, its noise, its axes, its path, its training."""
+"""What a check may say, and what is known of a landscape without evaluating anything.
+
+A check looks at its values, its noise, its axes, its path, and the training that it was made of.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
-from landscape.analysis.checks.judgement import number as brief
 from landscape.compute.recorded_job import recorded_folder
 from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
@@ -27,8 +30,70 @@ from landscape.model.history import (
 )
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.store.landscape import LandscapeStore
+from landscape.store.state import finite
 from landscape.surface.record import Record
+from landscape.surface.record_entries import Check, CheckState
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
+
+# ----------------------------------------------------------------------------------------------------
+# What a check may say, and numbers as checks say them.
+
+
+ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")  # from the best to the worst
+
+
+class NotJudged(Exception):
+    """A check cannot be judged; its text says why."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a check says: see `Check`, whose number and name stand in the table of checks.
+
+    Attributes:
+        value: the number that was judged; NaN where there is none.
+    """
+
+    state: CheckState
+    text: str
+    remedy: str = ""
+    value: float = math.nan
+    numbers: Mapping[str, object] = field(default_factory=dict)
+
+    def as_check(self, number: str, name: str) -> Check:
+        """The check with its numbers as JSON holds them: those that are not finite are None."""
+        kept = finite(dict(self.numbers))
+        judged = float(self.value) if math.isfinite(self.value) else None
+        return Check(
+            number=number, name=name, state=self.state, text=self.text, remedy=self.remedy, value=judged, numbers=kept
+        )
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, without an exponent where it is readable without one.
+
+    >>> number(0.08714), number(1234567.0), number(99.7, 2), number(2e-7)
+    ('0.0871', '1.23e+06', '100', '2e-07')
+    """
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
+
+
+def percent(share: float) -> str:
+    """A share in percent, two digits of it; whole numbers from 10 % on.
+
+    >>> percent(0.0123), percent(0.4), percent(3e-6)
+    ('1.2 %', '40 %', '0.0003 %')
+    """
+    size = abs(100 * share)
+    if size >= 10 or size == 0:
+        return f"{100 * share:.0f} %"
+    places = max(1, -math.floor(math.log10(size)) + (size >= 0.1)) if size < 1 else 1
+    return f"{100 * share:.{places}f} %"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is known of a landscape on disk: its values, its noise, its axes, its path, its training.
 
 
 @dataclass(frozen=True)
@@ -192,11 +257,11 @@ class Evidence:
             return None
         if not self.origin_went_on_to:
             return Logged(at_origin.loss, at_origin.stderr, f"{self.log_in_words} ended at")
-        end, (unit, number) = log_end(self._log), self.until
+        end, (unit, reached) = log_end(self._log), self.until
         ended = ""
         if end is not None and end.loss is not None and end.is_finite:
-            ended = f"the log ended at {brief(end.loss)} ({self.origin_went_on_to})"
-        return Logged(at_origin.loss, at_origin.stderr, f"at {unit} {number} {self.log_in_words} had", ended)
+            ended = f"the log ended at {number(end.loss)} ({self.origin_went_on_to})"
+        return Logged(at_origin.loss, at_origin.stderr, f"at {unit} {reached} {self.log_in_words} had", ended)
 
     @property
     def log_not_finite(self) -> str:
@@ -204,9 +269,9 @@ class Evidence:
         at_origin = self.log_at_origin
         if at_origin is None or at_origin.is_finite:
             return ""
-        unit, number = self.until
-        where = f"at {unit} {number}" if self.origin_went_on_to else "at its end"
-        before = "" if at_origin.loss is None else f", {brief(at_origin.loss)} on average up to "
+        unit, reached = self.until
+        where = f"at {unit} {reached}" if self.origin_went_on_to else "at its end"
+        before = "" if at_origin.loss is None else f", {number(at_origin.loss)} on average up to "
         return f"{self.log_in_words} has no finite loss {where}{before and before + (at_origin.loss_at or 'then')}"
 
     @cached_property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.analysis.checks.check import CheckContext, refuse_no_values
-from landscape.analysis.checks.judgement import Judgement, NotJudged, number, percent
+from landscape.analysis.checks.evidence import Judgement, NotJudged, number, percent
 from landscape.core.grid import Floats
 from landscape.core.plan import BatchNorm
 from landscape.surface.record import CHANCE

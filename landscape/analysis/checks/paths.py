@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from landscape.analysis.checks.check import CheckContext, once
-from landscape.analysis.checks.evidence import highest_share, ways_between
-from landscape.analysis.checks.judgement import ORDER, Judgement, NotJudged, number, percent
+from landscape.analysis.checks.evidence import ORDER, Judgement, NotJudged, highest_share, number, percent, ways_between
 from landscape.analysis.checks.network import CLOSE, STANDARD_ERRORS
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats

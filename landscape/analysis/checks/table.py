@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from landscape import __version__
-from landscape.analysis.checks import curvature, directions, network, paths, resolution, values
+from landscape.analysis.checks import curvature, geometry, network, paths, values
 from landscape.analysis.checks.check import CheckContext
 from landscape.analysis.checks.evaluations import ExtraEvaluations
-from landscape.analysis.checks.evidence import Evidence
-from landscape.analysis.checks.judgement import Judgement, NotJudged
+from landscape.analysis.checks.evidence import Evidence, Judgement, NotJudged
 from landscape.compute.executor import Executors, local_executors
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import Callback, recorded_job
@@ -26,8 +25,8 @@ CHECKS: Mapping[str, tuple[str, Callable[[CheckContext], Judgement]]] = {
     "3": ("spot check", network.check_spots),
     "4": ("repetition", network.check_repetition),
     "5": ("sampling", values.check_sampling),
-    "6": ("resolution", resolution.check_resolution),
-    "7": ("other seeds", directions.check_other_seeds),
+    "6": ("resolution", geometry.check_resolution),
+    "7": ("other seeds", geometry.check_other_seeds),
     "8": ("curvature", curvature.check_derivatives),
     "8b": ("centre cell", curvature.check_centre_cell),
     "9": ("hidden", curvature.check_hidden),
@@ -35,7 +34,7 @@ CHECKS: Mapping[str, tuple[str, Callable[[CheckContext], Judgement]]] = {
     "11": ("path", paths.check_path),
     "12": ("range", values.check_range),
     "13": ("lowest", values.check_lowest),
-    "14": ("axes", directions.check_axes),
+    "14": ("axes", geometry.check_axes),
     "15": ("holes", values.check_holes),
 }
 """Each by its number: its name and the function that measures and judges."""

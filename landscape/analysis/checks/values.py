@@ -11,8 +11,7 @@ import numpy as np
 
 from landscape.analysis.checks.check import CheckContext, cut_off, refuse_few_points, refuse_no_values
 from landscape.analysis.checks.curvature import along_axes, hessian_of_axes
-from landscape.analysis.checks.evidence import held_by
-from landscape.analysis.checks.judgement import Judgement, NotJudged, number, percent
+from landscape.analysis.checks.evidence import Judgement, NotJudged, held_by, number, percent
 from landscape.analysis.checks.paths import renewed_corners, uses_centres_statistics
 from landscape.core.errors import JobError
 from landscape.core.grid import Index

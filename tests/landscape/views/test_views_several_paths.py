@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from landscape.analysis.checks.judgement import NotJudged
+from landscape.analysis.checks.evidence import NotJudged
 from landscape.analysis.checks.paths import OnPlane, judge_path, judge_paths
 from landscape.surface.record import Along
 from landscape.surface.record_entries import PathRecord, path_records

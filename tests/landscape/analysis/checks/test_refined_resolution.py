@@ -10,7 +10,7 @@ import pytest
 
 from landscape.analysis.checks.curvature import at_centre
 from landscape.analysis.checks.evidence import Evidence
-from landscape.analysis.checks.resolution import Resolution, judge_resolution, resolution_of
+from landscape.analysis.checks.geometry import Resolution, judge_resolution, resolution_of
 from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
 
 Function = Callable[[np.ndarray, np.ndarray], np.ndarray]

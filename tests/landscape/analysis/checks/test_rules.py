@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from landscape.analysis.checks.curvature import AlongAxis, Differences, OfGrid, judge_derivatives, judge_hidden
-from landscape.analysis.checks.directions import LINES, QUANTILE, OtherLines, judge_lines
-from landscape.analysis.checks.judgement import NotJudged
+from landscape.analysis.checks.evidence import NotJudged
+from landscape.analysis.checks.geometry import LINES, QUANTILE, OtherLines, Resolution, judge_lines, judge_resolution
 from landscape.analysis.checks.network import (
     Spots,
     judge_centre,
@@ -23,7 +23,6 @@ from landscape.analysis.checks.network import (
     judge_spots,
 )
 from landscape.analysis.checks.paths import Stale, judge_statistics
-from landscape.analysis.checks.resolution import Resolution, judge_resolution
 from landscape.analysis.checks.table import CHECKS
 from landscape.analysis.checks.values import (
     Lowest,
