@@ -49,7 +49,7 @@ $(READY): pyproject.toml deploy/constraints.txt
 
 # Pictures (PNG, SVG) need a Chromium. As root on Debian it is installed; elsewhere the demo says what it leaves out.
 $(BROWSER): $(READY)
-	@$(BIN)/python -m cluster.commands.browser --install
+	@$(BIN)/python -m cluster.commands.doctor --install
 	@touch $@
 
 demo: $(READY) $(BROWSER)

@@ -31,7 +31,7 @@ FACES = ("__init__.py", "__main__.py")  # of the packages: they hand names on, a
 # The only places that import a module by its name: what it gives is asked for by users of the values here, or is a
 # table whose names stand in a help text.
 BY_NAME = {
-    "cluster/commands/help.py",
+    "cluster/commands/output.py",
     "landscape/evaluation/running_model.py",
     "landscape/__init__.py",
     "landscape/core/late_imports.py",
@@ -288,7 +288,7 @@ def test_preparing_values_loads_no_plotly():
 
 def test_reading_and_showing_landscapes_loads_no_torch():
     # Torch would take two thirds of the memory of a server that only reads, and a second of its start.
-    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.serve")
+    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.publish")
     assert {"zarr", *SERVING} <= loaded
     assert not loaded & {"torch", "ray", "matplotlib"}
 

@@ -13,18 +13,13 @@ from typing import Any
 
 from cyclopts import App
 
-from cluster.commands.analysis import check, compare, inspect, measure
+from cluster.commands.analysis import check, compare, connect, inspect, measure
 from cluster.commands.bench import bench
-from cluster.commands.connect import connect
-from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
-from cluster.commands.export import export
-from cluster.commands.extend import extend, refine
-from cluster.commands.help import Paragraphs
-from cluster.commands.output import exit_code_of
-from cluster.commands.run import pack, plan, run
+from cluster.commands.output import Paragraphs, exit_code_of
+from cluster.commands.publish import export, serve, view
+from cluster.commands.run import demo, extend, pack, plan, refine, run
 from cluster.commands.runs import import_, import_surface, init, list_, rename, rm, status, validate
-from cluster.commands.serve import serve, view
 from cluster.commands.submit import cancel, logs, submit
 from cluster.commands.train import train
 from cluster.runtime.logs import choose_format, common_options, configure, is_supervised, tell_unraisable

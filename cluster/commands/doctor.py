@@ -1,4 +1,7 @@
-"""`landscape doctor`: what this machine, cluster and run have, and what is wrong."""
+"""`landscape doctor`: what this machine, cluster and run have, and what is wrong.
+
+`python -m cluster.commands.doctor --install` gets a Chromium for pictures where this machine lets us.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -467,3 +471,35 @@ def diagnosis_text(results: list[CheckResult]) -> str:
         lines.append(f"{one['state']:5}  {one['what']:{width}}  {one['value']}{remedy}")
     lines.append(f"on {socket.gethostname()}")
     return "\n".join(lines)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A Chromium for PNG and SVG pictures.
+
+REMEDY = "PNG and SVG pictures need a Chromium: apt install chromium (as root), or set BROWSER_PATH to one"
+
+
+def install_browser() -> bool:
+    """Install Debian's Chromium where there is none and we may; says on stderr what it does."""
+    from landscape.views.exporting import find_browser
+
+    if find_browser():
+        return True
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        print(REMEDY, file=sys.stderr)
+        return False
+    print("installing Debian's chromium, for PNG and SVG pictures", file=sys.stderr, flush=True)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "-qq", "update"], ["apt-get", "-qq", "install", "-y", "chromium"]):
+        if subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode:
+            print(REMEDY, file=sys.stderr)
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    from landscape.views.exporting import find_browser
+
+    if "--install" in sys.argv[1:]:
+        install_browser()
+    print(find_browser() or REMEDY)

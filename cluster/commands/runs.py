@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cluster.commands.help import with_tables
-from cluster.commands.output import Json, show
+from cluster.commands.output import Json, show, with_tables
 from cluster.runtime.console import align
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag

@@ -131,7 +131,7 @@ SCHEMA_FILE = "job.schema.json"
 def command_line() -> str:
     """A section per command of `landscape`, from the help that the command itself prints."""
     from cluster.commands.app import app
-    from cluster.commands.help import with_tables
+    from cluster.commands.output import with_tables
 
     with patch.object(sys, "argv", ["landscape"]):  # the usage lines name what runs, which is Sphinx here
         text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)

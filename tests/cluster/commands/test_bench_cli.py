@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cluster.commands.bench_measuring import (
+from cluster.commands.bench import (
     TooFewTiles,
     Watch,
     bench_report,

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cluster.commands.connect import text_of_connection
+from cluster.commands.analysis import text_of_connection
 from landscape import open_run
 from landscape.analysis.connect import connect
 from landscape.analysis.connect.connect import Values1D, way_record

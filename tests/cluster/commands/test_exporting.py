@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.commands.export import FigureOptions, export, export_run, export_runs, runs_or_names
 from cluster.commands.output import exit_code_of
+from cluster.commands.publish import FigureOptions, export, export_run, export_runs, runs_or_names
 from cluster.runtime.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
 from landscape.views.figure_spec import FigureSpec
@@ -122,8 +122,8 @@ def test_several_runs_are_one_report_that_compares_them(tmp_path, monkeypatch):
 
 def test_no_option_of_figures_is_lost_on_the_page_of_several_runs(monkeypatch):
     given = []
-    monkeypatch.setattr("cluster.commands.export.runs_or_names", lambda run, more: (list(more), []))
-    monkeypatch.setattr("cluster.commands.export.export_runs", lambda *asked: given.append(asked[3]) or [])
+    monkeypatch.setattr("cluster.commands.publish.runs_or_names", lambda run, more: (list(more), []))
+    monkeypatch.setattr("cluster.commands.publish.export_runs", lambda *asked: given.append(asked[3]) or [])
     export("a", "b", to="report")
     export("a", "b", to="report", kind="surface", observable="accuracy", look=FigureOptions(log=False, levels=5))
     assert given == [{}, {"kind": "surface", "observable": "accuracy", "log": False, "levels": 5}]
@@ -153,7 +153,7 @@ def test_several_landscapes_of_one_run_are_written(place, tmp_path):
 
 def test_what_has_other_axes_is_left_out_of_all_and_said(place, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("cluster.commands.export.write_remark", lambda text, *rest: said.append(text))
+    monkeypatch.setattr("cluster.commands.publish.write_remark", lambda text, *rest: said.append(text))
 
     def write(names, formats, kind):
         return [each.name for each in export_run(str(place), names, formats, tmp_path / "out", FigureSpec(kind=kind))]

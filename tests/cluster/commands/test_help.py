@@ -7,7 +7,7 @@ from typing import get_args
 from rich.console import Console
 
 from cluster.commands.app import app
-from cluster.commands.help import TABLE, TABLES, reflowed, with_tables
+from cluster.commands.output import TABLE, TABLES, reflowed, with_tables
 from landscape.core.plan import BatchNorm, Precision
 from landscape.job.directions.base import Normalise
 from landscape.views.exporting import FORMAT_TABLE

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from cluster.commands.serve import ServeOptions, serve
+from cluster.commands.publish import ServeOptions, serve
 from cluster.serving.serve import handle_settings, refuse_open_service
 from landscape.core.errors import JobError, NotFoundError
 
