@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cluster.driver.run import run
+    from cluster.driver.driver import run
     from cluster.training.train import train
 
 __all__ = ["run", "train"]
@@ -14,7 +14,7 @@ __all__ = ["run", "train"]
 def __getattr__(name: str) -> Any:
     # Importing ray takes seconds, which `landscape --help` should not cost.
     if name == "run":
-        from cluster.driver.run import run
+        from cluster.driver.driver import run
 
         return run
     if name == "train":

@@ -140,7 +140,7 @@ class Watch:
 def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
     """Seconds per point serially, with one worker and with two, each round one after the other; and their ratios."""
     # Ray takes seconds to import, which a quick measurement does not need.
-    from cluster.driver.run import run as run_on_ray
+    from cluster.driver.driver import run as run_on_ray
     from cluster.runtime.session import ray_session
     from landscape.bench.yardsticks import quotient
     from landscape.compute.serial import run as run_serially

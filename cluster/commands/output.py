@@ -127,13 +127,13 @@ class WorkerOptions:
 
         with divert_stdout(), ProgressDisplay() as display:
             if self.serial:
-                from cluster.driver.run import run_serially
+                from cluster.driver.driver import run_serially
                 from landscape.core.devices import keep_freed_memory
 
                 keep_freed_memory()
                 found = run_serially(job, display, accept_origin=accept_origin)
             else:
-                from cluster.driver.run import run as run_on_ray
+                from cluster.driver.driver import run as run_on_ray
 
                 found = run_on_ray(
                     job, self.workers, self.address, display, allow_open=self.allow_open, accept_origin=accept_origin

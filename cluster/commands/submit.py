@@ -125,7 +125,7 @@ def logs(
 
 
 def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
-    from cluster.training.logs import follow_log, read_log
+    from cluster.training.report import follow_log, read_log
     from landscape.core.lock import training_alive
 
     if rank < 0:

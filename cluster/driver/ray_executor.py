@@ -27,8 +27,7 @@ from landscape.core.grid import Grid
 from landscape.core.progress import stage
 
 if TYPE_CHECKING:
-    from cluster.driver.pool import RayWorkerPool
-    from cluster.runtime.metrics import Metrics
+    from cluster.driver.pool import Metrics, RayWorkerPool
 
 Answer = TypeVar("Answer")
 
@@ -258,7 +257,7 @@ class LazyPool:
     @cached_property
     def metrics(self) -> Metrics:
         """What Ray's metrics are told of the job."""
-        from cluster.runtime.metrics import Metrics
+        from cluster.driver.pool import Metrics
 
         return Metrics()
 

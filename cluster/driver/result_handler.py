@@ -19,7 +19,7 @@ from landscape.core.progress import Failure
 from landscape.evaluation.reference_loss import OwnLosses
 
 if TYPE_CHECKING:
-    from cluster.runtime.metrics import Metrics
+    from cluster.driver.pool import Metrics
 
 
 @dataclass(frozen=True, slots=True)

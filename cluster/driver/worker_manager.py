@@ -17,7 +17,7 @@ from landscape.core.errors import JobError, LandscapeError
 from landscape.core.progress import Failure
 
 if TYPE_CHECKING:
-    from cluster.runtime.metrics import Metrics
+    from cluster.driver.pool import Metrics
 
 
 # ----------------------------------------------------------------------------------------------------

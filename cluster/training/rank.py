@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from cluster.runtime.options import check_workers
-from cluster.training.logs import log_rank
 from cluster.training.options import NamedFunction
-from cluster.training.report import KEPT, PACE, REMARK, STARTED, SUMMARY
+from cluster.training.report import KEPT, PACE, REMARK, STARTED, SUMMARY, log_rank
 from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.folders import locate, open_folder
 from landscape.core.lock import TRAINING_CARD

@@ -1,13 +1,29 @@
-"""What a training reports while it runs, a line per epoch on stderr, and at its end, its pace as a value."""
+"""What a training says: lines on stderr while it runs, its pace as a value at its end, and the logs of its ranks."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import logging
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
+from cluster.runtime.console import open_lossy
 from cluster.runtime.logs import write_remark
-from landscape.core.errors import quoted
+from landscape.core.errors import NotFoundError, quoted
+from landscape.core.files import Folder, LineLog
+from landscape.core.folders import open_folder
+from landscape.model.run_files import read_launch
 from landscape.store.state import finite
 
 # ----------------------------------------------------------------------------------------------------
@@ -157,3 +173,207 @@ def result_text(result: TrainingResult) -> str:
         listed = ", ".join(f"{share:.0%}" for share in result.communication)
         text += f"; of their time in communication: {listed} (ranks 0 to {len(result.communication) - 1})"
     return text
+
+
+# ----------------------------------------------------------------------------------------------------
+# The log of a rank, RUN/logs/rank-0.log, read so far or as it grows: what the rank prints, what is printed below
+# Python, and what is logged. Each start of the rank adds a line of its own.
+
+FOLDER = "logs"
+NAME = re.compile(r"rank-(\d+)\.log")
+PART = 1 << 20  # bytes that are read at once of a log that is followed
+LOOK_SECONDS = 0.5  # between two looks at a log that is followed
+
+
+def log_path(rank: int) -> str:
+    """The path of a rank's log in the run."""
+    return f"{FOLDER}/rank-{rank}.log"
+
+
+def read_log(run: str, rank: int) -> str:
+    """The log of a rank so far.
+
+    Raises:
+        NotFoundError: there is no such run, or the rank has no log in it; lists those that have one.
+    """
+    folder = open_folder(run)
+    content = folder.read(log_path(rank))
+    if content is None:
+        if not folder.exists():
+            raise NotFoundError(f"run {quoted(run)} does not exist; look with landscape list, or give another")
+        ranks = sorted(int(match[1]) for match in map(NAME.fullmatch, folder.names(FOLDER)) if match)
+        known = f"it has logs of ranks {', '.join(map(str, ranks))}" if ranks else "no training has logged there yet"
+        raise NotFoundError(f"rank: run {quoted(run)} has no log of rank {rank}; {known}")
+    return content.decode(errors="replace")
+
+
+def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Callable[[], bool]) -> None:
+    """Write the log of a rank as it grows, until the training is over and all of it is written.
+
+    While the training runs, a log that is not there yet is waited for.
+
+    Raises:
+        NotFoundError: as `read_log`; or the training has fewer ranks.
+    """
+    folder, written = open_folder(run), 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be half written
+    while True:
+        over = is_over()  # before the look: what is logged meanwhile is still seen
+        try:
+            part = folder.read_range(log_path(rank), written, PART)
+        except FileNotFoundError:
+            if over:
+                read_log(run, rank)  # raises, and says which logs there are
+            launch = read_launch(run)
+            if launch is not None and rank >= launch.workers:
+                raise NotFoundError(
+                    f"rank: must be below {launch.workers}, the workers that run {quoted(run)} is trained by, not "
+                    f"{rank}"
+                ) from None
+            part = b""
+        written += len(part)
+        write(decoder.decode(part, final=over and not part))
+        if part:
+            continue
+        if over:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
+SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store
+QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function's
+
+
+@contextlib.contextmanager
+def log_rank(run: str, rank: int, world: int, *, own_process: bool) -> Iterator[TextIO]:
+    """Within the block, what this process says goes to the log of the rank, which is yielded.
+
+    Args:
+        run: an absolute folder or a URL.
+        own_process: the process is this rank's alone: what native code prints is logged too, and nowhere else. Else
+            what Python prints and logs is also written where it was before.
+    """
+    folder = open_folder(run)
+    lines = _local(folder, rank) if "://" not in folder.name else _remote(folder, rank)
+    with lines as log:
+        log.write(_mark(rank, world))
+        with (_take_over_output if own_process else _copy_output)(log), _log_records(log, own_process):
+            yield log
+
+
+def _mark(rank: int, world: int) -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"--- {now} rank {rank} of {world} starts: process {os.getpid()} on {socket.gethostname()} ---\n"
+
+
+@contextlib.contextmanager
+def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
+    """A file that is added to; what is written is there at once, also when the process is killed."""
+    place = Path(folder.place(log_path(rank)))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # A link would let another file be written.
+    handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open_lossy(handle) as log:
+        yield log
+
+
+@contextlib.contextmanager
+def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
+    """A pipe whose lines a thread puts into the object store; what is killed loses its last seconds."""
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=_pass_on, args=(reader, folder.log(log_path(rank))), daemon=True, name="rank log")
+    thread.start()
+    with open_lossy(writer) as log:
+        yield log
+    thread.join(2 * SYNC_SECONDS)
+
+
+def _pass_on(reader: int, log: LineLog) -> None:
+    with open(reader, "rb") as lines:
+        last = time.monotonic()
+        for line in lines:
+            with contextlib.suppress(Exception):  # a store that does not answer ends no training
+                log.add(line)
+                if time.monotonic() - last > SYNC_SECONDS:
+                    log.sync()
+                    last = time.monotonic()
+    with contextlib.suppress(Exception):
+        log.sync()
+
+
+@contextlib.contextmanager
+def _take_over_output(log: TextIO) -> Iterator[None]:
+    """The descriptors 1 and 2 lead to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(number) for number in (1, 2)]
+    streams = sys.stdout, sys.stderr
+    for number in (1, 2):
+        os.dup2(log.fileno(), number)
+    sys.stdout = sys.stderr = open_lossy(os.dup(log.fileno()))
+    try:
+        yield
+    finally:
+        sys.stdout.close()
+        sys.stdout, sys.stderr = streams
+        for number, descriptor in zip((1, 2), before, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+class _Both(io.TextIOBase):
+    """Text that goes to two places."""
+
+    def __init__(self, first: TextIO, second: TextIO) -> None:
+        self._first, self._second = first, second
+
+    def write(self, text: str) -> int:
+        self._second.write(text)
+        return self._first.write(text)
+
+    def flush(self) -> None:
+        self._first.flush()
+        self._second.flush()
+
+    def fileno(self) -> int:
+        return self._first.fileno()
+
+    def isatty(self) -> bool:
+        return self._first.isatty()
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """For bytes, which are not logged."""
+        return self._first.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._first.encoding
+
+
+@contextlib.contextmanager
+def _copy_output(log: TextIO) -> Iterator[None]:
+    """What Python prints is written to the log as well."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Both(sys.stdout, log), _Both(sys.stderr, log)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def _log_records(log: TextIO, own_process: bool) -> Iterator[None]:
+    """What Python logs is written to the log; in a process of the rank's own from INFO on."""
+    handler, root = logging.StreamHandler(log), logging.getLogger()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.split(".")[0] not in QUIET)
+    level = root.level
+    root.addHandler(handler)
+    if own_process:
+        root.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)

@@ -14,8 +14,8 @@ from kuberay_schemas import check_manifest
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-# As they stand in the source; tests/cluster/runtime/test_metrics.py finds them on the port of a real Ray.
-METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "runtime" / "metrics.py").read_text()))
+# As they stand in the source; tests/cluster/driver/test_metrics.py finds them on the port of a real Ray.
+METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "driver" / "pool.py").read_text()))
 
 
 @pytest.mark.parametrize(

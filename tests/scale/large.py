@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-import cluster.driver.run  # with all that it imports, which is not what is measured
+import cluster.driver.driver  # with all that it imports, which is not what is measured
 from landscape import read_job, run
 from landscape.core.errors import Interrupted
 from landscape.store.landscape import LandscapeStore

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BARE = """
 import sys
 from pathlib import Path
-import cluster.driver.run
+import cluster.driver.driver
 from landscape.store.landscape import LandscapeStore
 print(sum(len(each.read_bytes()) for each in Path(sys.argv[1]).rglob("*") if each.is_file()))
 """

@@ -19,8 +19,7 @@ import large
 import numpy as np
 import pytest
 
-from cluster.driver import ray_executor
-from cluster.driver import run as driver
+from cluster.driver import driver, ray_executor
 from cluster.runtime.status import run_status
 from landscape import read_job
 from landscape.core.grid import Tile

@@ -97,7 +97,7 @@ def test_every_engine_gives_the_bytes_of_the_serial_run(tmp_path, engine):
 def test_a_finished_job_keeps_batch_size_and_tile_shape_of_its_plan_and_needs_no_cluster(make_job, monkeypatch):
     job = make_job(tile=[3, 3])
     serial = landscape.run(job)["plane"]
-    for module in ("cluster.driver.ray_executor", "cluster.runtime.mapping"):
+    for module in ("cluster.driver.ray_executor", "cluster.runtime.session"):
         monkeypatch.setattr(f"{module}.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
     with pytest.raises(JobError, match="batch_size 20 to 7"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster.driver import run as driver
+from cluster.driver import driver
 from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
 from cluster.runtime import logs
 from landscape.compute.serial import run as run_serially

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.driver.pool import RayWorkerPool
+from cluster.driver.pool import Metrics, RayWorkerPool
 from cluster.driver.ray_executor import RayExecutor
 from cluster.driver.schedule import Policy
-from cluster.runtime.metrics import Metrics
 from cluster.runtime.session import ray_session
 from landscape.analysis.connect.curve import BendTraining, Reached, StepsOfBend
 from landscape.compute.executor import (

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from cluster.driver import run as driver
+from cluster.driver import driver
 from landscape import open_run, read_job
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from waiting import wait_for
 
-from cluster.runtime.mapping import ray_workers
+from cluster.runtime.session import ray_workers
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 
 

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from faults import on_nodes
 
-from cluster.training.logs import read_log
+from cluster.training.report import read_log
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory
 

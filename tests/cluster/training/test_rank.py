@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.training import logs, rank, train
-from cluster.training import logs as reading
-from cluster.training.logs import log_rank, read_log
+from cluster.training import rank, report, train
 from cluster.training.options import named_function
 from cluster.training.rank import (
     MeasurementDone,
@@ -23,7 +21,7 @@ from cluster.training.rank import (
     plan_of,
     run_rank,
 )
-from cluster.training.report import Report, TrainingResult, result_of, result_text
+from cluster.training.report import Report, TrainingResult, log_rank, read_log, result_of, result_text
 from cluster.training.train import Scaling, name_options_as_here, ray_train_settings, scaling_text, scalings_of
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.core.lock import training_lock
@@ -41,7 +39,7 @@ def say_everything() -> None:
 
 @pytest.mark.parametrize("own_process", [True, False])
 def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, caplog, monkeypatch, own_process):
-    monkeypatch.setattr(logs, "QUIET", ("library",))
+    monkeypatch.setattr(report, "QUIET", ("library",))
     caplog.set_level(logging.WARNING)  # a test before may have left the process another one
     for _ in range(2):
         with log_rank(str(tmp_path), 1, 2, own_process=own_process):
@@ -84,7 +82,7 @@ class Memory:
 @pytest.mark.parametrize("own_process", [True, False])
 def test_a_log_in_an_object_store_is_added_to(monkeypatch, own_process):
     store = Memory()
-    monkeypatch.setattr(logs, "open_folder", lambda run: store)
+    monkeypatch.setattr(report, "open_folder", lambda run: store)
     for _ in range(2):
         with log_rank("s3://bucket/run", 0, 1, own_process=own_process):
             say_everything()
@@ -103,7 +101,7 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path):
 def test_a_log_is_followed_from_before_it_is_there_to_its_end(tmp_path, monkeypatch):
     """A look finds no log yet, the next one half a character, a third one the rest."""
     parts = iter([None, "a gr\u00f6".encode()[:-1], "\u00f6\u00dfer step\n".encode()[1:]])
-    monkeypatch.setattr(reading.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(report.time, "sleep", lambda seconds: None)
     over = []
 
     def is_over() -> bool:
@@ -117,16 +115,16 @@ def test_a_log_is_followed_from_before_it_is_there_to_its_end(tmp_path, monkeypa
 
     (tmp_path / "logs").mkdir()
     written: list[str] = []
-    reading.follow_log(str(tmp_path), 0, written.append, is_over)
+    report.follow_log(str(tmp_path), 0, written.append, is_over)
     assert "".join(written) == "a gr\u00f6\u00dfer step\n"
     with pytest.raises(NotFoundError, match="has no log of rank 1; it has logs of ranks 0"):
-        reading.follow_log(str(tmp_path), 1, written.append, lambda: True)
+        report.follow_log(str(tmp_path), 1, written.append, lambda: True)
 
 
 def test_a_log_that_never_comes_is_not_waited_for(tmp_path):
     write_launch(tmp_path, Launch("digits", 2))
     with pytest.raises(NotFoundError, match=r"^rank: must be below 2, the workers that run .* is trained by, not 2$"):
-        reading.follow_log(str(tmp_path), 2, print, lambda: False)
+        report.follow_log(str(tmp_path), 2, print, lambda: False)
 
 
 # -- the pace ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import cluster
-from cluster.training.logs import read_log
+from cluster.training.report import read_log
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.lock import training_alive
 from landscape.model.snapshots import read_trajectory

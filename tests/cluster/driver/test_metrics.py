@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime import metrics
+from cluster.driver import pool
 
 # The names as they stand in the source; the dashboard's own test reads them too.
-NAMES = set(re.findall(r'"(landscape_\w+)"', Path(metrics.__file__).read_text()))
+NAMES = set(re.findall(r'"(landscape_\w+)"', Path(pool.__file__).read_text()))
 
 SCRIPT = """
 import json, socket, sys, time, urllib.request
