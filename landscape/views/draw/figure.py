@@ -1,8 +1,12 @@
-"""`figure`: from a surface and a kind to a plotly figure. Prepares the data, then has the kind draw them."""
+"""`figure`: from a surface and a kind to a plotly figure, which is laid out anew for print where it is asked for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -11,19 +15,252 @@ import plotly.graph_objects as go
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text
 from landscape.surface.surface import Surface
-from landscape.views.draw.layout import TICKS_PX, base_layout, finish, make_frame, text
+from landscape.views.draw.layout import TICKS_PX, base_layout, finish, make_frame, one_line, text
 from landscape.views.draw.plane import draw_categories
-from landscape.views.draw.print import fit_to_paper
-from landscape.views.draw.style import CURVES, DARK_CURVES, INK, scale_warning, themed
+from landscape.views.draw.style import CURVES, DARK_CURVES, FONT, INK, scale_warning, themed
 from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, documented
 from landscape.views.prepare.figure import FigureData, prepare
 from landscape.views.prepare.scale import nice_ticks
 from landscape.views.prepare.uncertainty import Bars
-from landscape.views.prepare.words import capitalised
+from landscape.views.prepare.words import capitalised, wrap
+
+# ----------------------------------------------------------------------------------------------------
+# A drawn figure laid out anew for print: of a given width, with words of a given size, nothing cut off.
+
+LETTER, LINE = 0.56, 1.3  # the mean width of a letter and the height of a line, in font sizes
+ROOMY = 480.0  # pixels: a narrower scene has no room for the long names of its axes
+TALLEST = 1.35  # height of a plot at most, in widths
+TITLE, AXIS, SMALL = 14 / 12, 12.5 / 12, 11 / 12  # sizes of words, in font sizes
+ROW_GAP = 6.5  # pixels between two rows of the legend
+# Of the legend: pixels of an entry's symbol and gaps, and the width of a letter in font sizes.
+KEY_PX, KEY_LETTER = 40.0, 0.46
+
+
+def fit_to_paper(figure: go.Figure, spec: FigureSpec) -> None:
+    """Lay a drawn figure out for the width, the font and the size of words asked for; `figure` is changed.
+
+    Buttons and sliders are taken away, as paper has none.
+    """
+    if spec.font is not None:
+        figure.layout.font.family = f"{spec.font}, {FONT}"
+    width, font_px = spec.print_size
+    if width is None and font_px is None:
+        return
+    font = font_px or 12.0
+    slice_name = _without_controls(figure)
+    _set_fonts(figure, font)
+    place = _place(figure, width or float(figure.layout.width), font, bool(slice_name))
+    marks = min(1.0, max(0.55, place.plot[0] / 560))
+    if figure.layout.meta.get("space") and place.plot[0] < ROOMY:
+        _narrow_scene(figure.layout.scene)
+    for trace in figure.data:
+        _scale_marks(trace, marks, font)
+    for bar in colour_bars(figure):
+        _lay_bar(bar, place, font)
+    _lay_annotations(figure, place, font, marks, slice_name)
+
+
+@dataclass(frozen=True)
+class PrintLayout:
+    """Sizes in pixels: the plot area, the margin (left, right, top, bottom), and where the caption begins below it."""
+
+    plot: tuple[float, float]
+    margin: tuple[float, float, float, float]
+    caption_at: float
+    caption: Sequence[str]
+
+
+def _without_controls(figure: go.Figure) -> str:
+    """Take buttons, slider and frames away; what the slider showed, such as 'gamma = 0', empty where there was none."""
+    sliders = figure.layout.sliders
+    name = ""
+    if sliders:
+        name = f"{sliders[0].currentvalue.prefix}{sliders[0].steps[sliders[0].active].label}"
+    figure.frames = []
+    figure.layout.sliders, figure.layout.updatemenus = [], []
+    return name
+
+
+def axes_of(figure: go.Figure) -> Iterator[Any]:
+    """The flat axes of a figure, x before y."""
+    for letter in "xy":
+        for key in figure.layout.to_plotly_json():
+            if re.fullmatch(f"{letter}axis[0-9]*", key):
+                yield figure.layout[key]
+
+
+def colour_bars(figure: go.Figure) -> list[Any]:
+    """The colour bars that are seen."""
+    bars = [trace.colorbar for trace in figure.data if trace.type in ("contour", "surface", "heatmap")]
+    bars += [trace.marker.colorbar for trace in figure.data if trace.type in ("scatter", "scatter3d")]
+    return [bar for bar in bars if bar.tickvals is not None and bar.showticklabels is not False]
+
+
+def _set_fonts(figure: go.Figure, font: float) -> None:
+    layout = figure.layout
+    layout.font.size = font
+    layout.title.font.size = TITLE * font
+    layout.legend.font.size = SMALL * font
+    for axis in axes_of(figure):
+        axis.update(title={"font": {"size": AXIS * font}, "standoff": 0.4 * font}, ticklen=0.3 * font)
+        axis.update(tickfont={"size": SMALL * font})
+    if (layout.meta or {}).get("space"):
+        for axis in (layout.scene.xaxis, layout.scene.yaxis, layout.scene.zaxis):
+            axis.update(title={"font": {"size": AXIS * font}}, tickfont={"size": SMALL * font})
+            axis.update({} if axis.tickvals is not None else {"nticks": 5})
+
+
+def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> PrintLayout:
+    """Where plot, legend and caption lie; the layout's size, margin and legend are set."""
+    layout, meta = figure.layout, figure.layout.meta
+    space = bool(meta.get("space"))
+    left = right = 0.3 * font if space else 0.8 * font
+    below = 0.2 * font
+    if not space:
+        left = (0.4 + LINE * AXIS + 0.5) * font + _tick_letters(figure) * LETTER * SMALL * font
+        below = (0.8 + LINE * SMALL + LINE * AXIS) * font
+    right += max((_bar_width(bar, font) for bar in colour_bars(figure)), default=0.0)
+    title = wrap(unescape((layout.title.text or "").replace("<br>", " ")), width - 1.5 * font, TITLE * font)
+    if layout.title.text:
+        layout.title.text = "<br>".join(map(text, title))
+    above = TITLE * (1.8 + LINE * (len(title) - 1)) if layout.title.text else 0
+    top = (0.8 + above + (LINE if named_slice else 0)) * font
+    plot_width = max(width - left - right, 0.3 * width)
+    height = plot_width * (0.84 if space else meta["plot"][1] / meta["plot"][0])
+    if height > TALLEST * plot_width:  # the width that is left over goes to both sides
+        narrower = plot_width * (TALLEST * plot_width / height) if meta["equal"] else plot_width
+        left, right = left + (plot_width - narrower) / 2, right + (plot_width - narrower) / 2
+        height, plot_width = TALLEST * plot_width, narrower
+    rows = legend_rows(entries(figure), left + plot_width - font, font)
+    legend_at = below + 0.3 * font
+    caption_at = legend_at + rows * (LINE * SMALL * font + ROW_GAP) + (0.6 * font if rows else 0)
+    has_caption = any(note.name == "caption" for note in layout.annotations)
+    caption = wrap(meta["caption"], width - font, SMALL * font) if has_caption else []
+    bottom = caption_at + len(caption) * LINE * SMALL * font + 0.4 * font
+    layout.update(width=round(width), height=round(height + top + bottom))
+    layout.margin = {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False}
+    layout.title.y = 1 - (0.6 + 0.5 * TITLE) * font / layout.height
+    layout.legend.update(x=(0.5 * font - left) / plot_width, y=-legend_at / height, tracegroupgap=0)
+    for trace in figure.data:  # plotly fills the rows of its legend only where each entry is a group of its own
+        trace.legendgroup = trace.legendgroup or trace.name
+    for axis in axes_of(figure):
+        if axis.title.text:
+            room = height if axis._plotly_name.startswith("y") else plot_width
+            axis.title.text = one_line(axis.title.text, room, AXIS * font)
+    return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
+
+
+def _tick_letters(figure: go.Figure) -> int:
+    """The letters of the longest label of the y axes, as far as they are known beforehand."""
+    labels = [str(label) for axis in axes_of(figure) if axis.ticktext is not None for label in axis.ticktext]
+    return max([*map(len, labels), 5])
+
+
+def _bar_width(bar: Any, font: float) -> float:
+    letters = max((len(str(label)) for label in bar.ticktext), default=0)
+    ticks = (1.0 + 0.3 + 0.3) * font + letters * LETTER * SMALL * font
+    title = max(map(len, (bar.title.text or "").split("<br>"))) * LETTER * AXIS * font
+    return 0.6 * font + max(ticks, title)
+
+
+def _narrow_scene(scene: Any) -> None:
+    """Step back, and name the axes by their first words: what they are at length is for the caption."""
+    for axis in (scene.xaxis, scene.yaxis, scene.zaxis):
+        axis.title.text = (axis.title.text or "").partition(":")[0]
+    if scene.zaxis.tickvals is not None:
+        scene.zaxis.title.text = ""  # these ticks are those of the colour bar, which has the name
+    eye = scene.camera.eye
+    scene.camera.eye = {"x": eye.x * 1.3, "y": eye.y * 1.3, "z": eye.z * 1.3}
+
+
+def _lay_bar(bar: Any, place: PrintLayout, font: float) -> None:
+    most = max(2, int(place.plot[1] / (1.5 * SMALL * font)))
+    every = -(-len(bar.tickvals) // most)
+    bar.update(tickvals=bar.tickvals[::every], ticktext=bar.ticktext[::every])
+    bar.update(thickness=font, lenmode="pixels", len=place.plot[1], ticklen=0.25 * font, x=1.0, xpad=0.5 * font, ypad=0)
+    bar.update(title={"font": {"size": AXIS * font}}, tickfont={"size": SMALL * font})
+
+
+def entries(figure: go.Figure) -> list[str]:
+    """The names in the legend."""
+    return [trace.name for trace in figure.data if trace.showlegend is not False and trace.name]
+
+
+def legend_rows(names: Sequence[str], width: float, font: float) -> int:
+    """Rows that plotly's legend takes below the plot, each filled as far as the next entry fits.
+
+    It may be as wide as the plot and the margin to the left of it.
+    """
+    rows, filled = 0, math.inf
+    for name in names:
+        entry = len(name) * KEY_LETTER * SMALL * font + KEY_PX
+        rows, filled = (rows + 1, entry) if filled + entry > width else (rows, filled + entry)
+    return rows
+
+
+def _scale_marks(trace: Any, marks: float, font: float) -> None:
+    """Lines and symbols of a trace `marks` times as large, labels of its lines in the size of small words."""
+    if trace.type == "contour":
+        trace.line.width = (trace.line.width or 1.0) * marks
+        if trace.contours.showlabels:
+            trace.contours.labelfont.size = SMALL * font
+    elif trace.type in ("scatter", "scatter3d"):
+        size = trace.marker.size
+        if size is not None:
+            trace.marker.size = [each * marks for each in size] if isinstance(size, (tuple, list)) else size * marks
+        for line in (trace.line, trace.marker.line):
+            if line.width:
+                line.width *= marks
+        if trace.type == "scatter" and trace.fillpattern.size:
+            trace.fillpattern.size *= marks
+
+
+def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: float, slice_name: str) -> None:
+    """The caption, the name of a slice, and the numbers beside the path, as many as keep clear of each other."""
+    layout = figure.layout
+    notes = [note for note in layout.annotations if note.name not in ("caption", "step")]
+    for note in notes:
+        note.update(font={"size": SMALL * font})
+        if note.name == "empty":
+            words = note.text.replace("<br>", " ")
+            note.text = "<br>".join(wrap(words, 0.8 * place.plot[0], SMALL * font))
+    notes += _apart([note for note in layout.annotations if note.name == "step"], figure, place, font, marks)
+    at_left = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "align": "left", "showarrow": False}
+    small = {"font": {"size": SMALL * font}}
+    if place.caption:
+        words = "<br>".join(text(line) for line in place.caption)
+        shift = {"y": 0, "yanchor": "top", "xshift": -place.margin[0] + 0.5 * font, "yshift": -place.caption_at}
+        notes.append(go.layout.Annotation(text=words, name="caption", **at_left, **small, **shift))
+    if slice_name:
+        notes.append(go.layout.Annotation(text=text(slice_name), y=1, yanchor="bottom", **at_left, **small))
+    layout.annotations = notes
+    if (layout.meta or {}).get("space"):
+        labels = layout.scene.annotations
+        every = max(1, math.ceil(len(labels) * 26 * font / 12 / place.plot[0]))
+        layout.scene.annotations = [
+            label.update(font={"size": SMALL * font}, yshift=15 * marks)
+            for k, label in enumerate(labels)
+            if k % every == 0 or k == len(labels) - 1
+        ]
+
+
+def _apart(steps: list[Any], figure: go.Figure, place: PrintLayout, font: float, marks: float) -> list[Any]:
+    """The numbers beside the path that stand clear of each other; the last and the first of them stay."""
+    x, y = figure.layout.xaxis.range, figure.layout.yaxis.range
+    kept: list[Any] = []
+    spots: list[tuple[float, float]] = []
+    for step in [*steps[-1:], *steps[:-1]]:
+        step.update(font={"size": SMALL * font}, xshift=round(step.xshift * marks), yshift=round(step.yshift * marks))
+        across = (step.x - x[0]) / (x[1] - x[0]) * place.plot[0] + step.xshift
+        upwards = (step.y - y[0]) / (y[1] - y[0]) * place.plot[1] + step.yshift
+        if all(abs(across - a) > 1.9 * font or abs(upwards - b) > 1.5 * font for a, b in spots):
+            kept.append(step)
+            spots.append((across, upwards))
+    return kept
+
 
 # ----------------------------------------------------------------------------------------------------
 # The barcode of a landscape with any number of axes: of each minimum a bar as long as its persistence.
-
 
 PLOT_PX, SHORTEST_PX, TALLEST_PX, ROW_PX = 620, 130, 560, 26
 THICKNESS = 0.62  # of a row

@@ -15,8 +15,8 @@ import yaml
 from opened_page import opened
 
 from landscape import Job, open_run
+from landscape.page.api import free_name
 from landscape.page.figures import thumbnail
-from landscape.page.jobs import free_name
 from landscape.page.queries import AddressQuery
 from landscape.surface.surface import Axis, Surface
 

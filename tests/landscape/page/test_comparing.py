@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
-from landscape.page.comparison import compare_answer, differences_answer, find_readable
+from landscape.page.figures import compare_answer, differences_answer, find_readable
 from landscape.page.queries import AddressQuery, CompareQuery, FigureQuery, Item, parse_query
 from landscape.page.runs import RunReader
 from landscape.store.status import FoundRun

@@ -28,8 +28,8 @@ from cluster.commands.publish import export_run
 from cluster.runtime.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.core.lock import run_lock
+from landscape.page.api import BoxQuery, box_job
 from landscape.page.description import run_description
-from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.runs import RunReader
 from landscape.store.importing import import_surfaces
 from landscape.store.status import FoundRun

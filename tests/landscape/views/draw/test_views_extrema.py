@@ -13,8 +13,7 @@ import pytest
 
 from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.surface.topology import topology_of
-from landscape.views.draw.figure import figure
-from landscape.views.draw.print import entries
+from landscape.views.draw.figure import entries, figure
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.uncertainty import MOST_BARS, MOST_MARKS
 
