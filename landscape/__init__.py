@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.choices import Limits
     from landscape.job.directions.file import EigenDirection, FileDirection
-    from landscape.job.directions.pca import PcaDirection
-    from landscape.job.directions.plane import PlaneDirection, TowardsDirection
+    from landscape.job.directions.plane import PcaDirection, PlaneDirection, TowardsDirection
     from landscape.job.directions.random import RandomDirection
     from landscape.job.job import CollectLandscape, Job
     from landscape.job.landscape import Landscape
@@ -43,8 +42,7 @@ _HOMES = {
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.choices": ("Limits",),
     "job.directions.file": ("EigenDirection", "FileDirection"),
-    "job.directions.pca": ("PcaDirection",),
-    "job.directions.plane": ("PlaneDirection", "TowardsDirection"),
+    "job.directions.plane": ("PcaDirection", "PlaneDirection", "TowardsDirection"),
     "job.directions.random": ("RandomDirection",),
     "job.job": ("CollectLandscape", "Job"),
     "job.landscape": ("Landscape",),

@@ -20,8 +20,7 @@ from cluster.commands.output import Paragraphs, exit_code_of
 from cluster.commands.publish import export, serve, view
 from cluster.commands.run import demo, extend, pack, plan, refine, run
 from cluster.commands.runs import import_, import_surface, init, list_, rename, rm, status, validate
-from cluster.commands.submit import cancel, logs, submit
-from cluster.commands.train import train
+from cluster.commands.submit import cancel, logs, submit, train
 from cluster.runtime.logs import choose_format, common_options, configure, is_supervised, tell_unraisable
 from landscape import __version__
 

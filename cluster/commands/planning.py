@@ -34,7 +34,7 @@ from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
 from landscape.evaluation.tuning.trials import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
 from landscape.store.format import PathPlan
@@ -265,7 +265,7 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
 def _left_of(samples: Samples, known: int) -> tuple[float, str]:
     """The share of the samples beyond the first `known` ones, of every set of points; and how many they are, in words.
 
-    >>> from landscape.problem.samples import TensorSamples
+    >>> from landscape.problem.batches import TensorSamples
     >>> _left_of(TensorSamples(torch.zeros(8)), 6)
     (0.25, '2 samples')
     """

@@ -16,9 +16,8 @@ from cluster.driver.ray_executor import ClusterOptions, LazyPool, executor_of
 from cluster.driver.result_handler import ResultHandler
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
-from cluster.driver.worker import Receipt
+from cluster.driver.worker import Receipt, WorkerHandle, WorkerPool
 from cluster.driver.worker_manager import log_tuning_warning
-from cluster.driver.worker_protocol import WorkerHandle, WorkerPool
 from cluster.runtime.console import show_progress
 from cluster.runtime.logs import graceful_stop, is_supervised, tell
 from cluster.runtime.session import ray_workers

@@ -6,8 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from cluster.driver.transfer import pack_directions, pack_state
-from cluster.driver.worker import LandscapeInputs
-from cluster.driver.worker_protocol import WorkerHandle
+from cluster.driver.worker import LandscapeInputs, WorkerHandle
 from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.progress_tracker import ReportingWorker, Tally, start_tally

@@ -25,14 +25,17 @@ from cluster.driver.transfer import (
     pack_state,
     pieces_of,
 )
-from cluster.driver.worker import DeclaredObservables, ProblemSource, Receipt, Worker
-from cluster.driver.worker_protocol import (
+from cluster.driver.worker import (
     LOOK_SECONDS,
     MEASURE,
     NODE_LOST,
     START,
     Arrival,
     Asked,
+    DeclaredObservables,
+    ProblemSource,
+    Receipt,
+    Worker,
     WorkerHandle,
     WorkerQuery,
 )
@@ -52,8 +55,8 @@ from landscape.core.devices import host_limit
 from landscape.core.errors import printable
 from landscape.core.progress import stage
 from landscape.evaluation.tuning.search import TuningRequest
+from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.collated import Collated, WholeBatches
-from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.supervised import ordered_names
 from landscape.problem.terms import PointSets
 

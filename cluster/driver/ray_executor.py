@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.driver.transfer import pack_directions, pack_state
-from cluster.driver.worker import LandscapeInputs
+from cluster.driver.worker import Arrival, LandscapeInputs, WorkerHandle, WorkerQuery
 from cluster.driver.worker_manager import WorkerManager
-from cluster.driver.worker_protocol import Arrival, WorkerHandle, WorkerQuery
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.session import ray_session
 from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered_error

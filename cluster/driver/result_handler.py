@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from cluster.driver.landscape_states import Landscapes, LandscapeState
 from cluster.driver.schedule import TaskSchedule
-from cluster.driver.worker import Receipt
+from cluster.driver.worker import MEASURE, Arrival, Receipt, WorkerHandle, WorkerPool
 from cluster.driver.worker_manager import WorkerManager, log_done, log_failure, log_given_up
-from cluster.driver.worker_protocol import MEASURE, Arrival, WorkerHandle, WorkerPool
 from landscape.compute.reproducibility import ReferencePoint
 from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import Outcome, Task, commit_all, quarantine, task_points, well_formed

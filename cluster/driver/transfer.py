@@ -23,10 +23,9 @@ from landscape.core.errors import JobError, NotRetried
 from landscape.job.directions.base import DirectionTensors, SeededDirection
 from landscape.job.directions.kinds import seeded
 from landscape.model.parameters import ParameterInfo, State, direction_digest
-from landscape.problem.batches import Batch, empty_like, fill_structure, tensors_of
+from landscape.problem.batches import Batch, Samples, TensorSamples, empty_like, fill_structure, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
-from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.sources import collate_of
 from landscape.problem.terms import PointSets, Problem
 

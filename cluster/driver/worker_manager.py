@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.schedule import TaskSchedule
-from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import LOOK_SECONDS, NODE_LOST, START, Arrival, WorkerHandle, WorkerPool
+from cluster.driver.worker import LOOK_SECONDS, NODE_LOST, START, Arrival, Receipt, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.tasks import Task

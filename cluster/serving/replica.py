@@ -48,8 +48,7 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import loss_factors
-from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import SampleValues, Values
+from landscape.evaluation.reduction import SampleValues, Values, terms_of
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters
 from landscape.problem.user_code import in_folder

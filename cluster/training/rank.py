@@ -26,8 +26,8 @@ from landscape.core.folders import locate, open_folder
 from landscape.core.lock import TRAINING_CARD
 from landscape.core.validation import gpus
 from landscape.problem.user_code import in_folder, in_words
-from landscape.training.checkpoints import Checkpoint
 from landscape.training.distributed import Share, rank_and_world
+from landscape.training.kept_files import Checkpoint
 from landscape.training.training import Training
 
 # ----------------------------------------------------------------------------------------------------

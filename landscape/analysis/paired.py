@@ -13,8 +13,7 @@ import numpy as np
 
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
 from landscape.core.grid import Floats
-from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import SampleValues, Values
+from landscape.evaluation.reduction import SampleValues, Values, terms_of
 from landscape.problem.supervised import Observe
 from landscape.surface.surface import paired_stderr
 

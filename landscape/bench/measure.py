@@ -41,10 +41,10 @@ from landscape.core.errors import JobError, one_line
 from landscape.core.grid import Floats, Grid, Tile
 from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.reduction import Values
 from landscape.evaluation.tuning.choices import Limits, Trial, Tuned, TuningScope
 from landscape.evaluation.tuning.search import row_points
 from landscape.evaluation.tuning.trials import measure_point, probe_points, tune
-from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
 

@@ -20,8 +20,7 @@ from landscape.core.grid import (
 )
 from landscape.core.validation import MAX_SIZE
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
-from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.plane import PcaDirection, PlaneDirection
 from landscape.job.directions.tensors import (
     PrincipalComponents,
     cosines,

@@ -22,7 +22,7 @@ from landscape.core.plan import Plan
 from landscape.core.progress import RetryRule
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
 from landscape.problem.user_code import cause_of_failure, in_folder

@@ -18,7 +18,7 @@ from landscape.evaluation.derivatives import Products
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import ParameterInfo, State, describe_parameters, filter_unview, filter_view
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.problem.supervised import Supervised
 from landscape.problem.terms import Problem
 from landscape.surface.record_entries import products_in_float32

@@ -19,7 +19,7 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
 from landscape.model.parameters import State, norm
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.store.examination import has_constant_loss
 from landscape.store.format import NETWORK
 from landscape.store.landscape import LandscapeStore

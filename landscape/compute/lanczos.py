@@ -16,7 +16,7 @@ from landscape.compute.hessian import HessianOperator, combination, dot, length,
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine, Precision
-from landscape.evaluation.values import SampleValues
+from landscape.evaluation.reduction import SampleValues
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative

@@ -25,8 +25,7 @@ from landscape.model.parameters import ParameterInfo, State, match_state, state_
 from landscape.model.run_files import read_network
 from landscape.model.snapshots import Trajectory
 from landscape.model.weight_files import load_weights
-from landscape.problem.batches import Batch
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Batch, Samples
 from landscape.problem.terms import Problem
 
 # ----------------------------------------------------------------------------------------------------

@@ -42,9 +42,8 @@ from landscape.model.packed_model import CONSTANTS, JOB, SAMPLES, WEIGHTS, Porta
 from landscape.model.run_files import FOLDER
 from landscape.model.snapshots import Trajectory, read_trajectory, versions
 from landscape.model.weight_files import load_weights
-from landscape.problem.batches import moved
+from landscape.problem.batches import Samples, moved
 from landscape.problem.callback import portable_problem
-from landscape.problem.samples import Samples
 from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.terms import PointSets, Problem, Terms
 from landscape.problem.user_code import in_folder, in_words

@@ -23,9 +23,9 @@ from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
 from landscape.model.packed_graph import PATH, options_of
 from landscape.model.packed_model import DTYPES
 from landscape.model.parameters import describe_parameters
+from landscape.problem.batches import Samples
 from landscape.problem.collated import Collated
 from landscape.problem.language import Padding
-from landscape.problem.samples import Samples
 
 ALIGNED = 64  # bytes, as torch's own memory is
 

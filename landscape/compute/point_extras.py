@@ -25,7 +25,7 @@ from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSe
 from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at, loss_factors
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.landscape_options import Convexity, Layers
 from landscape.model.layer_statistics import ValueStatistics

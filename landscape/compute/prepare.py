@@ -57,10 +57,10 @@ from landscape.model.parameters import (
     refuse_not_finite,
 )
 from landscape.model.run_files import read_problem
+from landscape.problem.batches import Samples
 from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
 from landscape.problem.collated import length_by_observing
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
-from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
 from landscape.problem.terms import PointSets, Problem

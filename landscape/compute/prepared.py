@@ -26,7 +26,7 @@ from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.job import Job
 from landscape.model.parameters import ParameterInfo, State
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.problem.terms import Problem
 from landscape.store.format import PathPlan
 from landscape.surface.record import Record

@@ -13,7 +13,7 @@ from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.validation import AUTO, explain
 from landscape.job.job import CollectLandscape, Job
 from landscape.job.landscape import Landscape, with_likes
-from landscape.job.recorded import spec_as_computed
+from landscape.job.reading import spec_as_computed
 from landscape.model.run_files import read_info
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names

@@ -23,9 +23,8 @@ from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.reduction import Before
+from landscape.evaluation.reduction import Before, Values
 from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses
-from landscape.evaluation.values import Values
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record
 from landscape.surface.record_parts import CheckRecord, OwnModelRecord

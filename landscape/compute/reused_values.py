@@ -18,7 +18,7 @@ from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
 from landscape.core.plan import Plan
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.reduction import PARTS, Before
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.store.format import path_moment_rows
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import LevelRecord

@@ -22,8 +22,7 @@ from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Floats, Index, Tile, coarse_to_fine_order, tile_counts
 from landscape.core.validation import AUTO
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.reduction import Before
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Before, Values
 from landscape.job.directions.file import EigenDirection
 from landscape.model.parameters import State, describe_parameters, layout
 from landscape.store.format import NewArrays

@@ -26,8 +26,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of, make_feed
 from landscape.evaluation.running_model import LoadedModel, check_observables
 from landscape.model.parameters import State, describe_parameters
-from landscape.problem.batches import Batch
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Batch, Samples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.user_code import kept_alive

@@ -16,11 +16,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values
 from landscape.evaluation.weights import targets_of
 from landscape.model.parameters import holds_bfloat16
-from landscape.problem.batches import Batch
-from landscape.problem.samples import Samples, as_samples
+from landscape.problem.batches import Batch, Samples, as_samples
 from landscape.problem.supervised import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
 

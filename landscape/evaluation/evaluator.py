@@ -22,13 +22,12 @@ from landscape.core.plan import Engine, Plan
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
-from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
+from landscape.evaluation.reduction import Before, Observed, Pieces, Places, Reduction, Values, reduction_of
 from landscape.evaluation.running_model import LoadedModel, RunningModel
-from landscape.evaluation.values import Observed, Pieces, Values
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch
-from landscape.problem.samples import Samples as ChosenSamples
+from landscape.problem.batches import Samples as ChosenSamples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Observe
 

@@ -20,8 +20,18 @@ from torch import Tensor
 from landscape.core.devices import device_limit, host_limit
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.plan import Plan
-from landscape.problem.batches import Batch, batch_edges, dense_tensors_in, map_tensors, moved, tensor_bytes, tensors_of
-from landscape.problem.samples import Samples, TensorSamples, as_samples
+from landscape.problem.batches import (
+    Batch,
+    Samples,
+    TensorSamples,
+    as_samples,
+    batch_edges,
+    dense_tensors_in,
+    map_tensors,
+    moved,
+    tensor_bytes,
+    tensors_of,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # Batches of any structure for the model: all of them kept on the device where they fit, else made for each point.

@@ -21,7 +21,7 @@ from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.feed import Counts, SamplesChanged, marks
 from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
 from landscape.evaluation.model_state import ModuleState, private_copy
-from landscape.evaluation.values import Observed
+from landscape.evaluation.reduction import Observed
 from landscape.evaluation.weights import MovingWeights, set_layouts
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch, batch_length, exchange_tensors, is_strided

@@ -29,8 +29,7 @@ from landscape.core.validation import (
 )
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.directions.kinds import KINDS, Direction
-from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection
+from landscape.job.directions.plane import PcaDirection, PlaneDirection
 from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
     NO_CURVATURE,

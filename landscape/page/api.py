@@ -17,7 +17,7 @@ from starlette.responses import Response
 from landscape.core.errors import JobError, LandscapeError, StoreError, quoted
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.job.job import Job
-from landscape.job.recorded import spec_as_computed
+from landscape.job.reading import spec_as_computed
 from landscape.page.answers import THREADS, Answer, AnswerCache, EventStream, in_thread, pack_json
 from landscape.page.content import View
 from landscape.page.description import csv_answer, run_description

@@ -10,8 +10,8 @@ The user's code:
     network         what training tells the callback of the network that it made
     user_code       running any code of the user's, with errors that name its line
 The samples:
-    samples         what a job chooses once: their number, batches, digest and size; `collated` of any shape
-    batches         tensors with one first dimension, and batches of any other structure
+    batches         tensors with one first dimension, and batches of any other structure; the samples that a job chooses
+                    once: their number, batches, digest and size; `collated` those of any shape
     sources         the kinds of data, and how they are read; data without an end are refused
     selection       which samples are chosen, by the seed alone
     disk_buffer     tensors that are too large for memory

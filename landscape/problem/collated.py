@@ -26,6 +26,7 @@ from landscape.core.random_state import fixed_seeds
 from landscape.problem.batches import (
     ATOMS,
     Batch,
+    Samples,
     are_one_kind,
     dense_parts,
     dense_tensors_in,
@@ -35,7 +36,6 @@ from landscape.problem.batches import (
     kind_in_words,
 )
 from landscape.problem.disk_buffer import TensorFiles
-from landscape.problem.samples import Samples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Observe
 from landscape.problem.user_code import calling

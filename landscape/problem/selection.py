@@ -22,6 +22,8 @@ from landscape.model.packed_model import PackedSamples
 from landscape.problem import disk_buffer
 from landscape.problem.batches import (
     Batch,
+    Samples,
+    TensorSamples,
     are_one_kind,
     batch_bytes,
     batch_length,
@@ -32,7 +34,6 @@ from landscape.problem.batches import (
 )
 from landscape.problem.collated import Collated, KeptItems, Length, WholeBatches, approximate_bytes, length_by
 from landscape.problem.disk_buffer import Reservoir, on_disk, rows_at
-from landscape.problem.samples import Samples, TensorSamples
 from landscape.problem.sources import (
     IterableData,
     MapStyleData,

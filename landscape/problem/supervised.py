@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from landscape.core.errors import JobError, NotRetried, nearest, quoted
 from landscape.core.validation import WEIGHT, why_unusable
 from landscape.model.parameters import holds_bfloat16
-from landscape.problem.batches import Batch
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Batch, Samples
 
 # ----------------------------------------------------------------------------------------------------
 # What `observe` returns.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from landscape.core.errors import JobError, quoted
 from landscape.problem.batches import (
     Batch,
+    Samples,
     batch_bytes,
     batch_length,
     map_tensors,
@@ -21,7 +22,6 @@ from landscape.problem.batches import (
     tensors_of,
 )
 from landscape.problem.language import CausalLM, language_data, refuse_other_models
-from landscape.problem.samples import Samples
 from landscape.problem.sources import as_rows
 from landscape.problem.supervised import (
     Combination,

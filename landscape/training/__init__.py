@@ -2,8 +2,8 @@
 
 training        `Training`, which the user's function receives
 distributed     the order of an epoch, each rank's share of a batch, and what ranks tell one another
-checkpoints     what `keep` writes and `resume` reads back, whole and synced
-collector       keeps the trajectory of a training; `collector_files` what its run may hold before
+kept_files      what `keep` writes and `resume` reads back, whole and synced; what a run may hold before it is collected
+collector       keeps the trajectory of a training
 schedules       learning rates as functions of the epochs done
 thor            the optimiser THOR
 """

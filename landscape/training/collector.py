@@ -50,7 +50,8 @@ from landscape.model.snapshots import (
     versions,
     write_snapshot,
 )
-from landscape.training.collector_files import (
+from landscape.training.distributed import rank_and_world
+from landscape.training.kept_files import (
     INTERRUPTED,
     begin_run,
     continue_run,
@@ -60,7 +61,6 @@ from landscape.training.collector_files import (
     refuse_existing,
     steps_and_epochs,
 )
-from landscape.training.distributed import rank_and_world
 
 log = logging.getLogger("landscape")
 

@@ -37,7 +37,9 @@ from landscape.model.parameters import match_state
 from landscape.model.run_files import HISTORY_FILE, INFO_FILE, checkpoint_numbers
 from landscape.model.snapshots import snapshot_files
 from landscape.training import distributed
-from landscape.training.checkpoints import (
+from landscape.training.collector import TrajectoryCollector, check_collector_options, unwrap
+from landscape.training.distributed import Share, epoch_order, shares
+from landscape.training.kept_files import (
     Checkpoint,
     checked_seed,
     generator_states,
@@ -49,8 +51,6 @@ from landscape.training.checkpoints import (
     to_plain,
     write_checkpoint,
 )
-from landscape.training.collector import TrajectoryCollector, check_collector_options, unwrap
-from landscape.training.distributed import Share, epoch_order, shares
 
 log = logging.getLogger("landscape")
 

@@ -18,9 +18,9 @@ from transformers import BatchEncoding
 
 import cluster
 from landscape import Problem, open_run, run
+from landscape.problem.batches import TensorSamples
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.randomness import look_for_randomness
-from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 pytestmark = pytest.mark.frameworks

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from landscape.analysis.connect.curve import BendTraining, point_on, train_bend
 from landscape.analysis.connect.matching import match_weights
 from landscape.model.parameters import state_of
-from landscape.problem.samples import TensorSamples
+from landscape.problem.batches import TensorSamples
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.surface.barriers import Barriers, barriers_of

@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_states import LandscapeState
 from cluster.driver.schedule import Policy
-from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import MEASURE, START, Arrival, WorkerHandle
+from cluster.driver.worker import MEASURE, START, Arrival, Receipt, WorkerHandle
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.serial import RunOptions
 from landscape.compute.tasks import OpenLandscape, Outcome, Work, missing_tasks
 from landscape.core.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.core.plan import Plan
+from landscape.evaluation.reduction import Values
 from landscape.evaluation.tuning.search import TuningRequest
-from landscape.evaluation.values import Values
 from landscape.job.job import Job
 from landscape.store.arrays import Examination
 from landscape.surface.record import Record

@@ -17,13 +17,12 @@ from simulated import NoStore, SimulatedPool, driver_of, simulate
 
 from cluster.driver.result_handler import MOST_HELD
 from cluster.driver.schedule import Policy
-from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import MEASURE, Arrival
+from cluster.driver.worker import MEASURE, Arrival, Receipt
 from landscape.compute.reproducibility import OtherModel, ReferencePoint
 from landscape.compute.tasks import Outcome
 from landscape.core.errors import Interrupted, JobError
+from landscape.evaluation.reduction import Values
 from landscape.evaluation.reference_loss import OwnLosses, Pair
-from landscape.evaluation.values import Values
 
 BUSY = 0.95
 

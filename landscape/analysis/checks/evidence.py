@@ -17,7 +17,7 @@ from landscape.compute.recorded_job import recorded_folder
 from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
 from landscape.core.validation import OF_RUN
-from landscape.job.recorded import spec_as_computed
+from landscape.job.reading import spec_as_computed
 from landscape.model.history import (
     HistoryBytes,
     LogEnd,
@@ -37,7 +37,6 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED,
 
 # ----------------------------------------------------------------------------------------------------
 # What a check may say, and numbers as checks say them.
-
 
 ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")  # from the best to the worst
 

@@ -32,7 +32,7 @@ from landscape.core.grid import Floats
 from landscape.core.plan import Engine
 from landscape.core.progress import stage
 from landscape.core.text import canonical_json, finite_or_none
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values
 from landscape.job.job import Job
 from landscape.model.parameters import State, state_digest
 from landscape.model.run_files import SNAPSHOT_FORMAT

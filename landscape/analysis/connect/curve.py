@@ -18,8 +18,7 @@ from landscape.core.validation import WEIGHT
 from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.model_state import private_copy
 from landscape.model.parameters import State
-from landscape.problem.batches import Batch, map_tensors
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Batch, Samples, map_tensors
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import in_words, kept_alive

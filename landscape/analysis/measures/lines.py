@@ -17,8 +17,7 @@ from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
 from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.statistics import interval_of
-from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values, terms_of
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import LEAST_RISE
 from landscape.job.directions.random import random_direction

@@ -64,7 +64,7 @@ from landscape.core.plan import Plan
 from landscape.core.progress import stage
 from landscape.core.text import digest, finite_or_none
 from landscape.core.validation import ranges
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.model.packed_snapshots import logged_beyond

@@ -39,11 +39,10 @@ from landscape.compute.lanczos import Krylov, lanczos, sampled_curvature
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.evaluation.layers import loss_factors
-from landscape.evaluation.reduction import terms_of
-from landscape.evaluation.values import Values
+from landscape.evaluation.reduction import Values, terms_of
 from landscape.job.directions.file import STEPS
 from landscape.model.parameters import ParameterInfo, State
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples
 from landscape.problem.terms import Problem
 from landscape.surface.record_entries import UNDECIDED, YES, ZERO
 

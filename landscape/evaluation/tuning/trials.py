@@ -30,6 +30,7 @@ from landscape.core.system import end_with_parent
 from landscape.core.text import digest
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import SamplesChanged
+from landscape.evaluation.reduction import Values
 from landscape.evaluation.tuning.choices import (
     Candidate,
     KeptChoices,
@@ -40,9 +41,7 @@ from landscape.evaluation.tuning.choices import (
     TuningScope,
 )
 from landscape.evaluation.tuning.search import Facts, Failed, MeasuredCost, Search, Slice, TuningRequest, budget_of
-from landscape.evaluation.values import Values
-from landscape.problem.batches import dense_tensors_in, tensors_of
-from landscape.problem.samples import Samples
+from landscape.problem.batches import Samples, dense_tensors_in, tensors_of
 
 log = logging.getLogger("landscape")
 

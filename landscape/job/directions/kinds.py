@@ -9,8 +9,7 @@ from pydantic import Field
 
 from landscape.job.directions.base import DirectionSpec, SeededDirection
 from landscape.job.directions.file import EigenDirection, FileDirection
-from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection, TowardsDirection
+from landscape.job.directions.plane import PcaDirection, PlaneDirection, TowardsDirection
 from landscape.job.directions.random import RandomDirection
 from landscape.surface.record import parse_axis
 

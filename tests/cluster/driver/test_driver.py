@@ -18,8 +18,7 @@ import landscape
 from cluster.driver import worker_manager
 from cluster.driver.pool import RayWorkerPool
 from cluster.driver.schedule import Policy
-from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import WorkerHandle
+from cluster.driver.worker import Receipt, WorkerHandle
 from landscape.compute.reproducibility import OtherModel
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.directions.file import FileDirection

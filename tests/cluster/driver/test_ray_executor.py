@@ -12,8 +12,7 @@ import pytest
 from cluster.driver import ray_executor
 from cluster.driver.ray_executor import RayExecutor, executor_of
 from cluster.driver.schedule import Policy
-from cluster.driver.worker import Receipt
-from cluster.driver.worker_protocol import START, Arrival, WorkerHandle, WorkerQuery
+from cluster.driver.worker import START, Arrival, Receipt, WorkerHandle, WorkerQuery
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, LocalExecutor, WorkItem, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError

@@ -45,9 +45,8 @@ from landscape.job.directions.base import DirectionTensors, Normalise
 from landscape.job.directions.random import RandomDirection, random_direction
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters, direction_digest, state_of
-from landscape.problem.batches import samples_digest
+from landscape.problem.batches import TensorSamples, samples_digest
 from landscape.problem.collated import PickledItems, digest_values
-from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 
@@ -294,7 +293,7 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 PROCESSES = """
     import os, signal, sys, torch
     from cluster.driver.transfer import SamplePieces, gather, pieces_of
-    from landscape.problem.samples import TensorSamples
+    from landscape.problem.batches import TensorSamples
 
     def work(number, key):
         pieces, fetched = list(pieces_of(TensorSamples(samples()), 100)), []

@@ -11,9 +11,8 @@ import warnings
 
 import pytest
 
-from cluster.driver.worker import Receipt
+from cluster.driver.worker import Receipt, WorkerHandle
 from cluster.driver.worker_manager import log_done, log_failure, log_given_up, log_lost, log_ready, relay_log
-from cluster.driver.worker_protocol import WorkerHandle
 from cluster.runtime import logs
 from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, configure, event_fields, write_remark
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output

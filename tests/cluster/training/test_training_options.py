@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cluster.commands.train import own_options
+from cluster.commands.submit import own_options
 from cluster.training.options import (
     check_options,
     describe_options,

@@ -15,7 +15,7 @@ from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.table import CHECKS
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
-from landscape.job.recorded import spec_as_computed
+from landscape.job.reading import spec_as_computed
 from landscape.model import history
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record import Record

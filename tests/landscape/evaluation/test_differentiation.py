@@ -18,7 +18,7 @@ from landscape.core.plan import Plan
 from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative
 from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import state_of
-from landscape.problem.samples import as_samples
+from landscape.problem.batches import as_samples
 from landscape.problem.terms import PointSets
 
 CPU = torch.device("cpu")

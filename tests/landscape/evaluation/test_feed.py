@@ -20,8 +20,7 @@ from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
 from landscape.evaluation.tuning.choices import Limits, TuningScope
 from landscape.evaluation.tuning.trials import tune
 from landscape.model.parameters import state_of
-from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
-from landscape.problem.samples import TensorSamples
+from landscape.problem.batches import TensorSamples, batch_bytes, batch_edges, tensors_of
 from landscape.problem.selection import select_samples
 from landscape.problem.terms import Problem
 

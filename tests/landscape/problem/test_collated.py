@@ -16,10 +16,9 @@ from ragged import COLLATES, COUNT, Sequences, as_items, packed, padded, sequenc
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from landscape import JobError
-from landscape.problem.batches import tensors_in
+from landscape.problem.batches import TensorSamples, tensors_in
 from landscape.problem.collated import Collated, WholeBatches, digest_values
 from landscape.problem.randomness import look_for_randomness
-from landscape.problem.samples import TensorSamples
 from landscape.problem.selection import select_samples
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,7 +18,7 @@ from landscape.core.folders import open_folder
 from landscape.model.history import read_history
 from landscape.model.run_files import checkpoint_numbers, checkpoint_path, read_info
 from landscape.model.snapshots import read_trajectory
-from landscape.training.checkpoints import (
+from landscape.training.kept_files import (
     NAMES,
     checkpoint_digest,
     generator_states,

@@ -18,7 +18,7 @@ from landscape.compute.executor import EvaluationSetting, LocalExecutor
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.model.parameters import state_of
-from landscape.problem.samples import TensorSamples
+from landscape.problem.batches import TensorSamples
 from landscape.surface.barriers import curve_shares
 
 ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}

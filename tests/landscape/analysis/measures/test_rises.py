@@ -30,7 +30,7 @@ from landscape.analysis.measures.lines import (
 from landscape.analysis.measures.worst import layer_rows
 from landscape.compute.hessian import filter_weighted_trace
 from landscape.core.statistics import interval_of
-from landscape.evaluation.values import SampleValues, Values
+from landscape.evaluation.reduction import SampleValues, Values
 from landscape.model.parameters import State
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]

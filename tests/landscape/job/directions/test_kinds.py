@@ -18,13 +18,12 @@ from landscape.core.grid import AXIS_NAMES
 from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.file import FileDirection
 from landscape.job.directions.kinds import KINDS, is_seeded, seeded
-from landscape.job.directions.pca import PcaDirection
-from landscape.job.directions.plane import PlaneDirection, TowardsDirection
+from landscape.job.directions.plane import PcaDirection, PlaneDirection, TowardsDirection
 from landscape.job.directions.random import RandomDirection
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import describe_parameters
 from landscape.model.snapshots import read_trajectory
-from landscape.problem.samples import as_samples
+from landscape.problem.batches import as_samples
 
 BASIS = '''
 """A unit vector along one element of one parameter."""
