@@ -14,12 +14,11 @@ from typing import Any
 from cyclopts import App
 
 from cluster.commands.analysis import check, compare, connect, inspect, measure
-from cluster.commands.bench import bench
 from cluster.commands.doctor import doctor
 from cluster.commands.output import Paragraphs, exit_code_of
 from cluster.commands.publish import export, serve, view
-from cluster.commands.run import demo, extend, pack, plan, refine, run
-from cluster.commands.runs import import_, import_surface, init, list_, rename, rm, status, validate
+from cluster.commands.run import bench, demo, pack, plan, run
+from cluster.commands.runs import extend, import_, import_surface, init, list_, refine, rename, rm, status, validate
 from cluster.commands.submit import cancel, logs, submit, train
 from cluster.runtime.logs import choose_format, common_options, configure, is_supervised, tell_unraisable
 from landscape import __version__

@@ -1,25 +1,27 @@
-"""What computes landscapes: `landscape run`, `demo`, `extend`, `refine`; and `pack` and `plan`, of a job file."""
+"""What a job file is given to: `landscape run`, `pack`, `plan` and `bench`; and `demo`, which has a job of its own."""
 
 from __future__ import annotations
 
+import json as json_module
+import math
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from cluster.commands.output import (
     ANYONE,
-    AS_RECORDED,
-    Callback,
-    JobRunner,
     Json,
     WorkerOptions,
     Workers,
     read_bound_job,
+    read_job_file,
     show,
 )
 from cluster.runtime.console import divert_stdout, put
@@ -27,6 +29,11 @@ from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, Whole, Words, check_workers, given_options
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, quoted
 from landscape.core.text import bytes_text
+
+if TYPE_CHECKING:
+    from landscape.bench.options import BenchOptions
+    from landscape.core.progress import Progress
+    from landscape.job.job import Job
 
 
 @dataclass(frozen=True)
@@ -224,155 +231,297 @@ def _draw(out: Path) -> list[Path]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# More of a landscape, with every value that is known.
-
-TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
+# How fast a job is evaluated, beside a bare forward pass.
 
 
-def extend(
-    run: str,
-    name: str,
+def bench(
+    job: Path,
     *,
-    samples: MaybeWhole = None,
-    observable: Words = None,
-    range: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    plan: Flag = False,
-    json: Json = False,
-    callback: Callback = AS_RECORDED,
-    who: Workers = ANYONE,
-) -> int:
-    """Add samples, observables or a wider range to a landscape that is complete; every value that is known is kept.
-
-    The result is what asking for all of it at once with the same plan would have given, to the bit. It is computed as
-    NAME.extending and takes the place of NAME when it is complete; interrupted, the same command goes on.
+    precision: Words = None,
+    engine: Words = None,
+    rounds: Whole = 5,
+    search: MaybeNumber = None,
+    num_samples: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
+    device: str | None = None,
+    threads: MaybeWhole = None,
+    quick: Flag = False,
+    full: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Measure how fast a job is evaluated here, beside a bare forward pass; what Ray costs; how long a start takes.
 
     Parameters
     ----------
-    run
-        The run folder or URL.
-    name
-        The landscape.
-    samples
-        How many samples it shall have; the ones it has are the first of them.
-    observable
-        What observe returns by now and the landscape does not hold; may be repeated.
-    range
-        A wider range by whole steps, LOW,HIGH for all axes or LOW,HIGH,LOW,HIGH for each.
-    plan
-        Show what it costs, step by step where several things are asked for, and write nothing.
+    job
+        The YAML job file; its first landscape is measured, and nothing is written to its run.
+    precision
+        May be repeated; default: float32 and bfloat16, and tf32 on a GPU.
+    engine
+        Only this one beside plain eager; may be repeated. Default: all that suit the job.
+    rounds
+        How often everything is timed.
+    search
+        Seconds for choosing an engine; default: as a run of the job.
+    num_samples
+        Samples that every value is the mean of, instead of the file's.
+    batch_size
+        Samples per forward pass, instead of the file's.
+    device
+        auto, cpu or cuda, instead of the file's.
+    threads
+        CPU threads, instead of the file's.
+    quick
+        Leave out Ray and the start-up, and measure briefly.
+    full
+        Also evaluate the whole grid, in the job's precision.
+    json
+        Print one JSON document instead of text.
     """
-    who.check()
-    from cluster.runtime.status import run_status, status_text
-    from landscape.compute.extend import More, steps_left
-    from landscape.compute.extend import extend as extend_landscape
+    from landscape.bench.options import options_for
 
-    with _named_as_typed():
-        more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
-        if plan:
-            from cluster.commands.planning import extension_text, plan_extension
-
-            with divert_stdout():
-                planned = plan_extension(
-                    run, name, steps_left(run, name, more), callback.problem, callback.folder, who.workers
-                )
-            show(planned, json, extension_text(planned))
-            return DONE
-        runner = JobRunner(who)
-        extend_landscape(
-            run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges,
-            problem=callback.problem, folder=callback.folder, compute=runner,
-        )  # fmt: skip
-        status = run_status(run)
-        show(status, json, status_text(status))
-        return runner.code
+    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
+    given = read_job_file(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    if not quick and options.precisions and given.precision not in options.precisions:
+        own = given.precision
+        raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")
+    with divert_stdout():
+        found = bench_job(given, options, quick=quick)
+    put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
 
 
-@contextmanager
-def _named_as_typed() -> Iterator[None]:
-    """Have errors name what the user has typed, where `landscape.extend` calls it otherwise."""
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What Ray costs, and what a second worker brings: the same job and tiles serially, with one worker and with two.
+
+TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
+MOST_TILES = 256  # where so many are over before a second worker has come, none is coming
+MOST_POINTS = 4000  # of a tile, so that an axis of 16 tiles is one that a job may have
+TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be made of, beside the job
+
+
+def bench_job(job: Job, options: BenchOptions, *, quick: bool = False) -> dict[str, Any]:
+    """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
+    from landscape.bench.measure import bench as measure
+
+    found = measure(job, options)
+    if quick:
+        return found
+
+    options.report("serial, one worker, two workers")
+    found["ray"] = over_serial(job, found)
+    options.report("start-up")
+    return found | {"startup": startup()}
+
+
+class TooFewTiles(LandscapeError):
+    """A run was over before all of its workers had something to do."""
+
+
+class Watch:
+    """An observer that records when each point was done, so that the rate leaves out the start and the tail."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._marks: list[tuple[float, int]] = []
+
+    def __call__(self, progress: Progress) -> None:
+        # Until all have come, fewer work than are to be measured.
+        new = not self._marks or progress.points_done > self._marks[-1][1]
+        if progress.workers >= self._workers and new:
+            self._marks.append((time.monotonic(), progress.points_done))
+
+    @property
+    def points(self) -> int:
+        """How many points were done when the observer was last told of new ones; 0 before all workers were there."""
+        return self._marks[-1][1] if self._marks else 0
+
+    def seconds_per_point(self) -> float:
+        """Between the first tile that all were there for and the last before a worker has nothing left to do."""
+        marks = self._marks[: len(self._marks) - (self._workers - 1)]
+        if len(marks) < 2:
+            raise TooFewTiles("bench: too few tiles for a rate; give the job more points, or --quick")
+        (start, before), (end, after) = marks[0], marks[-1]
+        return (end - start) / (after - before)
+
+
+def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
+    """Seconds per point serially, with one worker and with two, each round one after the other; and their ratios."""
+    # Ray takes seconds to import, which a quick measurement does not need.
+    from cluster.driver.driver import run as run_on_ray
+    from cluster.runtime.session import ray_session
+    from landscape.bench.yardsticks import quotient
+    from landscape.compute.serial import run as run_serially
+
+    precision = next(each for each in measured["precisions"] if each["precision"] == job.precision)
+    engine, batch_size, seconds = _chosen(precision)
+    tiles, times = TILES, list[dict[str, float]]()
+    with tempfile.TemporaryDirectory(prefix="ll") as folder, ray_session(job, None, 2):
+        while len(times) < rounds:
+            part, tile_points = stretch(job, engine, batch_size, seconds, tiles)
+            place = Path(tempfile.mkdtemp(dir=folder))
+            runs = {name: _run_folder(job, place / name) for name in ("serial", "one", "two")}
+            watches = {"serial": Watch(1), "one": Watch(1), "two": Watch(2)}
+            run_serially(part.replace(run=str(runs["serial"])), watches["serial"])
+            run_on_ray(part.replace(run=str(runs["one"])), 1, None, watches["one"])
+            run_on_ray(part.replace(run=str(runs["two"])), 2, None, watches["two"])
+            try:
+                times.append({name: watch.seconds_per_point() for name, watch in watches.items()})
+            except TooFewTiles:
+                # On a busy machine the second worker may come when the first has done all: again, and longer.
+                tiles *= 2
+                if tiles > MOST_TILES:
+                    raise
+    return {
+        "engine": engine, "batch_size": batch_size, "tile_points": tile_points, "rounds": times,
+        "one_over_serial": quotient(times, "serial", "one"), "two_over_one": quotient(times, "one", "two"),
+    }  # fmt: skip
+
+
+def _chosen(precision: Mapping[str, Any]) -> tuple[str, int, float]:
+    """The engine that a run would use, its batches, and what a point costs with it."""
+    rows = [each for each in precision["engines"] if "failed" not in each]
+    best = next((each for each in rows if each["chosen"]), rows[0])
+    return best["engine"], best["batch_size"], best["seconds_per_point"]
+
+
+def stretch(job: Job, engine: str, batch_size: int, seconds: float, tiles: int = TILES) -> tuple[Job, int]:
+    """The job's first landscape with few points in tiles that cost about a second; and the points of such a tile."""
+    from landscape.compute.prepare import prepare
+    from landscape.core.validation import MAX_SIZE
+    from landscape.job.landscape import Landscape
+
+    begun_by = prepare(job).landscapes[0].record.job
+    assert begun_by is not None, "a prepared landscape has the job that it is of"
+    given = begun_by.landscapes[0]
+    axes = len(given["directions"])
+    points = max(1, min(MOST_POINTS, math.ceil(TILE_SECONDS / seconds)))
+    if axes == 1:
+        size = [max(3, min(MAX_SIZE, points * tiles))]
+    else:
+        width = max(3, points)
+        rows = max(3, math.ceil(tiles / math.ceil(width / points) / 3 ** (axes - 2)))
+        size = [width, rows, *[3] * (axes - 2)]
+    part = Landscape(**{**given, "size": size})
+    tile = (min(points, size[0]), *[1] * (axes - 1))
+    changed = job.replace(landscapes=(part,), tile=tile, engine=engine, batch_size=batch_size)
+    return changed, tile[0]
+
+
+def _run_folder(job: Job, folder: Path) -> Path:
+    """A run of its own that sees what training left in the job's."""
+    folder.mkdir()
+    for name in TRAINED:
+        there = Path(job.run_path) / name
+        if there.exists():
+            (folder / name).symlink_to(there)
+    return folder
+
+
+def bench_report(found: Mapping[str, Any]) -> str:
+    """The whole measurement as lines."""
+    from landscape.bench.__main__ import aligned, bench_text, ratio_text
+
+    parts = [bench_text(found)]
+    if "ray" in found:
+        ray = found["ray"]
+        parts.append(
+            f"Ray, one worker over serial: {ratio_text(ray['one_over_serial'])}; two workers over one: "
+            f"{ratio_text(ray['two_over_one'])} ({len(ray['rounds'])} rounds, tiles of {ray['tile_points']} points, "
+            f"{ray['engine']}, without start-up)"
+        )
+    if "startup" in found:
+        parts.append("\n".join(aligned(_startup_rows(found["startup"]))))
+    return "\n\n".join(parts)
+
+
+def _startup_rows(found: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    resume = found["resume"]
+    return [
+        ("from the prompt to", "seconds"),
+        ("first tile, landscape run", f"{found['ray']['first_tile']:.2f}"),
+        ("first tile, landscape run --serial", f"{found['serial']['first_tile']:.2f}"),
+        ("landscape --help", f"{found['help']:.2f}"),
+        (f"resume of {resume['points']} finished points", f"{resume['ray']:.2f}"),
+        (f"resume of {resume['points']} finished points, --serial", f"{resume['serial']:.2f}"),
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# How long a user waits: from the shell prompt to the first committed tile, for the help, for a finished run.
+#
+# Real commands in a temporary folder, with a problem whose points cost next to nothing: what is left is the system.
+
+COMMAND = (sys.executable, "-m", "cluster")
+NAME = "bench"
+LONGEST = 300.0  # seconds: a command that takes longer is taken for hung
+LOOK_SECONDS = 0.01
+FINISHED_SIZE = 256
+
+
+def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
+    """Seconds to the first tile and to the end of a small job, of the help, and of a run that is finished."""
+    from landscape.core.devices import cores
+
+    with tempfile.TemporaryDirectory(prefix="ll") as name:
+        folder = Path(name)
+        small = write_job(folder, "small", 16)
+        # Many points at once, since it is the time of a finished run that is asked for.
+        finished = write_job(folder, "finished", finished_size, engine="vmap:64")
+        found: dict[str, Any] = {"help": _whole(["--help"])}
+        found["serial"] = first_tile(["run", str(small), "--serial", "--run", str(folder / "a")], folder / "a")
+        asked = f"--workers={cores()}"  # else so small a job would start no Ray
+        found["ray"] = first_tile(["run", str(small), asked, "--run", str(folder / "b")], folder / "b")
+        again = ["run", str(finished), "--serial"]
+        found["computing"] = _whole(again)
+        found["resume"] = {"points": finished_size**2, "serial": _whole(again), "ray": _whole(again[:-1])}
+        return found
+
+
+def write_job(folder: Path, name: str, size: int, **fields: Any) -> Path:
+    """A job file of the tiny problem, the run beside it under the same name."""
+    import yaml
+
+    landscape = {"name": NAME, "size": size}
+    job = {"run": name, "problem": "landscape.bench.problems:tiny", "num_samples": 16, "landscapes": [landscape]}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(job | fields))
+    return folder / f"{name}.yaml"
+
+
+def first_tile(words: Sequence[str], run: Path) -> dict[str, float]:
+    """Seconds until a tile's status, which is written last, is in the run; and until the command has ended."""
+    chunks = run / "landscapes.zarr" / NAME / "status" / "c"
+    start = time.monotonic()
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    found: dict[str, float] = {}
     try:
-        yield
-    except JobError as error:
-        field, _, rest = str(error).partition(": ")
-        if field not in TYPED:
-            raise
-        raise type(error)(f"{TYPED[field]}: {rest}") from error.__cause__
+        while process.poll() is None and "first_tile" not in found:
+            if time.monotonic() - start > LONGEST:
+                raise LandscapeError(f"bench: `landscape {words[0]}` has written no tile in {LONGEST:g} s")
+            if any(each.is_file() for each in chunks.rglob("*")):
+                found["first_tile"] = time.monotonic() - start
+            time.sleep(LOOK_SECONDS)
+        _, told = process.communicate(timeout=LONGEST)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    _check(process.returncode, words, told)
+    seconds = time.monotonic() - start
+    return {"first_tile": found.get("first_tile", seconds), "end": seconds}
 
 
-def _ranges(text: str) -> Sequence[tuple[float, float]]:
-    """The ranges of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`."""
-    pairs = _pairs(text)
-    if not pairs or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
-        raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
-    return pairs
+def _whole(words: Sequence[str]) -> float:
+    start = time.monotonic()
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=LONGEST, check=False)
+    _check(done.returncode, words, done.stderr)
+    return time.monotonic() - start
 
 
-def _pairs(text: str) -> list[tuple[float, float]]:
-    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none where it is something else."""
-    try:
-        ends = [float(part) for part in text.split(",")]
-        return list(zip(ends[::2], ends[1::2], strict=True))
-    except ValueError:
-        return []
-
-
-def refine(
-    run: str,
-    name: str,
-    *,
-    box: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    factor: MaybeWhole = None,
-    plan: Flag = False,
-    json: Json = False,
-    callback: Callback = AS_RECORDED,
-    who: Workers = ANYONE,
-) -> int:
-    """Make a landscape that is complete finer, in a box or everywhere; every point that is there is kept.
-
-    The new points are those of a job that asks for the finer grid at once, to the bit. They lie with the landscape, and
-    every figure and export shows all of them; interrupted, the same command goes on.
-
-    Parameters
-    ----------
-    run
-        The run folder or URL.
-    name
-        The landscape.
-    box
-        LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2; widened to whole blocks of 8 cells; default: everywhere.
-    factor
-        2 or 4: by how much the steps are divided; default: 2.
-    plan
-        Show what it costs, level by level, and write nothing.
-    """
-    who.check()
-    from cluster.runtime.status import run_status, status_text
-    from landscape.compute.refine import refine as refine_landscape
-    from landscape.store.levels import Finer, levels_left
-    from landscape.store.results import open_run
-
-    finer = Finer(2 if factor is None else factor, None if box is None else _corners(box))
-    if plan:
-        from cluster.commands.planning import plan_refinement, refinement_text
-
-        with divert_stdout():
-            planned = plan_refinement(
-                run, name, levels_left(open_run(run).path, name, finer), callback.problem, callback.folder, who.workers
-            )
-        show(planned, json, refinement_text(planned))
-        return DONE
-    runner = JobRunner(who)
-    refine_landscape(
-        run, name, factor=finer.factor, box=finer.box, problem=callback.problem, folder=callback.folder, compute=runner
-    )
-    status = run_status(run)
-    show(status, json, status_text(status))
-    return runner.code
-
-
-def _corners(text: str) -> list[tuple[float, float]]:
-    """The ends of a box on each axis."""
-    pairs = _pairs(text)
-    if not pairs:
-        raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {quoted(text)}")
-    return pairs
+def _check(code: int | None, words: Sequence[str], told: str) -> None:
+    if code != 0:
+        last = (told.strip().splitlines() or ["nothing was said"])[-1]
+        raise LandscapeError(f"bench: `landscape {words[0]}` ended with code {code}: {last[:200]}")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cluster.commands.bench import (
+from cluster.commands.run import (
     TooFewTiles,
     Watch,
     bench_report,
