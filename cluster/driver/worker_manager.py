@@ -1,19 +1,23 @@
-"""Keeps the workers of a job at the number that is wanted: hires, replaces, lets go and leaves out."""
+"""The workers of a driver: kept at the number that is wanted, and asked to measure before the first task."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from cluster.driver.landscape_states import LandscapeState
+from cluster.driver.landscape_states import Landscapes, LandscapeState, NewLandscape
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import LOOK_SECONDS, NODE_LOST, START, Arrival, Receipt, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
+from landscape.compute.plans import tile_shape_for, tuning_scope
+from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
-from landscape.compute.tasks import Task
+from landscape.compute.tasks import Task, create_landscape
 from landscape.core.errors import JobError, LandscapeError
-from landscape.core.progress import Failure
+from landscape.core.progress import CHOOSING, Failure, stage
+from landscape.evaluation.tuning.choices import Limits
+from landscape.evaluation.tuning.search import Search, TuningRequest
 
 if TYPE_CHECKING:
     from cluster.driver.pool import Metrics
@@ -332,3 +336,113 @@ class WorkerManager(Generic[T]):
         log_left_out(worker, name, reference, difference, agreeing)
         if others == agreeing + 1 and agreeing:  # logged once, when they become the majority
             log_outnumbered(name, state.processor, others, agreeing)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Before the first task: workers measure which engine is fastest, and from a point's cost follow the tiles.
+
+MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
+GATHER_SECONDS = 10.0  # how long the first worker waits for others of its node to be timed together with it
+
+
+class LandscapePlanner:
+    """Plans the landscapes that are new, and creates their stores."""
+
+    def __init__(
+        self,
+        prepared: PreparedJob,
+        pool: WorkerPool,
+        manager: WorkerManager[Task],
+        measurements: dict[str, Receipt],
+        wait: Callable[[], None],
+        clock: Callable[[], float],
+        *,
+        tries: int,
+        limits: Limits | None,
+    ) -> None:
+        """
+        Args:
+            measurements: what came in last of each worker that was asked to measure.
+            wait: looks after the pool, then waits a moment for receipts and handles them.
+            tries: how many workers may die of measuring a point until a guess is taken for its cost.
+            limits: how long the search for the fastest engine may take.
+        """
+        self._prepared, self._pool, self._manager, self._measurements = prepared, pool, manager, measurements
+        self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
+        self._timed_together: list[str] | None = None  # workers of one node
+
+    def create_stores(self, landscapes: Landscapes) -> None:
+        """Create the stores of the landscapes that are new, their tile shape from one point measured on a worker."""
+        new = landscapes.new
+        if not new:
+            return
+        seconds = self._plan(new)
+        for each in new:
+            kept = kept_samples(self._prepared, each.landscape)
+            cost = seconds * each.landscape.evaluations_per_point
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._pool.size, kept)
+            landscapes.mark_created(each, create_landscape(self._prepared, each.landscape, shape))
+
+    def _plan(self, new: Sequence[NewLandscape]) -> float:
+        """Choose engine and batches for the new landscapes; seconds per point, a guess where it cannot be measured.
+
+        Batches that do not fit the device are found here and made smaller for the whole job, before any value is
+        stored: smaller ones later would give other bits.
+        """
+        stage(CHOOSING)
+        scope, chosen = tuning_scope(self._prepared)
+        self._first_ready()  # when it started, the landscapes were planned for its device
+        if chosen is not None:
+            for each in new:
+                each.sent.replan(each.landscape.in_batches(chosen.batch_size))
+        first = new[0]
+        tuned = Search(first.landscape.plan, scope, lambda request: self._answers(request, first), self._limits).run()
+        for each in new:
+            each.sent.replan(each.landscape.tuned(tuned))
+        if tuned.warning:
+            log_tuning_warning(tuned.warning)
+        return float(tuned.seconds_per_point)
+
+    def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
+        """What the search asks for, done by the workers of one node at the same time, or by one of them.
+
+        The answers of workers that die or hang are missing. Measuring a point is tried on one worker after the other.
+        """
+        for _ in range(self._tries if request.method == "measure" else 1):
+            workers = self._workers_of_one_node() if request.everyone else [self._first_ready()]
+            receipts = self._ask_together(workers, request, landscape.sent.inputs)
+            if receipts:
+                return [receipt.details["answer"] for receipt in receipts if "answer" in receipt.details]
+        return []
+
+    def _first_ready(self) -> WorkerHandle:
+        while not self._pool.ready:
+            self._wait()
+        return next(iter(self._pool.ready.values()))
+
+    def _workers_of_one_node(self) -> list[WorkerHandle]:
+        """The first worker and those of its node that have started; waits a little for those that have not."""
+        if self._timed_together is None:
+            end = self._clock() + GATHER_SECONDS
+            while len(self._pool.ready) < len(self._pool.handles) and self._clock() < end:
+                self._wait()
+            node = self._first_ready().node
+            self._timed_together = [each.name for each in self._pool.ready.values() if each.node == node]
+        return [self._pool.ready[name] for name in self._timed_together if name in self._pool.ready]
+
+    def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
+        """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
+        names = [worker.name for worker in workers]
+        received = self._measurements
+        received.clear()
+        end = self._clock() + MEASURE_SECONDS
+        for name in names:
+            self._pool.measure(name, inputs, request)
+        while waiting := [name for name in names if name in self._pool.handles and name not in received]:
+            if self._clock() > end:
+                cause = f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points"
+                for name in waiting:
+                    self._manager.lose(name, cause)
+                break
+            self._wait()
+        return [received[name] for name in names if name in received]

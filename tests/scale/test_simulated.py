@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from simulated import NoStore, SimulatedPool, driver_of, simulate
 
-from cluster.driver.result_handler import MOST_HELD
+from cluster.driver.driver import MOST_HELD
 from cluster.driver.schedule import Policy
 from cluster.driver.worker import MEASURE, Arrival, Receipt
 from landscape.compute.reproducibility import OtherModel, ReferencePoint
