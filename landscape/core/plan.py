@@ -144,12 +144,12 @@ EAGER: frozenset[Hook] = frozenset({"refresh", "calls"})
 # In the order in which they stand in an engine's name.
 OPTIONS: dict[str, Option] = {
     # Convolution weights, and so activations, have the channel as their innermost dimension.
-    "channels_last": Option("layer_rewrites:ChannelsLast", turn=2),
+    "channels_last": Option("base:ChannelsLast", turn=2),
     # Max-pooling by elementwise maxima: the same bits.
-    "maxima": Option("layer_rewrites:Maxima", frozenset({"mode"}), turn=2),
+    "maxima": Option("cpu_kernels:Maxima", frozenset({"mode"}), turn=2),
     # Batch normalisation in eval mode is folded into the convolution before it.
     "folded": Option(
-        "layer_rewrites:Folded", frozenset({"refresh"}),
+        "base:Folded", frozenset({"refresh"}),
         refusal="must not fold under vmap, which stacks the weights as they are",
     ),
     # A layer and the addition and ReLU after it by one kernel of the CPU, which is called from Python: the compiler has

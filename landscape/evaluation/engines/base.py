@@ -1,8 +1,12 @@
-"""The bases, which run `observe(model, batch)` in one way or another, and the interface of the rewrites before them."""
+"""The bases, which run `observe(model, batch)` in one way or another, and the interface of the rewrites before them.
+
+Beside it two rewrites for any device: batch norms folded into convolutions, and channels last.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -13,6 +17,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.core.devices import DEVICE_BYTES
 from landscape.core.errors import JobError
@@ -371,3 +376,147 @@ def wait(device: torch.device) -> None:
     """Wait until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Batch norms folded into the convolutions before them.
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One convolution with the batch normalisation after it, and the convolution that stands for both.
+
+    w′ = w·s, b′ = β + (b − μ)·s with s = γ/√(σ² + ε) per output channel, anew for every point, as any may move.
+    """
+
+    convolution: nn.Module
+    norm: _BatchNorm
+    folded: nn.Module
+
+    def refresh(self) -> None:
+        """Fold the weights that the model has now."""
+        norm, mean, variance = self.norm, self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert variance is not None
+        # In float32 at least: the model may hold all of these in bfloat16, in which a layer does not compute either.
+        mean, variance = at_least_float32(mean), at_least_float32(variance)
+        scale = (variance + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        weight, bias = _weight(self.convolution), self.convolution.bias
+        torch.mul(weight, scale.view(-1, *[1] * (weight.dim() - 1)), out=_weight(self.folded))
+        shift = -mean * scale if bias is None else (bias - mean) * scale  # type: ignore[operator]
+        self.folded.bias.copy_(shift if norm.bias is None else shift + norm.bias)  # type: ignore[operator]
+
+
+class Folded(Rewrite):
+    """Every batch norm that is the sole consumer of a convolution, folded into it."""
+
+    traces = True
+
+    def __init__(self, folds: Sequence[Fold]) -> None:
+        self.folds = tuple(folds)
+
+    @classmethod
+    def applies(cls, target: RewriteTarget) -> bool:
+        """Whether statistics are fixed and some batch norm follows a convolution of its own."""
+        return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
+
+    @classmethod
+    def check(cls, target: RewriteTarget) -> None:
+        """Raises ValueError where statistics are taken from the layers' inputs, which folded layers no longer see."""
+        # With statistics of each batch there are no running ones, so that `install` finds nothing to fold.
+        if target.plan.statistics.recalibrated:
+            raise ValueError(
+                f"batch_norm: must not be {target.plan.batch_norm} for folded layers, which compute no statistics"
+            )
+
+    @classmethod
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Fold in the graph all batch norms that can be, except after layers that are taken."""
+        folds = [] if graph is None else fold_norms(graph, taken)
+        if not folds and not taken:
+            raise ValueError("no convolution is followed by a batch normalisation of its own")
+        return cls(folds)
+
+    def refresh(self, point: Sequence[float] | None) -> None:
+        """Fold the weights of this point."""
+        for fold in self.folds:
+            fold.refresh()
+
+
+def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:
+    """Fold each batch norm that is the sole consumer of a convolution; `leave` these convolutions as they are."""
+    return [_fold(model, *pair) for pair in _find_foldable(model, leave)]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor itself, or in float32 where its type is a smaller one."""
+    return tensor if tensor.itemsize >= 4 else tensor.float()
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _find_foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
+    """Pairs of calls: a convolution whose only reader is a batch normalisation with running statistics."""
+    calls: dict[Any, int] = {}
+    for node in model.graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    pairs = []
+    for node in model.graph.nodes:
+        before = node.args[0] if node.op == "call_module" and node.args else None
+        if (
+            isinstance(before, fx.Node)
+            and before.op == "call_module"
+            and isinstance(convolution := model.get_submodule(str(before.target)), CONVOLUTIONS)
+            and convolution not in leave
+            and isinstance(norm := model.get_submodule(node.target), _BatchNorm)
+            and norm.running_mean is not None
+            and len(before.users) == calls[before.target] == calls[node.target] == 1
+        ):
+            pairs.append((before, node))
+    return pairs
+
+
+def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:
+    before, after = model.get_submodule(str(convolution.target)), model.get_submodule(str(norm.target))
+    assert isinstance(after, _BatchNorm)
+    folded = copy.deepcopy(before)
+    weight = _weight(before)
+    empty = torch.empty_like(weight, dtype=at_least_float32(weight[:0]).dtype, memory_format=torch.preserve_format)
+    folded.weight = nn.Parameter(empty, requires_grad=False)
+    folded.bias = nn.Parameter(empty.new_zeros(weight.shape[0]), requires_grad=False)
+    model.set_submodule(str(convolution.target), folded)
+    norm.replace_all_uses_with(convolution)
+    model.graph.erase_node(norm)
+    return Fold(before, after, folded)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Convolution weights, and so activations, with the channel as their innermost dimension.
+
+
+class ChannelsLast(Rewrite):
+    """Lays out convolution weights of two and three dimensions with their input channel innermost.
+
+    Whoever sets the weights lays them out as `layouts` says.
+    """
+
+    layouts: ClassVar = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+    @classmethod
+    def applies(cls, target: RewriteTarget) -> bool:
+        """Whether a parameter has four or five dimensions."""
+        return any(each.dim() in cls.layouts for each in target.model.parameters())
+
+    @classmethod
+    def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Install nothing in the model."""
+        return cls()

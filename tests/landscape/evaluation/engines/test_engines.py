@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape.core.plan import Engine, default_plan
-from landscape.evaluation.engines.layer_rewrites import ChannelsLast, PoolingByMaxima, pool_by_maxima
+from landscape.evaluation.engines.base import ChannelsLast
+from landscape.evaluation.engines.cpu_kernels import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import MovingWeights, targets_of
 from landscape.model.parameters import state_of

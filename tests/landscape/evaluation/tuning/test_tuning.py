@@ -18,7 +18,7 @@ from landscape.compute.plans import tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
-from landscape.evaluation.engines import layer_rewrites
+from landscape.evaluation.engines import cpu_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.search import Search
@@ -87,8 +87,8 @@ def test_nothing_is_measured_for_a_job_that_is_over_sooner():
 
 def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
-    right = layer_rewrites.pool_by_maxima
-    monkeypatch.setattr(layer_rewrites, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
+    right = cpu_kernels.pool_by_maxima
+    monkeypatch.setattr(cpu_kernels, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
     trials = Trials(evaluator(problem, samples), grid(), KeptChoices(None))
     (refused,), _ = trials.check(Candidate(Engine(), 8), (off, other))
