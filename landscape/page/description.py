@@ -41,7 +41,7 @@ from landscape.views.prepare.tables import (
 )
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import axis_title, observable_title
-from landscape.views.report import info_rows
+from landscape.views.report_sections import info_rows
 
 # ----------------------------------------------------------------------------------------------------
 # The last lines of a run's logs, one file per rank. Links are not followed, since a log may come from anywhere.

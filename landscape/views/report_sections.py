@@ -1,4 +1,4 @@
-"""Sections of the page of a run, in HTML: measures, checks, rounding, connections; the figures as compact JSON."""
+"""Sections of the page of a run, in HTML: training, measures, checks, rounding, connections; the figures as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from plotly.utils import PlotlyJSONEncoder
 from landscape.core.errors import LandscapeError
 from landscape.core.folders import run_labels
 from landscape.core.lock import driver_alive
-from landscape.core.text import number_text
+from landscape.core.text import finite_or_none, number_text
 from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.views.prepare.comparison import numbered
 from landscape.views.prepare.differences import TableItem
-from landscape.views.prepare.history import TrainingRecord, paths_of
+from landscape.views.prepare.history import HistoryData, TrainingRecord, paths_of
 from landscape.views.prepare.quantisation import (
     BITS_COLUMNS,
     CONNECTION_COLUMNS,
@@ -222,6 +222,71 @@ def rows_table(label: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">'
         f"<table><tr>{head}</tr>{body}</table></div>"
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The section on the training that a run comes from: its history as a figure, and what was trained and how.
+
+INFO_NAMES = {
+    "network": "network",
+    "model": "network",
+    "parameters": "parameters",
+    "optimiser": "optimiser",
+    "optimizer": "optimiser",
+    "learning_rate": "learning rate",
+    "steps_per_epoch": "steps per epoch",
+}
+PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
+NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
+MOST_WATCHED = 12  # steps at which rules fired that are listed
+
+
+def info_rows(info: Mapping[str, Any]) -> list[Row]:
+    """What was trained and how, the usual facts first, then all others that were recorded."""
+    named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
+    rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
+    return [*dict(named).items(), *((name, value) for name, value in rest if value)]
+
+
+def _plain(value: Any) -> str:
+    """Nested facts on one line: 'name SGD, momentum 0.9'."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(fact)}" for key, fact in value.items() if fact is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"[{_plain(fact)}]" if isinstance(fact, (list, tuple)) else _plain(fact) for fact in value)
+    if isinstance(value, float) and finite_or_none(value) is not None:
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def watched_list(history: HistoryData) -> str:
+    """What the red crosses are: at which step which rule fired in which layer; '' where none did."""
+    if not history.marks:
+        return ""
+    count, several = len(history.marks), len(history.runs) > 1
+    lines = [
+        f"<li>{escape(f'{history.runs[mark.run]}, ' if several else '')}{escape(mark.line)}</li>"
+        for mark in history.marks[:MOST_WATCHED]
+    ]
+    where = "one step" if count == 1 else f"{count} steps"
+    first = "; the first" if count > MOST_WATCHED else ""
+    said = f"<p>× in red: rules that watched the training fired at {where}{first}:</p><ul>{''.join(lines)}</ul>"
+    return f'<div class="watched">{said}</div>'
+
+
+def training_section(info: Mapping[str, Any], history: HistoryData | None) -> str:
+    """The section in HTML; empty where nothing is known of the training.
+
+    Args:
+        info: what was trained and how (`run.json`).
+        history: what it recorded, for whose figure a place is left.
+    """
+    rows = info_rows(info)
+    if not rows and history is None:
+        return ""
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{watched_list(history)}</div>"
+    parts = [plot, f"<div>{table(rows)}</div>" if rows else ""]
+    return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from landscape.views.prepare.history import (
     prepare_history,
     spread_with_extremes,
 )
-from landscape.views.report import training_section, trainings_section
+from landscape.views.report import trainings_section
+from landscape.views.report_sections import training_section
 
 
 def steps(count: int, per_epoch: int = 10, rate: float = 0.1) -> list[dict[str, Any]]:
