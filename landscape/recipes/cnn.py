@@ -17,13 +17,13 @@ from landscape.core.files import Place
 from landscape.core.validation import is_number
 from landscape.problem.terms import Problem
 from landscape.recipes.command import image_problem, main_of, problem_of_run
+from landscape.recipes.data import MNIST, MNIST_DEVIATION, MNIST_INTERVALS, MNIST_MEAN, Images, Split, read_mnist
 from landscape.recipes.lenet import OF_OPTIMIZERS
-from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
 from landscape.recipes.options import ImageRecipe, takes_loop_options
-from landscape.recipes.training import Images, Trained
+from landscape.recipes.training import Trained
 from landscape.training.training import Training
 
-RECIPE = ImageRecipe(PLACE, "landscape.recipes.cnn:problem", INTERVALS)
+RECIPE = ImageRecipe(MNIST, "landscape.recipes.cnn:problem", MNIST_INTERVALS)
 SMALLEST = 4  # pixels a side: two poolings leave one
 
 
@@ -99,7 +99,7 @@ def read_inputs(folder: str | Path, split: Split) -> Images:
 
 def network_input(images: Images) -> Images:
     """uint8 [N, 28, 28] → normalised float32 [N, 1, 28, 28], with the labels."""
-    return (images[0].unsqueeze(1).to(torch.float32) / 255 - MEAN) / DEVIATION, images[1]
+    return (images[0].unsqueeze(1).to(torch.float32) / 255 - MNIST_MEAN) / MNIST_DEVIATION, images[1]
 
 
 def make_problem(
@@ -119,7 +119,7 @@ def problem() -> Problem:
 
     LANDSCAPE_MNIST names another folder, LANDSCAPE_WEIGHTS a file of weights.
     """
-    return problem_of_run(make_problem, PLACE)
+    return problem_of_run(make_problem, MNIST)
 
 
 main = main_of(__doc__, train)

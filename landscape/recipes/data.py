@@ -1,20 +1,23 @@
-"""The data of recipes: where they lie, their labels, and batches of them with random draws for augmentation."""
+"""The data of recipes: where they lie, MNIST's files, labels, and batches with random draws for augmentation."""
 
 from __future__ import annotations
 
+import gzip
 import logging
+import math
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.core.errors import JobError, NotFoundError, quoted
+from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.files import Place
 from landscape.model.run_files import read_network
 from landscape.problem.network import network_options
@@ -133,9 +136,81 @@ def class_numbers(labels: np.ndarray, classes: int, place: str | Path) -> Tensor
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches, and random draws.
+# MNIST, which two recipes train on, from its idx files.
 
 Images = tuple[Tensor, Tensor]
+Split = Literal["train", "test"]
+
+MNIST = DataPlace("the folder with MNIST's files", "LANDSCAPE_MNIST")
+MNIST_SIDE, MNIST_CLASSES = 28, 10
+MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
+MNIST_INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial
+FILE_STEMS: dict[str, str] = {"train": "train", "test": "t10k"}
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_mnist(folder: str | Path, split: Split = "train") -> Images:
+    """The images, uint8 [N, 28, 28], and labels, int64 [N], of one split.
+
+    Args:
+        folder: holds MNIST's four idx files, or the two of this split, gzipped or not.
+
+    Raises:
+        NotFoundError: a file is not there.
+        JobError: a file is no idx file, images and labels differ in number, or they are of another kind than MNIST's.
+    """
+    if split not in FILE_STEMS:
+        raise JobError(f"split: unknown {quoted(split)}; {nearest(split, FILE_STEMS)}")
+    stem = FILE_STEMS[split]
+    images = read_idx(_find(Path(folder), f"{stem}-images-idx3-ubyte"))
+    labels = read_idx(_find(Path(folder), f"{stem}-labels-idx1-ubyte"))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise JobError(
+            f"data: {quoted(str(folder))} must hold N images and N labels, not {images.shape} and {labels.shape}"
+        )
+    if images.dtype != np.uint8 or images.shape[1:] != (MNIST_SIDE, MNIST_SIDE) or not len(images):
+        raise JobError(
+            f"data: {quoted(str(folder))} must hold uint8 images of 28×28, not {images.dtype} {images.shape}; "
+            "name the folder that has MNIST's files"
+        )
+    return torch.from_numpy(images), class_numbers(labels, MNIST_CLASSES, folder)
+
+
+def _find(folder: Path, name: str) -> Path:
+    """The file under one of its usual names, compressed or not."""
+    spellings = [spelling + end for spelling in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+    for spelling in spellings:
+        if (folder / spelling).is_file():
+            return folder / spelling
+    raise NotFoundError(
+        f"data: {quoted(str(folder))} has no file {name} or {name}.gz; name the folder that has MNIST's files"
+    )
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The array in an idx file, raw or gzipped: two zero bytes, type, number of dimensions, sizes, values.
+
+    Raises:
+        JobError: the file is of another format, or shorter or longer than its header says.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise JobError(f"data: {quoted(str(path))} cannot be read: {error}") from None
+    header = 4 + 4 * content[3] if len(content) >= 4 else 4
+    if len(content) < header or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
+        raise JobError(f"data: {quoted(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
+    kind = np.dtype(IDX_TYPES[content[2]])
+    shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">u4"))
+    expected = header + math.prod(shape) * kind.itemsize
+    if len(content) != expected:
+        raise JobError(f"data: {quoted(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
+    return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Batches, and random draws.
 
 
 @dataclass(frozen=True)

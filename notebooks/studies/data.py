@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from landscape.core.errors import NotFoundError
 from landscape.recipes.cifar10 import read_cifar10, transform
-from landscape.recipes.data import COMMON_VARIABLE, Images, SampleDraws, Transform, as_stored
+from landscape.recipes.data import COMMON_VARIABLE, Images, SampleDraws, Transform, as_stored, read_mnist
 from landscape.recipes.digits import read_digits
-from landscape.recipes.mnist import Scaling, network_input, read_mnist
+from landscape.recipes.mnist import Scaling, network_input
 from studies.settings import choose
 
 SPLIT_SEED = 0

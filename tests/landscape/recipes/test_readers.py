@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
-from landscape.recipes import cifar10, digits, mnist
+from landscape.recipes import cifar10, data, digits, mnist
 from landscape.recipes.data import SampleDraws
 
 NUMBERS = np.random.default_rng(0)
@@ -18,7 +18,7 @@ NUMBERS = np.random.default_rng(0)
 
 def idx(array: np.ndarray, code: int = 0x08) -> bytes:
     sizes = b"".join(struct.pack(">I", size) for size in array.shape)
-    return bytes([0, 0, code, array.ndim]) + sizes + array.astype(mnist.IDX_TYPES[code]).tobytes()
+    return bytes([0, 0, code, array.ndim]) + sizes + array.astype(data.IDX_TYPES[code]).tobytes()
 
 
 def write_mnist(folder, count=5, end="", dot="-"):
@@ -43,12 +43,12 @@ def test_mnist_raw_and_packed(tmp_path, end, dot):
         assert np.array_equal(found[1], labels)
 
 
-@given(st.sampled_from(sorted(mnist.IDX_TYPES)), st.lists(st.integers(0, 4), min_size=1, max_size=4))
+@given(st.sampled_from(sorted(data.IDX_TYPES)), st.lists(st.integers(0, 4), min_size=1, max_size=4))
 def test_idx_of_every_type_and_shape(tmp_path_factory, code, shape):
     array = NUMBERS.integers(0, 100, shape)
     path = tmp_path_factory.mktemp("idx") / "array"
     path.write_bytes(idx(array, code))
-    assert np.array_equal(mnist.read_idx(path), array)
+    assert np.array_equal(data.read_idx(path), array)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_idx_of_every_type_and_shape(tmp_path_factory, code, shape):
 def test_files_that_are_no_whole_idx_files(tmp_path, content):
     (tmp_path / "array").write_bytes(content)
     with pytest.raises(JobError, match=r"data: .*array' (is no idx|must have|cannot be read)"):
-        mnist.read_idx(tmp_path / "array")
+        data.read_idx(tmp_path / "array")
 
 
 def test_a_folder_without_mnist(tmp_path):
