@@ -170,6 +170,12 @@ def curvature_at(
     return Curvature(tuple(point), tuple(map(tuple, table.tolist())), tuple(eigenvalues.tolist()), operator.method)
 
 
+DERIVATIVES: dict[DerivativeKind, Callable[..., Gradient | Curvature]] = {
+    "gradient": gradient_at,
+    "curvature": curvature_at,
+}
+
+
 def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> tuple[EvaluationSetting, Floats]:
@@ -288,7 +294,7 @@ class LoadedLandscape:
 
     def derivative(self, kind: DerivativeKind, point: Sequence[float]) -> Gradient | Curvature:
         """The first or the second derivatives of the loss along the axes at a point."""
-        compute = gradient_at if kind == "gradient" else curvature_at
+        compute = DERIVATIVES[kind]
         with in_folder(self.prepared.folder):
             found, evaluated = time_work(lambda: compute(self.prepared, self.landscape, self.evaluator, point))
         return replace(found, evaluated=(evaluated,), revision=self.revision)

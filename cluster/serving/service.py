@@ -7,12 +7,12 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from cluster.serving.landscapes import ServedLandscape
-from cluster.serving.replica import Curvature, Gradient
+from cluster.serving.replica import Curvature, DerivativeKind, Gradient
 from cluster.serving.requests import (
     UNAVAILABLE,
     Fields,
@@ -288,7 +288,7 @@ class LandscapeService:
         """The values that a question asks for, where `asked` is what its `parse` has read."""
         if isinstance(asked, (RequestedPoints, RequestedPatch)):
             return await self.resolver.points(served, asked.points)
-        return await self.resolver.derivative(served, "gradient" if question == "gradient" else "curvature", asked)
+        return await self.resolver.derivative(served, cast(DerivativeKind, question), asked)
 
     async def rows(self, served: ServedLandscape, asked: RequestedPatch) -> AsyncGenerator[Row]:
         """The rows of a patch in their order, each as soon as it is there. A row runs along the first axis."""

@@ -125,10 +125,11 @@ def _command(run: str, landscape: str, box: Sequence[tuple[float, float]], facto
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # how the names of files of weights end
 PLACEHOLDER = "my_problem:problem"
-KEPT = (
-    "num_samples", "seed", "batch_size", "precision", "batch_norm", "engine", "device", "threads", "workers",
-    "num_gpus",
+# What a box has of its own, or has from its landscape; the other fields are those of the job that is recorded.
+NOT_KEPT = (
+    "run", "problem", "landscapes", "collect_landscape", "device_ids", "tile", "keep_samples", "quantise",
 )  # fmt: skip
+KEPT = tuple(name for name in Job.model_fields if name not in NOT_KEPT)
 
 
 def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:

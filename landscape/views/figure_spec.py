@@ -110,6 +110,11 @@ MODE_TABLE = {
 COMPARISON_KINDS = {name: dict(mode.kinds) for name, mode in MODE_TABLE.items()}
 
 
+def default_kinds(axes: int) -> dict[str, str]:
+    """The default kind of each mode that compares landscapes of so many axes."""
+    return {name: mode.kinds[axes][0] for name, mode in MODE_TABLE.items() if axes in mode.kinds}
+
+
 def choose_kind(surface: Surface, kind: str | None) -> str:
     """The given kind, or the default for this number of axes.
 
@@ -254,7 +259,7 @@ def _scales_in_words() -> str:
 
 def _presets_in_words() -> str:
     """Such as 'column (3.25 in wide) or page (6.75 in)'."""
-    texts = [f"{name} ({preset.width.removesuffix('in')} in wide)" for name, preset in PRESETS.items()]
+    texts = [f"{name} ({re.sub(r'(?=[a-z]+$)', ' ', preset.width, count=1)} wide)" for name, preset in PRESETS.items()]
     return _alternatives(texts)
 
 

@@ -21,7 +21,7 @@ from landscape.views.draw.figure import figure
 from landscape.views.draw.history import draw_history
 from landscape.views.draw.style import TEMPLATES, config
 from landscape.views.exporting import whole_file
-from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, figure_name, kinds_of
+from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, default_kinds, figure_name, kinds_of
 from landscape.views.prepare.comparison import ComparedLandscape, share_scale
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.figure import means, suggests_log
@@ -53,12 +53,9 @@ from landscape.views.report_sections import (
 
 # The kinds of figures that the page offers, by number of axes: their names, and what draws them in each mode.
 KINDS: dict[int, dict[str, tuple[str, dict[str, str]]]] = {
-    1: {"curve": ("Curve", dict.fromkeys(MODE_TABLE, "curve"))},
-    2: {
-        "flat": ("Flat", {"overlay": "contour", "difference": "topographic", "tiled": "topographic"}),
-        "surface": ("3-D surface", dict.fromkeys(MODE_TABLE, "surface")),
-    },
-    3: {"slices": ("Slices", {"difference": "slices", "tiled": "slices"})},
+    1: {"curve": ("Curve", default_kinds(1))},
+    2: {"flat": ("Flat", default_kinds(2)), "surface": ("3-D surface", dict.fromkeys(default_kinds(2), "surface"))},
+    3: {"slices": ("Slices", default_kinds(3))},
 }
 COMPARED_POINTS_PER_AXIS = {1: 2001, 2: 129, 3: 25}  # keeps the page a few MB
 COLUMN_REM = 9  # width of a column of the tables

@@ -114,9 +114,9 @@ def test_the_help_of_export_and_the_page_on_figures_list_every_format_kind_prese
 
     names = {*FORMATS, *KIND_TABLE, *PRESETS, *COLOUR_TABLE}
     section = command_line().partition("## landscape export")[2].partition("\n## ")[0]
-    assert {*names, "report"} <= set(re.findall(r"\w+", section))
+    assert {*names, "report"} <= set(re.findall(r"[\w-]+", section))
     page = (ROOT / "docs/howto/figure.md").read_text(encoding="utf-8")
-    assert names - {"html"} <= set(re.findall(r"\w+", page)), "name it in docs/howto/figure.md"
+    assert names - {"html"} <= set(re.findall(r"[\w-]+", page)), "name it in docs/howto/figure.md"
 
 
 def test_every_command_has_a_section():
