@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -91,6 +92,7 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
 def both() -> list[Path]:
     return [*sources("landscape"), *sources("cluster")]
 
@@ -99,35 +101,59 @@ def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+class Facts(NamedTuple):
+    """What the tests ask of a file: it is parsed and walked once."""
+
+    imported: frozenset[str]
+    while_running: frozenset[str]
+    public_classes: tuple[str, ...]
+
+
 @cache
-def imports(path: Path, running: bool = False) -> frozenset[str]:
-    """Every module that a file imports, also inside functions, and what only a type checker sees.
+def facts(path: Path) -> Facts:
+    imported: set[str] = set()
+    while_running: set[str] = set()
+    classes: list[str] = []
 
-    `from landscape import x` counts as the submodule x where there is one.
-
-    Args:
-        running: leave out what only a type checker sees.
-    """
-    modules: set[str] = set()
-
-    def walk(node: ast.AST) -> None:
-        if running and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for child in node.orelse:
-                walk(child)
-            return
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            for alias in node.names:
-                submodule = ROOT / f"{node.module}.{alias.name}".replace(".", "/")
-                is_module = submodule.is_dir() or submodule.with_suffix(".py").is_file()
-                modules.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
+    def walk(node: ast.AST, running: bool) -> None:
         for child in ast.iter_child_nodes(node):
-            walk(child)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                walk(ast.Module(child.body), False)
+                walk(ast.Module(child.orelse), running)
+                continue
+            if isinstance(child, ast.Import | ast.ImportFrom):
+                modules = modules_of(child, path)
+                imported.update(modules)
+                while_running.update(modules if running else ())
+            elif isinstance(child, ast.ClassDef) and not child.name.startswith("_"):
+                classes.append(child.name)
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # expressions hold no statements
+                walk(child, running)
 
-    walk(ast.parse(path.read_text()))
-    return frozenset(modules)
+    walk(ast.parse(path.read_text()), True)
+    return Facts(frozenset(imported), frozenset(while_running), tuple(classes))
+
+
+def modules_of(node: ast.Import | ast.ImportFrom, path: Path) -> set[str]:
+    """`from landscape import x` counts as the submodule x where there is one."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    assert node.level == 0, f"{path}: relative import"
+    return {
+        f"{node.module}.{alias.name}" if is_module(f"{node.module}.{alias.name}") else str(node.module)
+        for alias in node.names
+    }
+
+
+@cache
+def is_module(name: str) -> bool:
+    place = ROOT / name.replace(".", "/")
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, also inside functions, and what only a type checker sees."""
+    return facts(path).imported
 
 
 @cache
@@ -179,14 +205,18 @@ def reached(start: Path) -> set[Path]:
     """Every file of ours that a file imports, straight or through others, itself included where that is so."""
     waiting, files = [start], set[Path]()
     while waiting:
-        for module in imports(waiting.pop()):
-            file = file_of(module)
-            if file is not None and file not in files:
-                files.add(file)
-                waiting.append(file)
+        found = uses(waiting.pop()) - files
+        files |= found
+        waiting += found
     return files
 
 
+@cache
+def uses(path: Path) -> set[Path]:
+    return {file for module in imports(path) if (file := file_of(module)) is not None}
+
+
+@cache
 def file_of(module: str) -> Path | None:
     if room_of_module(module) is None:
         return None
@@ -203,9 +233,8 @@ def test_files_stay_short():
 def test_no_two_public_classes_have_one_name():
     homes: dict[str, list[str]] = {}
     for path in both():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(shown(path))
+        for name in facts(path).public_classes:
+            homes.setdefault(name, []).append(shown(path))
     assert not {name: files for name, files in homes.items() if len(files) > 1}, "a name has one meaning"
 
 
@@ -223,7 +252,7 @@ def test_outside_libraries_have_their_places():
     elsewhere = [
         f"{shown(path)} imports {package}"
         for path in both()
-        for package in {module.split(".")[0] for module in imports(path, running=True)} & set(ALLOWED)
+        for package in {module.split(".")[0] for module in facts(path).while_running} & set(ALLOWED)
         if not any(lies_in(path, place) for place in ALLOWED[package])
     ]
     assert not elsewhere

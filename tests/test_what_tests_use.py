@@ -6,12 +6,14 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__).resolve())
 PACKAGES = ("landscape", "cluster")
 IMPORT = re.compile(r"^\s*from ((?:landscape|cluster)(?:\.\w+)*) import ([\w, ]+?)(?: as \w+)?\s*$", re.M)
+OF_OURS = re.compile(r"(?:landscape|cluster)(?:\.\w+)+")
 PRIVATE = re.compile(r"_(?!_)\w+")
 # Names of Python's and of libraries that begin with an underscore: zarr writes a chunk by `_set`.
 FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict", "_schema", "_set"}
@@ -21,18 +23,20 @@ def shown(path: Path) -> str:
     return path.relative_to(TESTS).as_posix()
 
 
-def own_names(tree: ast.Module) -> set[str]:
+def own_names(nodes: list[ast.AST]) -> set[str]:
     """What the file defines itself: functions, classes, and attributes of its own objects."""
-    defined = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    stored = (each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
-    return defined | {each.attr for each in stored if ast.unparse(each.value) in ("self", "cls")}
+    names = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    for each in nodes:
+        match each:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), ctx=ast.Store(), attr=name):
+                names.add(name)
+    return names
 
 
-def private_names(path: Path) -> Iterator[str]:
+def private_names(nodes: list[ast.AST]) -> Iterator[str]:
     """The private names that a file asks of others: as attributes, in imports, and as text where they are replaced."""
-    tree = ast.parse(path.read_text())
-    known = own_names(tree) | FOREIGN
-    for node in ast.walk(tree):
+    known = own_names(nodes) | FOREIGN
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 names = []
@@ -40,18 +44,13 @@ def private_names(path: Path) -> Iterator[str]:
                 names = [name]
             case ast.ImportFrom(module=str(module), names=aliases) if module.partition(".")[0] in PACKAGES:
                 names = [*module.split("."), *(each.name for each in aliases)]
-            case ast.Constant(value=str(text)) if re.fullmatch(r"(landscape|cluster)(\.\w+)+", text):
+            case ast.Constant(value=str(text)) if OF_OURS.fullmatch(text):
                 names = text.split(".")
             case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 names = name.split(".")
             case _:
-                names = []
+                continue
         yield from (each for each in names if PRIVATE.fullmatch(each) and not {each, each[1:].split("__")[0]} & known)
-
-
-def test_no_private_name_is_used():
-    private = {shown(path): set(private_names(path)) for path in FILES}
-    assert not {path: names for path, names in private.items() if names}
 
 
 def imported_names(path: Path) -> Iterator[tuple[str, str]]:
@@ -60,13 +59,14 @@ def imported_names(path: Path) -> Iterator[tuple[str, str]]:
         yield from ((module, name.split(" as ")[0].strip()) for name in re.split(r",\s*", names))
 
 
+@cache
 def is_there(module: str, name: str) -> bool:
     return hasattr(importlib.import_module(module), name) or is_module(f"{module}.{name}")
 
 
-def asked_of_modules(path: Path) -> Iterator[tuple[str, str]]:
+def asked_of_modules(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     """Every attribute that the file asks of a module of ours which it has imported by name, and the module."""
-    nodes, modules = list(ast.walk(ast.parse(path.read_text()))), {}
+    modules = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in PACKAGES:
             imported = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -79,20 +79,27 @@ def asked_of_modules(path: Path) -> Iterator[tuple[str, str]]:
                 yield modules[name], asked
 
 
+@cache
 def is_module(name: str) -> bool:
     place = TESTS.parent / name.replace(".", "/")
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 
+@cache
+def findings(path: Path) -> tuple[frozenset[str], list[str]]:
+    """The private names that a file asks of others, and what it asks of our modules that is not there."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    asked = dict.fromkeys([*imported_names(path), *asked_of_modules(nodes)])
+    return frozenset(private_names(nodes)), [f"{module}.{name}" for module, name in asked if not is_there(module, name)]
+
+
+def test_no_private_name_is_used():
+    assert not {shown(path): findings(path)[0] for path in FILES if findings(path)[0]}
+
+
 def test_what_scripts_import_and_ask_of_our_modules_is_there():
     """Some stand in texts, where no import fails before a process has started; some measure, and are run by hand."""
-    missing = [
-        f"{shown(path)}: {module}.{name}"
-        for path in FILES
-        for module, name in (*imported_names(path), *asked_of_modules(path))
-        if not is_there(module, name)
-    ]
-    assert not missing
+    assert not {shown(path): findings(path)[1] for path in FILES if findings(path)[1]}
 
 
 def test_no_two_files_of_tests_have_the_same_name() -> None:
