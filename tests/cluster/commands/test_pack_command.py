@@ -123,6 +123,7 @@ def test_the_file_travels_and_nothing_else(folder, call):
     assert rendered["entrypoint"].startswith("landscape run small.landscape --run /shared/small")
 
 
+@pytest.mark.faults
 def test_workers_compute_what_the_serial_run_does(folder, local_ray):
     job = read_job(small_file(), run=str(folder / "ray"))
     serial = run(job.replace(run=str(folder / "serial")))["plane"]

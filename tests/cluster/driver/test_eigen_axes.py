@@ -52,6 +52,7 @@ def arrays_of(run: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.faults  # what workers answer is tested in test_work_items
 def test_workers_lost_and_a_driver_interrupted_leave_no_trace_in_the_bytes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_problem.py").write_text(PROBLEM)

@@ -12,6 +12,7 @@ import landscape
 from landscape.surface.surface import OK
 
 
+@pytest.mark.faults  # a killed worker is in test_driver
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     job = make_job(
         """

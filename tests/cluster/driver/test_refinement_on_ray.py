@@ -19,6 +19,7 @@ def job_of(folder: Path) -> Job:
     return make_job(folder, quadratic_problem, [LANDSCAPE], num_samples=8, batch_size=8, engine="eager", tile=[9])
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_were_interrupted(tmp_path, monkeypatch):
     surface = run(job_of(tmp_path / "once"))["a"]

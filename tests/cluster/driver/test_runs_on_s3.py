@@ -193,6 +193,7 @@ def test_doctor_tries_the_store_out_and_names_the_remedy(call, place, endpoint, 
     assert "AWS_ALLOW_HTTP=true" in finding(place)["value"]
 
 
+@pytest.mark.faults
 def test_a_store_that_is_down_ends_in_one_line_and_credentials_in_its_address_are_not_repeated(
     call, write_job, place, endpoint, monkeypatch
 ):
@@ -221,6 +222,7 @@ def test_a_wrong_url_is_bad_usage(call, write_job):
     assert "unknown kind of URL 'ftp://'; known: file, s3" in said
 
 
+@pytest.mark.faults
 def test_a_training_on_s3_goes_on_from_its_checkpoint_there(place, endpoint, tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from landscape.recipes import digits

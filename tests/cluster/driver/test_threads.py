@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize("threads", [pytest.param(None, marks=pytest.mark.faults), 2])
 def test_a_worker_runs_with_the_threads_of_its_place(tmp_path, threads):
     def counting() -> Problem:
         def observe(model, batch):

@@ -136,6 +136,7 @@ def job_in(folder) -> Job:
     return landscape.read_job(folder / "job.yaml")
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("local_ray")
 def test_workers_that_draw_other_directions_end_the_job(tmp_path, monkeypatch):
     job = job_in(tmp_path)
@@ -205,7 +206,15 @@ def test_points_of_terms_are_shared_set_by_set_where_one_object_would_be_too_lar
 
 @pytest.mark.long
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("kind, host_bytes", [("items", None), ("items", "100"), ("local", None), ("whole", "100")])
+@pytest.mark.parametrize(
+    "kind, host_bytes",
+    [
+        pytest.param("items", None, marks=pytest.mark.faults),
+        ("items", "100"),
+        ("local", None),
+        pytest.param("whole", "100", marks=pytest.mark.faults),
+    ],
+)
 def test_workers_give_the_serial_bytes(kind, host_bytes, tmp_path, monkeypatch):
     @dataclass
     class Pair:
@@ -242,7 +251,7 @@ def test_workers_give_the_serial_bytes(kind, host_bytes, tmp_path, monkeypatch):
     assert one.attributes["identity"] == other.attributes["identity"]
 
 
-@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.usefixtures("local_ray")
 def test_a_collate_function_that_raises_on_a_worker_ends_the_job(tmp_path):
     def problem() -> Problem:
@@ -387,7 +396,7 @@ def test_one_process_of_a_node_fetches_and_the_others_share(node):
     assert node.answer(node.start("another-job")) == (True, expected)
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_no_longer(node):
     expected = samples_digest(samples())
     first = node.start()

@@ -64,6 +64,7 @@ def make_job(folder: Path, channels: int, trouble: str = "pass") -> Job:
     return read_job(folder / "job.yaml")
 
 
+@pytest.mark.faults
 def test_the_same_job_has_the_same_bits_on_ray_and_serially_in_another_folder(tmp_path):
     on_ray = cluster.run(make_job(tmp_path / "one", 6), workers=2, limits=LONG)["plane"]
     serially = landscape.run(make_job(tmp_path / "two", 6), limits=LONG)["plane"]

@@ -41,6 +41,7 @@ def with_difference(write_job, when: str, **fields):
     return file
 
 
+@pytest.mark.faults
 def test_a_worker_whose_network_differs_is_left_out_and_named(write_job, tmp_path, local_ray, caplog):
     """Whose word is first is kept; the result is of one network, and no patchwork of both."""
     worker = "'default_worker' in ' '.join(sys.orig_argv) and once('one-of-them')"

@@ -89,7 +89,7 @@ def test_import_callback_data_and_observe_run_in_the_jobs_folder(job, tmp_path):
     assert sys.path == [str(read_job(job).folder), *path]
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_a_bench_runs_there_too(job):
     options = options_for(("float32",), ("eager",), quick=True)
     (measured,) = bench(read_job(job), options)["precisions"]

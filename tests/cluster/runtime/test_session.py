@@ -214,6 +214,7 @@ OBSERVABLES = [
 ]
 
 
+@pytest.mark.faults  # a private Ray
 def test_a_local_session_has_the_cores_of_the_process_and_workers_look_at_what_runs_on_gpus_alone(make_job, ray_folder):
     """One core. The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
     job = make_job()
