@@ -132,6 +132,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
 
 # What these give starts processes: a Ray, an S3, a browser, commands.
 PROCESSES = {"local_ray", "ray_folder", "endpoint", "drawer", "shell"}
+ALONE = ("local_ray", "drawer")  # one process of a run starts them; the tests of faults have more of them, and share
 LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
 
 
@@ -143,6 +144,10 @@ def pytest_collection_modifyitems(config, items):
     long.
     """
     for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        group = next((name for name in ALONE if name in item.fixturenames), "")
+        if group and not marks & {"faults", "slow", "page"}:
+            item.add_marker(pytest.mark.xdist_group(group))
         if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
     items.sort(

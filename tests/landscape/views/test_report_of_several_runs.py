@@ -72,7 +72,6 @@ def test_a_comparison_of_the_first_of_many_runs_says_so(make: ModuleType) -> Non
     assert group.labels == "run-0, run-1"
 
 
-@pytest.mark.long
 def test_it_holds_each_run_and_every_comparison(page: Path) -> None:
     text, store = page.read_text(encoding="utf-8"), data(page)
     assert [name for name in re.findall(r"<h2>(.*?)</h2>", text) if ":" in name] == [
@@ -98,7 +97,6 @@ def test_it_holds_each_run_and_every_comparison(page: Path) -> None:
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?http", text)
 
 
-@pytest.mark.long
 def test_its_tables_say_what_differs(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     row = "<tr><th scope='row'>{}</th><td>{}</td><td>{}</td></tr>"
@@ -125,7 +123,6 @@ def test_one_run_in_a_sequence_has_the_page_of_one_run(pair: list[Run], tmp_path
     assert data(tmp_path / "one.html")["comparisons"] == {}
 
 
-@pytest.mark.long
 @pytest.mark.page
 def test_it_draws_every_comparison_in_a_browser(page: Path) -> None:
     browser = find_browser()

@@ -55,6 +55,7 @@ def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
     tasks = [Task("holes", tile=(0, 3)), Task("holes", path=(4, 7))]
     failures = [Failure(task.label, 3, "w-2", f"ValueError: {NASTY}", "Traceback …") for task in tasks]
     holed = dataclasses.replace(make.with_record(make.holed(), failures=failures, job={"run": NASTY}), name="holes")
+    holed = dataclasses.replace(holed, observables={"loss": holed.loss})
     surfaces = [make.pca_plane(), holed, make.line(path=True), make.block()]
     path = write_report(Run({each.name: each for each in surfaces}), tmp_path_factory.mktemp("report") / "report.html")
     return path.read_text(encoding="utf-8")
@@ -71,7 +72,6 @@ def array(store: Any, value: Any) -> np.ndarray:
     return flat.reshape([int(n) for n in kept["shape"].split(",")]) if "shape" in kept else flat
 
 
-@pytest.mark.long
 def test_it_is_one_offline_file_with_plotly_once(page: str) -> None:
     assert page.count("* plotly.js v") == 1
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?http", page)
@@ -154,7 +154,7 @@ def test_the_page_tells_the_minima_of_the_loss(make: ModuleType) -> None:
     assert "(with the origin), " in rows["points per basin"]
     assert rows["mean depth of the basins (SMAD)"] == "0.26"  # (0.36 + 0.16) / 2
     assert dict(topology_rows(make.quadratic(41, 31)))["deepest other basin"] == "none"
-    page = render_report([surface])
+    page = render_report([dataclasses.replace(surface, observables={"loss": surface.loss})])
     assert "Minima of the loss" in page
     assert "a minimum of this slice is not a minimum of the network" in page
     assert "0/barcode/loss/False" in page
@@ -180,16 +180,18 @@ def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) 
     assert ENTEZARI not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
 
 
-@pytest.mark.long
 def test_the_head_counts_landscapes_by_state_and_points(make: ModuleType, tmp_path: Path) -> None:
     def lead(*surfaces: Any) -> str:
         page = render_report(surfaces)
         return re.search(r"<p>(.*?)</p>", page)[1]  # type: ignore[index]
 
-    whole, holed = make.quadratic(40, 30), make.holed()
-    running = make.with_record(holed, progress=dataclasses.replace(holed.record.progress, state="running"))
+    whole = make.line(1200)  # whose figures are drawn soonest
+    progress = dataclasses.replace(make.holed().record.progress, state="partial")
+    status = np.where(np.arange(1200) < 96, 0, 1).astype(np.uint8)
+    holed = make.with_record(dataclasses.replace(whole, status=status), progress=progress)
+    running = make.with_record(holed, progress=dataclasses.replace(progress, state="running"))
     assert lead() == "no landscapes"
-    assert lead(make.quadratic(3, 3)) == "1 landscape: complete; 9 points computed"
+    assert lead(make.line(9)) == "1 landscape: complete; 9 points computed"
     assert lead(whole, whole) == "2 landscapes: complete; 2\u202f400 points computed"
     expected = "3 landscapes: 1 complete, 1 running, 1 partial; 3\u202f408 of 3\u202f600 points computed"
     assert lead(holed, running, whole) == expected
@@ -201,7 +203,7 @@ def test_the_head_counts_landscapes_by_state_and_points(make: ModuleType, tmp_pa
     assert state_text(dataclasses.replace(whole, attributes=running.attributes)) == "complete"
     path = make.spiral()
     path = dataclasses.replace(path, status=np.where(path.step > 8, 0, 1).astype(np.uint8))
-    left = dataclasses.replace(whole, path=path, attributes=running.attributes)
+    left = dataclasses.replace(make.quadratic(), path=path, attributes=running.attributes)
     assert state_text(left) == "running: 8 of 10 snapshots of the path"
 
 
@@ -337,7 +339,6 @@ def test_names_of_intervals_side_by_side_share_a_row() -> None:
     assert name_rows([PathInterval("epochs-1-9", 1, 9), PathInterval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("scheme", "width"), [(0, 1200), pytest.param(1, 600, marks=pytest.mark.page)])
 def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, scheme: int, width: int) -> None:
     """Runs the page's own script: every landscape draws, no error, one WebGL scene only where one is shown."""

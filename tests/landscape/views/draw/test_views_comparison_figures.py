@@ -272,7 +272,6 @@ def hard_surfaces(make: ModuleType) -> dict[str, Surface]:
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("log", [None, True])
 def test_hard_surfaces_are_compared_without_a_warning(make: ModuleType, log: bool | None) -> None:
     surfaces = hard_surfaces(make)
@@ -290,8 +289,7 @@ def room_of_legend(figure: go.Figure) -> float:
     return float(-caption.yshift + figure.layout.legend.y * height)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("length", [3, 45])
+@pytest.mark.parametrize(("length", "theme"), [(3, "light"), (45, "dark")])
 @pytest.mark.parametrize("mode", list(COMPARISON_KINDS))
 def test_all_rows_of_the_legend_have_room_above_the_caption(
     make: ModuleType, mode: str, length: int, theme: str

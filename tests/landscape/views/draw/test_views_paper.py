@@ -104,7 +104,6 @@ def test_a_title_of_several_lines_has_room_above_the_plot(make: ModuleType, pres
     assert long.height - short.height == pytest.approx(long.margin.t - short.margin.t, abs=1)
 
 
-@pytest.mark.long
 @pytest.mark.page
 def test_nothing_is_cut_off_and_no_words_overlap_at_the_size_of_print(
     make: ModuleType, tmp_path: Path, drawer: Browser
@@ -148,7 +147,6 @@ MEASURE = """() => {
 }"""
 
 
-@pytest.mark.long
 def test_a_pdf_has_the_width_that_was_asked_for(make: ModuleType, tmp_path: Path, drawer: Browser) -> None:
     path = export(make.line(), "pdf", tmp_path / "a.pdf", preset="column", in_browser=drawer)
     data = path.read_bytes()
