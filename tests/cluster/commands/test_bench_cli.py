@@ -139,7 +139,7 @@ def test_ray_is_held_against_serial_on_the_same_tiles_and_more_of_them_where_run
 # -- start-up --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_the_first_tile_is_seen_before_the_end(tmp_path):
     job = write_job(tmp_path, "small", 8)
     found = first_tile(["run", str(job), "--serial"], tmp_path / "small")

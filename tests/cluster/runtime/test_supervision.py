@@ -371,6 +371,7 @@ LOOPBACK = {
 }
 
 
+@pytest.mark.faults  # a private Ray
 def test_a_private_ray_is_small_listens_on_loopback_and_a_killed_command_leaves_its_points_alone(make_job, start):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=1"))
@@ -418,6 +419,7 @@ def blocking_job(make_job) -> tuple[Path, Path]:
     return job.folder / "job.yaml", job.folder / "blocked"
 
 
+@pytest.mark.faults  # signals that no code blocks are in test_cli
 def test_a_signal_is_obeyed_while_user_code_blocks(make_job, start):
     job, blocked = blocking_job(make_job)
     running = start(*command(job, "--serial"))

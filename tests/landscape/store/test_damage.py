@@ -30,7 +30,7 @@ INTERNAL = re.compile(
     r"Traceback|JSONDecode|KeyError|TypeError|ValueError|AttributeError|RecursionError|UnicodeDecode|IndexError"
     r"|Errno|zarr\.core|zarr\.errors|pydantic|NodeNotFound|object at 0x|\x1b"
 )
-SAMPLE = 20
+SAMPLE = 12
 
 
 def job_of(place: Path) -> Any:

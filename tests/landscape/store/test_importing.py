@@ -106,17 +106,21 @@ def test_arrays_are_sorted_by_their_coordinates(tmp_path):
     assert (opened["c"].loss == BOWL).all()
 
 
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory) -> str:
+    """A run of one landscape around a path, to which tests only add."""
+    place, problem = tmp_path_factory.mktemp("computed") / "run", conv_problem()
+    write_trajectory(place, wandering(problem.model, 3, 0.2))
+    run(make_job(place, lambda: problem, [{"name": "t", "trajectory": "all", "size": [4, 3]}], tile=2))
+    return str(place)
+
+
 @pytest.mark.parametrize("form", ["csv", "npz"])
-def test_what_is_exported_is_imported_as_the_same_surface(tmp_path, form):
-    problem = conv_problem()
-    write_trajectory(tmp_path / "run", wandering(problem.model, 3, 0.2))
-    [*_] = run(
-        make_job(tmp_path / "run", lambda: problem, [{"name": "t", "trajectory": "all", "size": [4, 3]}], tile=2)
-    )
-    expected = open_run(tmp_path / "run")["t"]
-    file, *_ = export_run(str(tmp_path / "run"), ["t"], [form], tmp_path)
-    import_surface(file, tmp_path / "run", "again")
-    found = open_run(tmp_path / "run")["again"]
+def test_what_is_exported_is_imported_as_the_same_surface(computed, tmp_path, form):
+    expected = open_run(computed)["t"]
+    file, *_ = export_run(computed, ["t"], [form], tmp_path)
+    import_surface(file, computed, form)
+    found = open_run(computed)[form]
     for axis, other in zip(found.axes, expected.axes, strict=True):
         assert axis.coordinates.tobytes() == other.coordinates.tobytes()
     assert set(found.observables) == set(expected.observables)

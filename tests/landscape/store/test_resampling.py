@@ -28,9 +28,15 @@ def computed(folder: Path, *, weighted: bool = False, samples: int = 20, data: A
     return run(make_job(folder, problem, [LANDSCAPE], num_samples=samples, **fields))["a"]
 
 
+@pytest.fixture(scope="module")
+def surfaces(tmp_path_factory) -> dict[bool, Surface]:
+    """The landscape of all samples, with weights and without."""
+    return {weighted: computed(tmp_path_factory.mktemp("run"), weighted=weighted) for weighted in (False, True)}
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_subset_is_the_landscape_of_these_samples(tmp_path, weighted):
-    whole = computed(tmp_path / "whole", weighted=weighted)
+def test_a_subset_is_the_landscape_of_these_samples(surfaces, tmp_path, weighted):
+    whole = surfaces[weighted]
     chosen = np.array([3, 17, 4, 11, 0])
     places = torch.from_numpy(np.sort(whole.sample_index[chosen]))
     alone = computed(tmp_path / "alone", weighted=weighted, samples=5, data=quadratic_samples(97)[places])
@@ -49,14 +55,13 @@ def test_a_subset_is_the_landscape_of_these_samples(tmp_path, weighted):
 
 
 @pytest.mark.parametrize("wrong", [[], [0, 0], [20], [-1], [0.5], [True, False], 3])
-def test_what_are_no_samples_is_refused(tmp_path, wrong):
-    surface = computed(tmp_path / "run")
+def test_what_are_no_samples_is_refused(surfaces, wrong):
     with pytest.raises(JobError, match="samples: must be different whole numbers from 0 to 19"):
-        subset(surface, wrong)
+        subset(surfaces[False], wrong)
 
 
-def test_classes_are_subsets_by_the_labels_of_the_data(tmp_path):
-    surface = computed(tmp_path / "run")
+def test_classes_are_subsets_by_the_labels_of_the_data(surfaces):
+    surface = surfaces[False]
     labels = np.array(["even", "odd"])[np.arange(97) % 2]
     classes = by_class(surface, labels)
     assert list(classes) == ["even", "odd"]
@@ -74,8 +79,8 @@ def test_classes_are_subsets_by_the_labels_of_the_data(tmp_path):
 
 @pytest.mark.parametrize("statistic", ["mean", "rise"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_bootstrap_is_that_of_a_plain_loop(tmp_path, statistic, weighted):
-    surface = computed(tmp_path / "run", weighted=weighted)
+def test_a_bootstrap_is_that_of_a_plain_loop(surfaces, statistic, weighted):
+    surface = surfaces[weighted]
     found = bootstrap(surface, statistic, resamples=300, seed=5)
     losses = np.asarray(surface.loss_samples, np.float64)
     if statistic == "rise":
@@ -92,13 +97,12 @@ def test_a_bootstrap_is_that_of_a_plain_loop(tmp_path, statistic, weighted):
     np.testing.assert_allclose(found.stderr, formula, rtol=0.25)
 
 
-def test_wrong_arguments_are_refused(tmp_path):
-    surface = computed(tmp_path / "run")
+def test_wrong_arguments_are_refused(surfaces, tmp_path):
     for arguments, why in [
         ({"statistic": "median"}, "statistic"), ({"resamples": 1}, "resamples"), ({"confidence": 1.0}, "confidence"),
     ]:  # fmt: skip
         with pytest.raises(JobError, match=why):
-            bootstrap(surface, **arguments)
+            bootstrap(surfaces[False], **arguments)
     without = computed(tmp_path / "without", keep_samples=False)
     with pytest.raises(JobError, match="holds no losses of single samples"):
         bootstrap(without)

@@ -231,9 +231,9 @@ def finished(tmp_path_factory):
     return place, job_of
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("array", ["loss", "accuracy_stderr", "status"])
+@pytest.mark.parametrize(
+    ("array", "damage"), [*(("loss", each) for each in DAMAGE), ("accuracy_stderr", "empty"), ("status", "deleted")]
+)
 def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, finished, damage, array):
     whole, job_of = finished
     expected = open_run(whole)["a"]
@@ -263,34 +263,38 @@ def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, fin
     assert found.loss.tobytes() == expected.loss.tobytes()
 
 
-def test_sound_landscapes_are_found_sound(tmp_path):
-    problem = conv_problem()
-    write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
-    run(make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": 4}], tile=2))
-    store = LandscapeStore.open(str(tmp_path), "t")
-    assert store.examine().complete
-    assert store.examine().damaged == ()
-    assert store.check_constants() == []
-    assert store.check_directions() == []
+@pytest.fixture(scope="module")
+def along_a_path(tmp_path_factory):
+    """A run around a path, and its job in another place."""
+    problem = quadratic_problem()
+
+    def job_of(place: Path) -> Job:
+        return make_job(place, lambda: problem, [{"name": "t", "trajectory": "all", "size": 4}], tile=2)
+
+    place = tmp_path_factory.mktemp("path") / "run"
+    write_trajectory(place, wandering(problem.model, 4, 0.2))
+    run(job_of(place))
+    return place, job_of
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("array", "damage"),
     [
-        *(("alpha", damage) for damage in DAMAGE),
-        *(("path_loss", damage) for damage in DAMAGE),
+        ("alpha", "a middle bit flipped"),
+        ("alpha", "deleted"),
+        ("path_loss", "empty"),
+        ("path_loss", "deleted"),
         ("path_beta", "empty"),
         ("path_step", "a middle bit flipped"),
         ("path_distance", "deleted"),
         ("path_status", "empty"),
     ],
 )
-def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, array, damage):
-    problem = quadratic_problem()
-    write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
-    job = make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": 4}], tile=2)
-    expected = run(job)["t"]
+def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, along_a_path, array, damage):
+    whole, job_of = along_a_path
+    expected = open_run(whole)["t"]
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    job = job_of(tmp_path)
     chunk = raw_chunk(tmp_path, "t", array, (0,))
     intact, damaged = chunk.read_bytes(), DAMAGE[damage](chunk.read_bytes())
     chunk.unlink() if damaged is None else chunk.write_bytes(damaged)
@@ -309,6 +313,14 @@ def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, array,
     assert chunk.read_bytes() == intact
     assert found.loss.tobytes() == expected.loss.tobytes()
     assert found.path.loss.tobytes() == expected.path.loss.tobytes()
+
+
+def test_sound_landscapes_are_found_sound(along_a_path):
+    store = LandscapeStore.open(str(along_a_path[0]), "t")
+    assert store.examine().complete
+    assert store.examine().damaged == ()
+    assert store.check_constants() == []
+    assert store.check_directions() == []
 
 
 def test_the_directions_checked_are_those_whose_digest_was_recorded(tmp_path):
