@@ -21,7 +21,7 @@ def snapshots(folder: Path, numbers: range) -> None:
 
 
 def test_snapshots_are_measured_once_and_kept(write_job, call, tmp_path):
-    job = write_job(batch_size=8)
+    job = write_job(batch_size=20)
     snapshots(tmp_path / "run", range(1, 4))
     code, out, _ = call("measure", job, "--origins", "epoch-1,last", "--serial", "--layers", "--all")
     assert code == 0
@@ -67,7 +67,7 @@ def test_a_run_is_measured_as_its_landscape_was_computed_and_workers_give_the_sa
 
 
 def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(write_job, call, tmp_path, monkeypatch):
-    job = write_job(batch_size=8)
+    job = write_job(batch_size=20)
     with monkeypatch.context() as killed:
         killed.setattr(measure, "layer_rows", None)  # which comes after the curvature
         assert call("measure", job, "--serial", "--layers")[0] == 1
@@ -79,7 +79,7 @@ def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(wri
         assert call("measure", job, "--serial")[0] == 0
     assert not (tmp_path / "run" / "curvature").exists()
     rows = json.loads((tmp_path / "run" / "measures.json").read_text())["origins"]["problem"]["rows"]
-    again = write_job(folder=tmp_path / "again", batch_size=8)
+    again = write_job(folder=tmp_path / "again", batch_size=20)
     assert call("measure", again, "--serial")[0] == 0
     whole = json.loads((tmp_path / "again" / "run" / "measures.json").read_text())["origins"]["problem"]["rows"]
     assert rows == whole
@@ -87,7 +87,7 @@ def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(wri
 
 def test_what_was_measured_is_compared(write_job, call, tmp_path):
     for name, origins in (("one", "last"), ("other", "all")):
-        job = write_job(folder=tmp_path / name, batch_size=8)
+        job = write_job(folder=tmp_path / name, batch_size=20)
         snapshots(tmp_path / name / "run", range(1, 3))
         assert call("measure", job, "--origins", origins, "--serial")[0] == 0
     one, other = tmp_path / "one" / "run", tmp_path / "other" / "run"
