@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
+from real_commands import command
 
 from cluster.commands.run import (
     TooFewTiles,
@@ -26,12 +24,6 @@ from landscape.job.reading import read_job
 from landscape.store.landscape import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
-COMMAND = [sys.executable, "-m", "cluster"]
-
-
-def command(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **variables}
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, env=environment)
 
 
 @pytest.mark.long

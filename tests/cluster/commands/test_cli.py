@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,19 +16,17 @@ import pytest
 import torch
 import yaml
 from counting import WITNESS
+from real_commands import CLI, HELD, committed
 from safetensors.torch import save_file
 
 import landscape
 from cluster.runtime.supervision import descendants
 from landscape.store.results import open_run
-from landscape.surface.surface import OK
-
-COMMAND = [sys.executable, "-m", "cluster"]
 
 
 def environment(ray_folder: Path | None = None) -> dict[str, str]:
     extra = {"RAY_TMPDIR": str(ray_folder)} if ray_folder else {}
-    return {**os.environ, **extra, "PYTHONWARNINGS": "ignore"}
+    return os.environ | extra
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -352,33 +349,20 @@ SLOW = """
     def trouble(x, y):
         time.sleep(0.02)
 """
-# With minutes of work left until a file is there.
-HELD = """
-    def trouble(x, y):
-        held(25, "hurry", 2.0)
-"""
 
 
 def start(job, *arguments: str, ray_folder: Path) -> subprocess.Popen[str]:
-    command = [*COMMAND, "run", str(job.folder / "job.yaml"), *arguments]
+    command = [*CLI, "run", str(job.folder / "job.yaml"), *arguments]
     return subprocess.Popen(
         command, env=environment(ray_folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def committed(job) -> int:
-    try:
-        surface = open_run(job.run_path)["plane"]
-    except LookupError:
-        return 0
-    return int((surface.status == OK).sum())
 
 
 def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
     end = time.monotonic() + 120
     while True:
         lives = process.poll() is None  # asked first: it may end between the two
-        if committed(job) >= points:
+        if committed(job.run_path) >= points:
             return
         assert lives, process.communicate()
         assert time.monotonic() < end, "no points are committed"
@@ -403,12 +387,12 @@ def test_a_signal_ends_in_order_with_130_and_the_same_command_goes_on(call, make
     assert process.returncode == 130, errors
     assert "the same command goes on" in errors
     assert "Traceback" not in errors
-    assert 5 <= committed(job) < 63
+    assert 5 <= committed(job.run_path) < 63
     status = json.loads(call("status", job.run_path, "--json").out)
     assert status["landscapes"][0]["state"] == "interrupted"
     (job.folder / "hurry").touch()
     assert call("run", job.folder / "job.yaml", "--serial").code == 0
-    assert committed(job) == 63
+    assert committed(job.run_path) == 63
 
 
 @pytest.mark.slow  # starts six Rays; test_supervision kills a command with workers once
@@ -460,7 +444,7 @@ def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
         )
         module.write("\n\ndef problem():\n    return Problem(Plane(), endless(), observe)\n")
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*COMMAND, "plan", file], **piped) as process:
+    with subprocess.Popen([*CLI, "plan", file], **piped) as process:
         assert process.stderr.readline() == "begun\n"
         process.send_signal(number)
         out, said = process.communicate(timeout=100)

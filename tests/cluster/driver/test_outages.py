@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from faults import assert_undisturbed, undisturbed
 from network import Machine, can_make_namespaces, kill, plug_cable, pull_cable, two_machines
+from real_commands import CLI, committed
 from waiting import wait_for
 
 import cluster
@@ -33,15 +33,6 @@ from landscape.store.results import open_run
 from landscape.surface.surface import OK
 
 pytestmark = pytest.mark.faults
-
-CLI = (sys.executable, "-W", "ignore", "-m", "cluster")
-
-
-def committed(run: str) -> int:
-    try:
-        return int((open_run(run)["plane"].status == OK).sum())
-    except LookupError:
-        return 0
 
 
 def chunk_files(run: str) -> dict[Path, tuple[int, int]]:

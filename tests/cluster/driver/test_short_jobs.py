@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from real_commands import command
 
 import cluster
 from cluster.driver import driver
@@ -59,13 +59,6 @@ def test_whoever_asks_for_ray_gets_it(monkeypatch):
     assert not may_run_here(None, None, None, 0)
 
 
-def command(job: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "cluster", "run", str(job), *words],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
-
-
 NO_RAY = """
 import sys
 class Finder:
@@ -83,7 +76,7 @@ def test_a_short_job_imports_no_ray_and_has_the_bytes_that_workers_give(make_job
     library.mkdir()
     (library / "sitecustomize.py").write_text(NO_RAY)
     path = os.pathsep.join([str(library), os.environ.get("PYTHONPATH", str(Path(cluster.__file__).parents[1]))])
-    here = command(job.folder / "job.yaml", PYTHONPATH=path)
+    here = command("run", job.folder / "job.yaml", PYTHONPATH=path)
     assert here.returncode == 0, here.stderr
     assert "computing in this process: it is done before Ray would have started" in here.stderr
     expected = run_serially(job.replace(run=str(tmp_path / "serial")))["plane"]  # those of workers, test_driver shows
@@ -117,7 +110,7 @@ def test_a_short_job_that_kills_its_process_goes_on_with_workers(make_job, ray_f
             if x == 1.0 and once("killed"):
                 os.kill(os.getpid(), signal.SIGSEGV)
     """)
-    done = command(job.folder / "job.yaml", "--log-format=json", RAY_TMPDIR=str(ray_folder))
+    done = command("run", job.folder / "job.yaml", "--log-format=json", RAY_TMPDIR=str(ray_folder))
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stderr.splitlines()]
     (anew,) = [each["message"] for each in said if each["event"] == "start-anew"]

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from real_commands import CLI, command
 
 from cluster.runtime import address as attach
 from landscape.core.errors import ClusterUnreachableError, JobError
@@ -218,13 +219,6 @@ def run(job, address: str, *words: str, **environment: str) -> subprocess.Comple
     return command("run", job.folder / "job.yaml", "--address", address, *words, **environment)
 
 
-def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "cluster", *map(str, words)],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=150,
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 def test_an_open_cluster_beyond_loopback_is_refused_unless_it_is_told_otherwise(make_job, monkeypatch, caplog):
     job = make_job()
@@ -300,7 +294,7 @@ def test_where_a_launcher_may_add_nodes_a_worker_without_a_place_is_explained_an
         environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         words = ["run", job.folder / "job.yaml", "--address", address, "--num-gpus", "2", "--workers", "1"]
         driver = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "cluster", *map(str, words)],
+            [*CLI, *map(str, words)],
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert driver.stderr is not None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import warnings
 
 import pytest
+from real_commands import command
 
 from cluster.driver.worker import Receipt, WorkerHandle
 from cluster.driver.worker_manager import log_done, log_failure, log_given_up, log_lost, log_ready, relay_log
@@ -175,14 +174,6 @@ def test_the_format_comes_from_the_option_then_the_environment(monkeypatch):
     assert choose_format("text") == "text"
     with pytest.raises(JobError, match="log_format: must be text or json, not 'yaml'"):
         choose_format("yaml")
-
-
-def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cluster", *map(str, words)],
-        env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
-        capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
 
 
 def test_a_run_on_ray_says_everything_as_json_lines(make_job, local_ray):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from faults import assert_undisturbed
+from real_commands import CLI, HELD, committed
 
 import landscape
 from cluster.runtime import logs, supervision
@@ -35,14 +36,8 @@ from cluster.runtime.supervision import (
 from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.job.job import Job
 from landscape.store.results import open_run
-from landscape.surface.surface import OK
 
-# With work left until a file is there.
-HELD = """
-    def trouble(x, y):
-        held(25, "hurry")
-"""
-# The same, and some points more from when another one is there.
+# With work left until a file is there, and some points more from when another one is.
 HELD_LATER = """
     def trouble(x, y):
         held(15, "anew")
@@ -182,7 +177,7 @@ def test_nothing_is_told_where_nobody_listens():
 
 
 def command(job: Path, *words: str) -> list[str]:
-    return [sys.executable, "-W", "ignore", "-m", "cluster", "--log-format", "json", "run", str(job), *words]
+    return [*CLI, "--log-format", "json", "run", str(job), *words]
 
 
 class Running:
@@ -271,13 +266,6 @@ def start(tmp_path, ray_folder) -> Iterator[Callable[..., Running]]:
 
     with started() as begin:
         yield begin
-
-
-def committed(run: str) -> int:
-    try:
-        return int((open_run(run)["plane"].status == OK).sum())
-    except LookupError:
-        return 0
 
 
 @pytest.mark.slow

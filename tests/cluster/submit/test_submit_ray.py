@@ -8,20 +8,20 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from real_commands import committed, free_port
+from waiting import wait_for
 
 import landscape
 from cluster.runtime.status import run_status, validate_run
@@ -29,7 +29,6 @@ from cluster.submit.kuberay import KubeRayTarget, job_files, render
 from cluster.submit.ray_jobs import RAYS_REMARK
 from cluster.submit.submission import make_submission
 from landscape.store.results import open_run
-from landscape.surface.surface import OK
 
 ROOT = Path(__file__).parents[3]
 # With minutes of work left until a file is there.
@@ -43,19 +42,6 @@ BROKEN = """
             raise ValueError("beside me: " + " ".join(sorted(os.listdir(HERE))))
 """
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def wait_until(true: Callable[[], bool], what: Callable[[], str], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what()
-        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -111,19 +97,12 @@ def ray_cluster() -> Iterator[RayCluster]:
         return True
 
     try:
-        wait_until(answers, lambda: "the dashboard does not answer")
+        wait_for(answers, lambda: "the dashboard does not answer")
         yield RayCluster(address, token, folder, environment)
     finally:
         head.terminate()
         head.wait(timeout=120)  # after trainings it waits for an actor of Ray's own that outlives them
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def points(job) -> int:
-    try:
-        return int((open_run(job.run_path)["plane"].status == OK).sum())
-    except LookupError:
-        return 0
 
 
 def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_run(
@@ -143,14 +122,14 @@ def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_r
     assert f"ing as {first}" in again.stderr  # pending or running
 
     # From here on the identifier alone says where.
-    wait_until(lambda: points(job) >= 5, lambda: ray_cluster.command("logs", first).stdout)
+    wait_for(lambda: committed(job.run_path) >= 5, lambda: ray_cluster.command("logs", first).stdout)
     status = ray_cluster.command("status", first)
     assert status.stdout.startswith(f"job {first} on ray at {ray_cluster.address}: RUNNING since "), status.stderr
     assert f"\nrun {job.run_path}\nplane  running" in status.stdout
 
     cancelled = ray_cluster.command("cancel", first)
     assert (cancelled.returncode, cancelled.stdout) == (0, f"{first} stopped\n"), cancelled.stderr
-    done = points(job)
+    done = committed(job.run_path)
     assert 5 <= done < 63
     assert run_status(job.run_path)["landscapes"][0]["state"] == "interrupted"
     assert validate_run(job.run_path)["damaged"] == 0
@@ -217,7 +196,7 @@ def test_what_kuberay_would_start_runs_from_the_links_of_a_config_map(ray_cluste
         env=ray_cluster.environment, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
-    assert points(job) == 63
+    assert committed(job.run_path) == 63
 
 
 def test_what_goes_wrong_has_a_code_and_one_line(ray_cluster, make_job):

@@ -10,24 +10,19 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults import undisturbed
+from real_commands import HELD, committed, free_port
+from waiting import wait_for
 
 import landscape
 from landscape.store.results import open_run
-from landscape.surface.surface import OK
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 ROOT = Path(__file__).parents[3]
-# With minutes of work left until a file is there.
-HELD = """
-    def trouble(x, y):
-        held(25, "hurry", 2.0)
-"""
-
 missing = [tool for tool in TOOLS if shutil.which(tool) is None]
 pytestmark = [
     pytest.mark.slow,
@@ -35,19 +30,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="slurmd needs root"),
     pytest.mark.timeout(280),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def wait_until(true: Callable[[], bool], what: str | Callable[[], str], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what() if callable(what) else what
-        time.sleep(0.2)
 
 
 def configuration(folder: Path) -> str:
@@ -114,13 +96,13 @@ def slurm() -> Iterator[dict[str, str]]:
                 )
             )
             if user:
-                wait_until((munge / "socket").exists, "munged does not start")
+                wait_for((munge / "socket").exists, "munged does not start")
 
         def idle() -> bool:
             asked = ["sinfo", "--noheader", "--format=%T"]
             return subprocess.run(asked, env=environment, capture_output=True, text=True).stdout.strip() == "idle"
 
-        wait_until(idle, lambda: (folder / "slurmctld.log").read_text()[-2000:])
+        wait_for(idle, lambda: (folder / "slurmctld.log").read_text()[-2000:])
         yield environment
         subprocess.run(["scancel", "--user=root"], env=environment, check=False)
     finally:
@@ -140,14 +122,14 @@ def finish(job, number: str, environment: dict[str, str]) -> None:
     """Let it end. Slurm holds a requeued job for two minutes, until its credentials expire: here not."""
     (job.folder / "hurry").touch()
     settled = ["PENDING", "RUNNING", "COMPLETED", "FAILED"]
-    wait_until(lambda: state(number, environment)["JobState"] in settled, "still completing")
+    wait_for(lambda: state(number, environment)["JobState"] in settled, "still completing")
     time.sleep(3)
     subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], env=environment, check=False)
 
     def ended() -> bool:
         return state(number, environment)["JobState"] in ("COMPLETED", "FAILED")
 
-    wait_until(ended, lambda: f"{log_of(job)}\n{state(number, environment)}", 120)
+    wait_for(ended, lambda: f"{log_of(job)}\n{state(number, environment)}", 120)
     assert state(number, environment)["JobState"] == "COMPLETED", log_of(job)
     assert not list(Path("/tmp").glob(f"landscape-{number}-*")), "temporary folders are left behind"
 
@@ -160,13 +142,6 @@ def submit(job, environment: dict[str, str], *options: str) -> str:
     )  # fmt: skip
     assert sent.returncode == 0, sent.stderr
     return sent.stdout.strip()
-
-
-def points(job) -> int:
-    try:
-        return int((open_run(job.run_path)["plane"].status == OK).sum())
-    except LookupError:
-        return 0
 
 
 def log_of(job) -> str:
@@ -183,10 +158,10 @@ def test_requeued_in_mid_run_it_ends_with_the_bits_of_an_undisturbed_run(slurm, 
     job = make_job(HELD, tile=[1])
     expected = undisturbed(job)
     number = submit(job, slurm)
-    wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
+    wait_for(lambda: committed(job.run_path) >= 5, lambda: log_of(job), 120)
     subprocess.run(["scontrol", "requeue", number], env=slurm, check=True)
-    wait_until(lambda: state(number, slurm)["Restarts"] == "1", "not requeued", 60)
-    before = points(job)
+    wait_for(lambda: state(number, slurm)["Restarts"] == "1", "not requeued", 60)
+    before = committed(job.run_path)
     assert 5 <= before < 63
     finish(job, number, slurm)
     assert_same_bits(job, expected)
@@ -196,12 +171,12 @@ def test_at_the_time_limit_it_stops_in_order_and_requeues_itself(slurm, make_job
     job = make_job(HELD, tile=[1])
     expected = undisturbed(job)
     number = submit(job, slurm)
-    wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
+    wait_for(lambda: committed(job.run_path) >= 5, lambda: log_of(job), 120)
     # The signal that Slurm sends a minute before the limit, to the batch shell alone.
     subprocess.run(["scancel", "--batch", "--signal=USR1", number], env=slurm, check=True)
-    wait_until(lambda: state(number, slurm)["Restarts"] == "1", lambda: log_of(job), 60)
+    wait_for(lambda: state(number, slurm)["Restarts"] == "1", lambda: log_of(job), 60)
     assert "the same command goes on" in log_of(job)
-    assert points(job) < 63
+    assert committed(job.run_path) < 63
     finish(job, number, slurm)
     assert_same_bits(job, expected)
 
@@ -209,13 +184,13 @@ def test_at_the_time_limit_it_stops_in_order_and_requeues_itself(slurm, make_job
 def test_cancelled_it_leaves_a_valid_run_and_is_not_requeued(slurm, make_job):
     job = make_job(HELD, tile=[1])
     number = submit(job, slurm)
-    wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
+    wait_for(lambda: committed(job.run_path) >= 5, lambda: log_of(job), 120)
     subprocess.run(["scancel", number], env=slurm, check=True)
-    wait_until(lambda: state(number, slurm)["JobState"] == "CANCELLED", "not cancelled")
+    wait_for(lambda: state(number, slurm)["JobState"] == "CANCELLED", "not cancelled")
     time.sleep(1)
     assert state(number, slurm)["Restarts"] == "0"
-    done = points(job)
+    done = committed(job.run_path)
     assert 5 <= done < 63
     (job.folder / "hurry").touch()
     landscape.run(job)
-    assert points(job) == 63
+    assert committed(job.run_path) == 63
