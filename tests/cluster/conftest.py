@@ -107,10 +107,16 @@ MakeJob = Callable[..., Job]
 
 
 @pytest.fixture
-def write_job(tmp_path: Path) -> Callable[..., Path]:
+def write_job(write_job_to: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """The same, in a folder of the test's own where none is named."""
+    return lambda trouble="", folder=tmp_path, **fields: write_job_to(folder, trouble, **fields)
+
+
+@pytest.fixture(scope="session")
+def write_job_to() -> Callable[..., Path]:
     """Write my_problem.py (with some `trouble(x, y)`), directions and job.yaml into a folder; return the job file."""
 
-    def write(trouble: str = "", folder: Path = tmp_path, **fields: object) -> Path:
+    def write(folder: Path, trouble: str = "", **fields: object) -> Path:
         folder.mkdir(exist_ok=True)
         (folder / "my_problem.py").write_text(PROBLEM.format(trouble=textwrap.dedent(trouble)))
         one, zero = torch.ones(1, 1), torch.zeros(1, 1)

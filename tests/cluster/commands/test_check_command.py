@@ -101,18 +101,3 @@ def test_a_landscape_whose_callback_is_gone_is_not_judged(place, call, monkeypat
     assert "plane: can this picture be trusted? not judged: its network could not be evaluated" in text
     assert "No module named 'nothing_of_this_name'" in text
     assert "--problem and --folder name the callback" in text
-
-
-REFUSED = [
-    (["plain"], 3, "landscape 'plain' is not in run"),
-    (["plane", "--serial", "--workers", "2"], 2, "serial: runs in this process alone"),
-    (["plane", "--problem", "nothing", "--serial"], 2, "problem: must be 'module:function'"),
-]
-
-
-@pytest.mark.parametrize(("words", "expected", "message"), REFUSED, ids=[message for *_, message in REFUSED])
-def test_what_cannot_be_checked_is_refused_in_one_line(place, call, words, expected, message):
-    code, out, said = call(place, *words)
-    assert (code, out) == (expected, "")
-    assert message in said
-    assert said.count("\n") <= 2

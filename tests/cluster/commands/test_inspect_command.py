@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from small_models import make_job, quadratic_problem
 
 from cluster.runtime.status import run_status, status_text
 from landscape import open_run, run
-from landscape.core.errors import BAD_USAGE, DONE, NOT_FOUND
+from landscape.core.errors import DONE
 from landscape.job.reading import read_job
 from landscape.model.layer_rules import RULES
 
@@ -20,13 +19,6 @@ from landscape.model.layer_rules import RULES
 def call(call):
     """Give the command, as `call` gives any."""
     return partial(call, "inspect")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A run of a plane of nine points."""
-    job = make_job(tmp_path_factory.mktemp("tiny"), quadratic_problem, [{"name": "plane", "size": 3}])
-    return run(job).path
 
 
 def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call):
@@ -52,25 +44,3 @@ def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call
     assert "inspect" not in status_text(status)
     status["landscapes"][0]["not_finite"] = 3
     assert status_text(status).endswith(f"why not finite: landscape inspect {place} plane")
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["plane", "--at", "0.3"], BAD_USAGE, "at: must have a number for each of the axes alpha, beta, not 1"),
-        (["plane", "--at=0.3,nan"], BAD_USAGE, "at: must be finite numbers, not [0.3, nan]"),
-        (["plane", "--at=0.3;1"], BAD_USAGE, "at: must be a number for each axis, such as --at=0.3,-0.7, not '0.3;1'"),
-        (["plane", "--rules", "relu_zero"], BAD_USAGE, "rules: unknown rule 'relu_zero'; did you mean 'relu_zeros'?"),
-        (
-            ["plane", "--rules", "relu_zeros=much"],
-            BAD_USAGE,
-            "rules.relu_zeros: must be a finite number of at least 0, not 'much'",
-        ),
-        (["plan"], NOT_FOUND, "landscape 'plan' is not in run"),
-    ],
-)
-def test_what_is_wrong_is_told_in_a_line(tiny, call, words, code, message):
-    given, out, err = call(tiny, *words)
-    assert (given, out) == (code, "")
-    assert message in err
-    assert err.count("\n") == 1

@@ -43,29 +43,6 @@ def test_the_plan_is_shown_and_then_carried_out(place, call):
     assert not (place / "landscapes.zarr" / "plane").exists()
 
 
-REFUSED = [
-    (["plane", "--factor", "3"], 2, "factor: must be 2 or 4, not 3"),
-    (
-        ["plane", "--box", "0,1,2"],
-        2,
-        "box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not '0,1,2'",
-    ),
-    (["plane", "--box=-9,1,0,3", "--plan"], 2, "box: must lie in the landscape, -1 to 1 along alpha, not -9 to 1"),
-    (["plane", "--box", "0,0,0,3"], 2, "box: must have a width along each axis, not 0 to 0 along alpha"),
-    (["plane", "--serial", "--workers", "2"], 2, "serial: runs in this process alone"),
-    (["b"], 3, "landscape 'b' is not in run"),
-]
-
-
-def test_what_cannot_be_done_is_told_in_two_lines_and_changes_nothing(place, call):
-    for words, code, told in REFUSED:
-        found, out, said = call("refine", place, *words)
-        assert (found, out) == (code, ""), words
-        assert told in said
-        assert said.count("\n") <= 2
-    assert not open_run(place)["plane"].levels
-
-
 def test_the_plan_of_a_job_says_how_many_points_a_refinement_may_add(write_job):
     spec = {"name": "plane", "size": 9, "range": [-1, 1]}
     bounded = write_job(landscapes=[{**spec, "refine": {"points": 500}}])
