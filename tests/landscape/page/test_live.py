@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 import torch
 from live_landscape import LiveLandscape, driven, empty, value_at
 from opened_page import opened
-from page_client import Client
+from page_client import Client, array
 
 from landscape import Job, Problem, extend, run
 from landscape.core.errors import StoreError
@@ -31,11 +30,6 @@ def live(runs: Path) -> Iterator[tuple[Client, Path, str]]:
     empty(run, "minimum")
     with opened(runs, search_seconds=0.1) as (client, ids):
         yield client, run, ids["net"]
-
-
-def array(encoded: dict[str, str]) -> np.ndarray:
-    flat = np.frombuffer(base64.b64decode(encoded["bdata"]), np.dtype(f"<{encoded['dtype']}"))
-    return flat.reshape([int(part) for part in encoded.get("shape", str(flat.size)).split(",")])
 
 
 def landscape_of(state: dict, name: str) -> dict:

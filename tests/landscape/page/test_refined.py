@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import shlex
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from live_landscape import driven
 from opened_page import opened
-from page_client import Client
+from page_client import Client, array
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples
 
 from landscape import Job, Problem, open_run, refine, run
@@ -73,11 +72,6 @@ def client(page: tuple[Client, str]) -> Client:
 @pytest.fixture(scope="module")
 def net(page: tuple[Client, str]) -> str:
     return page[1]
-
-
-def array(encoded: dict[str, str]) -> np.ndarray:
-    flat = np.frombuffer(base64.b64decode(encoded["bdata"]), np.dtype(f"<{encoded['dtype']}"))
-    return flat.reshape([int(part) for part in encoded.get("shape", str(flat.size)).split(",")])
 
 
 def test_a_reader_holds_what_the_merged_surface_is(whole):

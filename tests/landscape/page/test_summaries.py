@@ -50,104 +50,105 @@ def test_a_run_of_unknown_speed_has_no_time_left():
     assert progress_of([ended], False, [])["eta_seconds"] is None
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
-def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
-    """A run is replaced, and one is moved away, while nobody looks."""
+class Listing:
+    """The listing of a folder of runs, searched in a loop that a closed gate holds up."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.rows = watching.RunListing(directory, self._in_thread, 0.01)
+
+    async def _in_thread(self, work):
+        await self.gate.wait()
+        return await asyncio.to_thread(work)
+
+    async def whole(self) -> dict:
+        """The first answer of a finished search that has read every row."""
+        async with asyncio.timeout(20):
+            while (answer := await self.rows.rows())["scanning"] or not is_whole(answer):
+                await asyncio.sleep(0.01)
+        return answer
+
+    async def rest(self) -> None:
+        async with asyncio.timeout(20):
+            while not self.rows.scanning:
+                await asyncio.sleep(0.01)
+
+
+def is_whole(answer: dict) -> bool:
+    return len(answer["runs"]) > 0 and not any(each.get("pending") for each in answer["runs"])
+
+
+def by_name(answer: dict) -> dict:
+    return {each["name"]: each for each in answer["runs"]}
+
+
+@pytest.fixture
+def rested(runs, monkeypatch: pytest.MonkeyPatch):
+    """Run a scene on a listing that has been read, and then rested; before it goes on, the search may be held up."""
     monkeypatch.setattr(status, "REST", 0)
     monkeypatch.setattr(watching, "WANTED_SECONDS", 0.2)
+
+    def play(scene, directory: Directory, slow: bool) -> None:
+        async def played() -> None:
+            listing = Listing(directory)
+            searching = asyncio.create_task(listing.rows.run())
+            before = await listing.whole()
+            await listing.rest()
+            if slow:
+                listing.gate.clear()
+                monkeypatch.setattr(watching, "FIRST_SECONDS", 0.01)
+            await scene(listing, before)
+            searching.cancel()
+
+        asyncio.run(played())
+
+    return play
+
+
+SEARCHES = pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
+
+
+@SEARCHES
+def test_the_first_list_after_a_rest_shows_no_row_of_before(runs, rested, slow: bool):
+    """A run is replaced, and one is moved away, while nobody looks."""
     shutil.copytree(runs / "net", runs / "away")
 
-    async def scene() -> None:
-        gate = asyncio.Event()
-        gate.set()
-
-        async def in_thread(work):
-            await gate.wait()
-            return await asyncio.to_thread(work)
-
-        rows = watching.RunListing(Directory([open_place(str(runs))]), in_thread, 0.01)
-        searching = asyncio.create_task(rows.run())
-
-        async def until(ready) -> dict:
-            while not ready(answer := await rows.rows()):
-                await asyncio.sleep(0.01)
-            return {each["name"]: each for each in answer["runs"]}
-
-        def whole(answer) -> bool:
-            return len(answer["runs"]) > 0 and not any(each.get("pending") for each in answer["runs"])
-
-        before = await until(whole)
+    async def scene(listing: Listing, answer: dict) -> None:
+        before = by_name(answer)
         assert before["net"]["points"] == before["away"]["points"] > 0
-        async with asyncio.timeout(20):
-            while not rows.scanning:  # until it rests
-                await asyncio.sleep(0.01)
-        if slow:
-            gate.clear()
-            monkeypatch.setattr(watching, "FIRST_SECONDS", 0.01)
         shutil.rmtree(runs / "net" / "landscapes.zarr" / "cube")
         shutil.rmtree(runs / "away")
-        first = await rows.rows()
-        shown = {each["name"]: each for each in first["runs"]}
+        first = await listing.rows.rows()
         assert first["scanning"] == slow
-        assert all(each.get("pending") or each["points"] < before["net"]["points"] for each in shown.values())
-        gate.set()
-        after = await until(lambda answer: not answer["scanning"] and whole(answer))
+        assert all(each.get("pending") or each["points"] < before["net"]["points"] for each in first["runs"])
+        listing.gate.set()
+        after = by_name(await listing.whole())
         assert after.keys() == {"net"}
         assert after["net"]["points"] == before["net"]["points"] - 27
-        searching.cancel()
 
-    asyncio.run(scene())
+    rested(scene, Directory([open_place(str(runs))]), slow)
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["a quick search", "a slow search"])
-def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, monkeypatch: pytest.MonkeyPatch, slow: bool):
+@SEARCHES
+def test_a_rest_makes_no_row_be_read_again_that_is_as_it_was(runs, rested, monkeypatch: pytest.MonkeyPatch, slow: bool):
     """Nothing changes while nobody looks; each round looks at the files of each run once."""
-    monkeypatch.setattr(status, "REST", 0)
-    monkeypatch.setattr(watching, "WANTED_SECONDS", 0.2)
-    read, looks = [], []
-    read_row, is_due = status.read_row, Summaries.is_due
+    read, looks, searches = [], [], []
+    read_row, is_due, directory = status.read_row, Summaries.is_due, Directory([open_place(str(runs))])
+    search = directory.search
     monkeypatch.setattr(status, "read_row", lambda run: read.append(run.name) or read_row(run))
     monkeypatch.setattr(Summaries, "is_due", lambda self, run: looks.append(run.name) or is_due(self, run))
+    monkeypatch.setattr(directory, "search", lambda: searches.append(1) or search())
 
-    async def scene() -> None:
-        gate = asyncio.Event()
-        gate.set()
-
-        async def in_thread(work):
-            await gate.wait()
-            return await asyncio.to_thread(work)
-
-        directory, searches = Directory([open_place(str(runs))]), []
-        search = directory.search
-        monkeypatch.setattr(directory, "search", lambda: searches.append(1) or search())
-        rows = watching.RunListing(directory, in_thread, 0.01)
-        searching = asyncio.create_task(rows.run())
-
-        async def until(ready) -> dict:
-            async with asyncio.timeout(20):
-                while not ready(answer := await rows.rows()):
-                    await asyncio.sleep(0.01)
-            return answer
-
-        def whole(answer) -> bool:
-            return len(answer["runs"]) > 0 and not any(each.get("pending") for each in answer["runs"])
-
-        before = await until(whole)
-        async with asyncio.timeout(20):
-            while not rows.scanning:  # until it rests
-                await asyncio.sleep(0.01)
+    async def scene(listing: Listing, before: dict) -> None:
         known = sorted(read)
-        if slow:
-            gate.clear()
-            monkeypatch.setattr(watching, "FIRST_SECONDS", 0.01)
-        first = await rows.rows()
+        first = await listing.rows.rows()
         assert first["scanning"] == slow
         assert all(each.get("pending", False) == slow for each in first["runs"])
-        gate.set()
-        after = await until(lambda answer: not answer["scanning"] and whole(answer))
+        listing.gate.set()
+        after = await listing.whole()
         assert after["runs"] == before["runs"]
         assert sorted(read) == known
         assert 0 < len(looks) <= len(searches) * len(before["runs"])
-        searching.cancel()
 
-    asyncio.run(scene())
+    rested(scene, directory, slow)
