@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from landscape.core.plan import Plan
 from landscape.surface.record import Record
@@ -190,3 +191,8 @@ def block(path: bool = True) -> Surface:
     observables = {"loss": loss, "loss_stderr": 0.05 * loss}
     track = spiral(8, names=("alpha", "beta", "gamma")) if path else None
     return Surface("cube", axes, observables, status, track, attributes(done=60, cosine=np.eye(3).tolist()))
+
+
+def traces(drawn: go.Figure, role: str) -> list[Any]:
+    """The traces of a figure that play this part in it."""
+    return [trace for trace in drawn.data if (trace.meta or {}).get("role") == role]

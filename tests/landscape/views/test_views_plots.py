@@ -13,6 +13,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from mpl_toolkits.mplot3d import proj3d
 from refined_surfaces import refined
+from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import ProjectedPath
@@ -75,9 +76,7 @@ def test_snapshots_have_the_colours_of_the_plane_at_their_own_loss(make: ModuleT
     ax = surface.plot(kind=kind)
     (dots,) = (each for each in ax.collections if each.get_label() == "_snapshots")
     np.testing.assert_allclose(dots.get_offsets()[:, 0], surface.path.coordinates["alpha"])
-    figure_marks = next(
-        trace for trace in surface.figure(kind).data if (trace.meta or {}).get("role") == "path" and trace.name
-    )
+    figure_marks = next(trace for trace in traces(surface.figure(kind), "path") if trace.name)
     expected = [to_rgba(rgb(colour) if colour.startswith("rgb") else colour) for colour in figure_marks.marker.color]
     np.testing.assert_allclose(dots.get_facecolor(), expected, atol=1e-6)
     assert figure_marks.marker.color[2] == "#ffffff", "its loss is not known"

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from synthetic_surfaces import traces
 
 from landscape.analysis.checks.evidence import NotJudged
 from landscape.analysis.checks.paths import OnPlane, judge_path, judge_paths
@@ -54,9 +55,7 @@ def test_each_run_has_a_path_a_name_and_a_look_of_its_own(surface: Surface) -> N
     assert data.paths[1].hover[0].startswith("<b>THOR &lt;2&gt;, step 1</b> (start)<br>alpha ")
     np.testing.assert_array_equal(data.paths[1].places[0], surface.paths[1].coordinates["alpha"])
     drawn = figure(surface, "topographic")
-    lines = [
-        trace for trace in drawn.data if (trace.meta or {}).get("role") == "path" and trace.mode == "lines+markers"
-    ]
+    lines = [trace for trace in traces(drawn, "path") if trace.mode == "lines+markers"]
     assert [trace.name for trace in lines] == ["sgd (epochs 1 to 10)", "THOR &lt;2&gt; (steps 1 to 4)"]
     assert [len(trace.x) for trace in lines] == [10, 4]
     assert len({trace.line.color for trace in lines}) == len({trace.marker.symbol for trace in lines}) == 2
@@ -112,11 +111,11 @@ def test_an_overlay_has_one_pair_of_ends_and_says_what_lies_beyond_them(make: Mo
     assert "Snapshots above the heights shown, and drawn at their upper end: a, epoch 1 (250)." in caption
     assert "Snapshots below the heights shown, and drawn at their lower end: b, epoch 1 (−9)." in caption
     assert "White snapshots lie on the surface: 1 whose loss is not known." in caption
-    marks = [each for each in drawn.data if (each.meta or {}).get("role") == "path" and each.mode == "markers"]
+    marks = [each for each in traces(drawn, "path") if each.mode == "markers"]
     assert marks[0].z[0] == ends[1]
     assert marks[1].z[0] == pytest.approx(ends[0], abs=0.04 * (ends[1] - ends[0]))
     assert [colour == "#ffffff" for colour in marks[0].marker.color] == [False] * 9 + [True]
-    assert next(each.marker.color for each in drawn.data if (each.meta or {}).get("role") == "end") == "#ffffff"
+    assert traces(drawn, "end")[0].marker.color == "#ffffff"
 
 
 def test_check_table_and_caption_name_the_same_snapshot(make: ModuleType) -> None:
@@ -166,7 +165,7 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
     """In the colour of its landscape, by a mark of its own."""
     for kind in ("contour", "surface"):
         drawn = compare([("a", surface), ("b", make.quadratic(21, 11, path=make.spiral()))], "overlay", kind)
-        ends = [trace for trace in drawn.data if (trace.meta or {}).get("role") == "end"]
+        ends = traces(drawn, "end")
         assert [trace.name for trace in ends] == [
             "a, last snapshot of sgd (epoch 10)",
             "a, last snapshot of THOR &lt;2&gt; (step 4)",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError
 from landscape.surface.surface import Surface
@@ -37,10 +38,6 @@ def lines(make: ModuleType) -> Pair:
     return [("sgd: line", make.line(31, path=True)), ("adam: line", replace(line, observables=higher))]
 
 
-def roles(figure: go.Figure, role: str) -> list[Any]:
-    return [trace for trace in figure.data if (trace.meta or {}).get("role") == role]
-
-
 def legend(figure: go.Figure) -> list[str]:
     return [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
 
@@ -55,67 +52,67 @@ def test_looks_differ_in_colour_and_style() -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_overlaid_contour_lines_have_a_colour_and_a_line_style_each(planes: Pair, theme: str) -> None:
     figure = compare(planes, "overlay", theme=theme)
-    one, two = roles(figure, "field")
+    one, two = traces(figure, "field")
     assert one.type == two.type == "contour"
     assert one.line.dash != two.line.dash
     assert one.colorscale[0][1] == look(0).colours[theme]
     assert two.colorscale[0][1] == look(1).colours[theme]
     assert (one.contours.start, one.contours.end) == (two.contours.start, two.contours.end)
-    keys = {trace.name: trace.line.dash for trace in roles(figure, "key")}
+    keys = {trace.name: trace.line.dash for trace in traces(figure, "key")}
     assert keys == {"sgd: minimum": one.line.dash, "adam: minimum": two.line.dash}
-    ends = {trace.name: (trace.x[0], trace.y[0]) for trace in roles(figure, "end")}
+    ends = {trace.name: (trace.x[0], trace.y[0]) for trace in traces(figure, "end")}
     assert set(ends) == {
         "sgd: minimum, last snapshot (epoch 10)",
         "adam: minimum, last snapshot (epoch 5)",
     }
-    assert roles(figure, "origin")
+    assert traces(figure, "origin")
 
 
 def test_the_pointer_reads_all_landscapes_where_their_points_agree(planes: Pair, make: ModuleType) -> None:
     figure = compare(planes, "overlay")
-    below, above = roles(figure, "field")
+    below, above = traces(figure, "field")
     assert below.hoverinfo == "skip"
     np.testing.assert_allclose(above.customdata[..., 0], planes[0][1].loss, rtol=1e-6)
     np.testing.assert_allclose(above.customdata[..., 2], planes[1][1].loss, rtol=1e-6)
     assert "sgd: minimum" in above.hovertemplate
     apart = compare([planes[0], ("coarse", make.quadratic(9, 7))], "overlay")
-    assert [("coarse" in trace.hovertemplate) for trace in roles(apart, "field")] == [False, True]
+    assert [("coarse" in trace.hovertemplate) for trace in traces(apart, "field")] == [False, True]
 
 
 def test_contour_lines_are_shared_only_with_the_lock(planes: Pair) -> None:
     free = compare(planes, "overlay", lock=False)
-    one, two = roles(free, "field")
+    one, two = traces(free, "field")
     assert one.contours.start != two.contours.start
 
 
 def test_surfaces_are_overlaid_in_a_hue_each_on_one_height_scale(planes: Pair, make: ModuleType) -> None:
     figure = compare([*planes, ("holes", make.holed())], "overlay", "surface", opacity=0.6)
-    surfaces = roles(figure, "field")
+    surfaces = traces(figure, "field")
     assert [trace.type for trace in surfaces] == ["surface"] * 3
     assert len({trace.colorscale[1][1] for trace in surfaces}) == 3
     assert {trace.opacity for trace in surfaces} == {0.6}
     assert {(trace.cmin, trace.cmax) for trace in surfaces} == {(surfaces[0].cmin, surfaces[0].cmax)}
     assert legend(figure).count("origin") == 1
     assert "holes: not computed: 80 points" in legend(figure)
-    assert len(roles(figure, "end")) == 3
+    assert len(traces(figure, "end")) == 3
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_are_overlaid_with_bands_and_marks(lines: Pair, log: bool) -> None:
     figure = compare(lines, log=log)
-    one, two = roles(figure, "field")
+    one, two = traces(figure, "field")
     assert (one.line.color, one.line.dash) != (two.line.color, two.line.dash)
     assert one.line.dash != two.line.dash
-    assert len(roles(figure, "band")) == 2
-    assert len(roles(figure, "end")) == 1
-    (origin,) = roles(figure, "origin")
+    assert len(traces(figure, "band")) == 2
+    assert len(traces(figure, "end")) == 1
+    (origin,) = traces(figure, "origin")
     np.testing.assert_allclose(origin.x, 0.0)
     assert figure.layout.yaxis.type == ("log" if log else None)
 
 
 def test_tiles_share_the_scale_and_the_contour_lines_where_locked(planes: Pair) -> None:
     def ends(lock: bool) -> list[tuple[float, ...]]:
-        fields = [roles(one.figure, "field")[0] for one in compare_figures(planes, "tiled", lock=lock)]
+        fields = [traces(one.figure, "field")[0] for one in compare_figures(planes, "tiled", lock=lock)]
         return [(one.zmin, one.zmax, one.contours.start, one.contours.end) for one in fields]
 
     locked, free = ends(True), ends(False)
@@ -152,11 +149,11 @@ def test_a_difference_has_a_scale_of_two_sides_and_marks_what_is_within_the_erro
     near = replace(other, observables={**first.observables, "loss": loss})
     figure = compare([planes[0], ("adam: minimum", near)], "difference", kind)
     assert figure.layout.title.text == "Loss of adam: minimum less sgd: minimum"
-    field = roles(figure, "field")
+    field = traces(figure, "field")
     assert field[0].zmin == -field[0].zmax
-    (uncertain,) = roles(figure, "uncertainty")
+    (uncertain,) = traces(figure, "uncertainty")
     assert uncertain.name == "edge of the faded area, within 2 standard errors of no difference"
-    assert len(roles(figure, "end")) == 2
+    assert len(traces(figure, "end")) == 2
     if kind == "contour":
         assert [trace.line.dash for trace in field] == ["dash", "solid", "solid"]
 
@@ -169,20 +166,20 @@ def test_differences_of_several_share_their_scale_and_are_of_the_first(planes: P
         "Loss of adam: minimum less sgd: minimum",
         "Loss of far less sgd: minimum",
     ]
-    ends = [roles(one.figure, "field")[0].zmax for one in locked]
+    ends = [traces(one.figure, "field")[0].zmax for one in locked]
     assert ends[0] == ends[1]
     free = compare_figures([*planes, third], "difference", lock=False)
-    assert len({roles(one.figure, "field")[0].zmax for one in free}) == 2
+    assert len({traces(one.figure, "field")[0].zmax for one in free}) == 2
 
 
 def test_differences_are_drawn_for_every_number_of_axes(planes: Pair, lines: Pair, make: ModuleType) -> None:
     curve = compare(lines, "difference")
     assert any(shape.y0 == shape.y1 == 0.0 for shape in curve.layout.shapes)
-    assert len(roles(curve, "end")) == 1
-    assert roles(curve, "band")
+    assert len(traces(curve, "end")) == 1
+    assert traces(curve, "band")
     surface = compare(planes, "difference", "surface")
-    assert {trace.type for trace in roles(surface, "field")} == {"surface"}
-    assert len(roles(surface, "end")) == 2
+    assert {trace.type for trace in traces(surface, "field")} == {"surface"}
+    assert len(traces(surface, "end")) == 2
     slices = compare([("a", make.block()), ("b", make.block())], "difference")
     assert len(slices.frames) == 9
 
@@ -231,7 +228,7 @@ def test_figures_side_by_side_keep_axes_legends_and_colour_bars_of_their_own(pla
     names = {(trace.xaxis, trace.yaxis) for trace in whole.data}
     assert names == {("x", "y"), ("x2", "y2"), ("x4", "y3"), ("x3", "y4")}
     assert {trace.legend for trace in whole.data} == {"legend", "legend2", "legend3"}
-    bars = [trace.colorbar.x for trace in roles(whole, "field") if trace.type == "contour"]
+    bars = [trace.colorbar.x for trace in traces(whole, "field") if trace.type == "contour"]
     assert bars[0] < 0.5 < bars[1]
     assert whole.layout.yaxis2.scaleanchor == "x2"
     titles = [annotation.text for annotation in whole.layout.annotations]
@@ -279,7 +276,7 @@ def test_hard_surfaces_are_compared_without_a_warning(make: ModuleType, log: boo
     plain = surfaces.pop("plain")
     for (name, hard), (mode, kind) in itertools.product(surfaces.items(), kinds):
         figure = compare([("plain", plain), (name, hard)], mode, kind, log=log)
-        assert roles(figure, "field"), (name, mode, kind)
+        assert traces(figure, "field"), (name, mode, kind)
 
 
 def room_of_legend(figure: go.Figure) -> float:
@@ -318,17 +315,17 @@ def test_the_name_of_the_faded_area_of_a_difference_is_counted(planes: Pair) -> 
 
 def test_last_snapshots_at_one_place_can_all_be_seen(planes: Pair, make: ModuleType) -> None:
     for mode in ("overlay", "difference"):
-        at_one_place = [trace.marker.size for trace in roles(compare(planes, mode), "end")]
+        at_one_place = [trace.marker.size for trace in traces(compare(planes, mode), "end")]
         assert at_one_place[0] > 1.5 * at_one_place[1]
     line = make.line(31, path=True)
-    on_curves = [trace.marker.size for trace in roles(compare([("a", line), ("b", line)]), "end")]
+    on_curves = [trace.marker.size for trace in traces(compare([("a", line), ("b", line)]), "end")]
     assert on_curves[0] > 1.5 * on_curves[1]
     path = make.spiral()
     moved = replace(path, coordinates={name: 0.5 + at for name, at in path.coordinates.items()})
     elsewhere = replace(planes[1][1], path=moved)
-    apart = [trace.marker.size for trace in roles(compare([planes[0], ("moved", elsewhere)]), "end")]
+    apart = [trace.marker.size for trace in traces(compare([planes[0], ("moved", elsewhere)]), "end")]
     assert apart[0] == apart[1]
-    assert [trace.marker.size for trace in roles(compare(planes, "overlay", "surface"), "end")] == [6, 6], (
+    assert [trace.marker.size for trace in traces(compare(planes, "overlay", "surface"), "end")] == [6, 6], (
         "not in space"
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from synthetic_surfaces import traces
 
 from landscape.surface.surface import NOT_COMPUTED, Surface
 from landscape.surface.topology import topology_of
@@ -22,7 +23,7 @@ SLICE = "A minimum of this slice is not a minimum of the network"
 
 def marks(drawn: go.Figure) -> dict[str, Any]:
     """The traces of the marks by the first letters of their names, which count them."""
-    return {trace.name: trace for trace in drawn.data if (trace.meta or {}).get("role") == "extrema"}
+    return {trace.name: trace for trace in traces(drawn, "extrema")}
 
 
 def with_walls(surface: Surface, rows: slice, columns: slice, status: int = 2) -> Surface:
@@ -186,7 +187,7 @@ def test_a_barcode_has_a_bar_for_each_minimum_of_any_number_of_axes(make: Module
     (bars,) = (trace for trace in drawn.data if trace.name == "minima above the noise")
     assert len(bars.y) == len(found.basins)
     np.testing.assert_allclose(bars.x[1:], [pair.persistence for pair in found.pairs[1 : len(found.basins)]])
-    (threshold,) = (trace for trace in drawn.data if (trace.meta or {}).get("role") == "noise")
+    (threshold,) = traces(drawn, "noise")
     np.testing.assert_allclose(threshold.x, [found.threshold] * 2)
     assert SLICE in drawn.layout.meta["caption"]
     with_log = figure(surface, "barcode", log=True, theme="dark", preset="column")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from refined_surfaces import at, plain, refined
+from synthetic_surfaces import traces
 
 from landscape.views.draw.comparison import compare_figures
 from landscape.views.draw.figure import figure
@@ -25,7 +26,7 @@ from landscape.views.report_sections import Bundle
 
 
 def field(drawn):
-    return next(trace for trace in drawn.data if (trace.meta or {}).get("role") == "field" and trace.text is not None)
+    return next(trace for trace in traces(drawn, "field") if trace.text is not None)
 
 
 @pytest.mark.parametrize("kind", ["topographic", "contour", "surface"])
@@ -104,7 +105,7 @@ def test_comparisons_show_all_levels(mode):
     first, other = refined(), replace(refined(), name="other")
     for kind in ("contour", "surface"):
         for one in compare_figures([first, other], mode, kind):
-            fields = [trace for trace in one.figure.data if (trace.meta or {}).get("role") == "field"]
+            fields = traces(one.figure, "field")
             assert {np.shape(trace.z) for trace in fields} == {(17, 17)}
             assert any(trace.text is not None for trace in fields)
 
