@@ -243,58 +243,45 @@ def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tm
     assert "path" in open_run("run")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            ("my_training:train", "--run", "r", "--epoch", 3),
-            2,
-            "epoch: is no option of my_training:train; did",
-        ),
-        (("my_training:train", "--run", "r", "--epochs", "x"), 2, "epochs: must be a whole number, not 'x'"),
-        (("my_training:train",), 2, "run: must name a folder or URL"),
-        (("my_training", "--run", "r"), 2, "recipe: must be a recipe or module:function, not 'my_training'"),
-        (("my_training:absent", "--run", "r"), 2, "function: module 'my_training' has no function 'absent'"),
-        (("my_training:train", "--run", "r", "--serial", "--workers", 2), 2, "serial: trains in this process alone"),
-        (("my_training:train", "--run", "r", "--workers", 0), 2, "workers: must be at least 1, not 0"),
-        (("my_training:train", "--run", "r", "--gpus-per-worker", -1), 2, "gpus_per_worker: must be a share from 0"),
-        (("my_training:train", "--run", "r", "--target", "ray", "--nodes", 2), 2, "nodes: serves --target slurm only"),
-        (
-            ("my_training:train", "--run", "r", "--target", "slurm", "--dry-run"),
-            2,
-            "workers: Slurm must be told how many; give --workers N, one per GPU or per core\n",
-        ),
-        (("my_training:train", "--run", "r", "--target", "kuberay"), 2, "run: 'r' would lie in a pod"),
-        (("my_training:train", "--run", "r", "--worker", 2), 2, "did you mean workers of train itself? known: epochs"),
-        (("my_training:train", "--measure-workers", "1,x"), 2, "measure_workers: must be numbers such as 1,2,4, not"),
-        (("lenet-mnist", "--run", "r", "--scaling", "1,2"), 2, "scaling: must be one of "),
-        (("my_training:train", "--run", "r", "--folder", "absent"), 2, "folder: must be a folder, not 'absent'"),
-        (("my_training:train", "--run", "r", "--serial", "--nodes", 2), 2, "nodes: serves --target slurm only"),
-        (
-            ("my_training:train", "--run", "r", "--serial", "--gpus-per-worker", 99),
-            2,
-            "gpus_per_worker: this machine has",
-        ),
-        (("my_training:train", "--run", ""), 2, "run: must name a folder or URL"),
-        (("my_training:train", "--run", "my_training.py"), 2, "run: must be a folder, not '"),
-        (("my_training:train", "--run", "my_training.py/r"), 2, "run: must be a folder, not '"),
-        (("my_training:train", "--measure-workers", "1", "--serial"), 2, "measure_workers: measures on Ray"),
-        (("my_training:train", "--measure-workers", "1", "--target", "slurm"), 2, "measure_workers: measures on Ray"),
-        (("my_training:train", "--measure-workers", "1", "--run", "r"), 2, "measure_workers: trains in folders"),
-        (("my_training:train", "--measure-workers", "2,1,2"), 2, "measure_workers: must name each number once, not"),
-        (("my_training:train", "--run", "r", "--memory", "4G"), 2, "memory: serves --target only"),
-        (("my_training:train", "--run", "r", "--detach"), 2, "detach: serves --target only"),
-        (("my_training:train", "--measure-workers", "0"), 2, "workers: must be at least 1, not 0"),
-        (
-            ("my_training:train", "--measure-workers", "1", "--measure-steps", "0"),
-            2,
-            "measure_steps: must be at least 1, not 0",
-        ),
-    ],
-)
-def test_wrong_words_are_refused_in_a_line_before_anything_starts(call, tmp_path, words, code, message):
-    ended = call("train", *words)
-    assert (ended.code, ended.out) == (code, "")
+WRONG_WORDS = [
+    ("my_training:train --run r --epoch 3", "epoch: is no option of my_training:train; did"),
+    ("my_training:train --run r --epochs x", "epochs: must be a whole number, not 'x'"),
+    ("my_training:train", "run: must name a folder or URL"),
+    ("my_training --run r", "recipe: must be a recipe or module:function, not 'my_training'"),
+    ("my_training:absent --run r", "function: module 'my_training' has no function 'absent'"),
+    ("my_training:train --run r --serial --workers 2", "serial: trains in this process alone"),
+    ("my_training:train --run r --workers 0", "workers: must be at least 1, not 0"),
+    ("my_training:train --run r --gpus-per-worker -1", "gpus_per_worker: must be a share from 0"),
+    ("my_training:train --run r --target ray --nodes 2", "nodes: serves --target slurm only"),
+    (
+        "my_training:train --run r --target slurm --dry-run",
+        "workers: Slurm must be told how many; give --workers N, one per GPU or per core\n",
+    ),
+    ("my_training:train --run r --target kuberay", "run: 'r' would lie in a pod"),
+    ("my_training:train --run r --worker 2", "did you mean workers of train itself? known: epochs"),
+    ("my_training:train --measure-workers 1,x", "measure_workers: must be numbers such as 1,2,4, not"),
+    ("lenet-mnist --run r --scaling 1,2", "scaling: must be one of "),
+    ("my_training:train --run r --folder absent", "folder: must be a folder, not 'absent'"),
+    ("my_training:train --run r --serial --nodes 2", "nodes: serves --target slurm only"),
+    ("my_training:train --run r --serial --gpus-per-worker 99", "gpus_per_worker: this machine has"),
+    ("my_training:train --run=", "run: must name a folder or URL"),
+    ("my_training:train --run my_training.py", "run: must be a folder, not '"),
+    ("my_training:train --run my_training.py/r", "run: must be a folder, not '"),
+    ("my_training:train --measure-workers 1 --serial", "measure_workers: measures on Ray"),
+    ("my_training:train --measure-workers 1 --target slurm", "measure_workers: measures on Ray"),
+    ("my_training:train --measure-workers 1 --run r", "measure_workers: trains in folders"),
+    ("my_training:train --measure-workers 2,1,2", "measure_workers: must name each number once, not"),
+    ("my_training:train --run r --memory 4G", "memory: serves --target only"),
+    ("my_training:train --run r --detach", "detach: serves --target only"),
+    ("my_training:train --measure-workers 0", "workers: must be at least 1, not 0"),
+    ("my_training:train --measure-workers 1 --measure-steps 0", "measure_steps: must be at least 1, not 0"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG_WORDS)
+def test_wrong_words_are_refused_in_a_line_before_anything_starts(call, tmp_path, words, message):
+    ended = call("train", *words.split(" "))
+    assert (ended.code, ended.out) == (2, "")
     assert message in ended.err
     assert len(ended.err.splitlines()) <= 2
     assert not (tmp_path / "r").exists()
