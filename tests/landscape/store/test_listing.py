@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,13 @@ from landscape.store.status import FoundRun, RunPlace
 
 def compute(place: str, *names: str) -> None:
     run(make_job(place, quadratic_problem, [{"name": name, "size": 3} for name in names], tile=3))
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one landscape, to be copied."""
+    compute(str(place := tmp_path_factory.mktemp("computed") / "run"), "a")
+    return place
 
 
 def test_every_run_below_is_listed_with_its_state_size_and_age(place, endpoint):
@@ -45,9 +53,9 @@ def test_every_run_below_is_listed_with_its_state_size_and_age(place, endpoint):
     assert [row["name"] for row in list_runs(f"{place}/one")] == ["one"], "the folder itself may be a run"
 
 
-def test_a_run_that_is_written_and_one_that_cannot_be_read_say_so(tmp_path):
-    compute(f"{tmp_path}/one", "a")
-    compute(f"{tmp_path}/two", "a")
+def test_a_run_that_is_written_and_one_that_cannot_be_read_say_so(computed, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(computed, tmp_path / name)
     (tmp_path / "two" / "landscapes.zarr" / "zarr.json").unlink()
     (tmp_path / "two" / "landscapes.zarr" / "a" / "zarr.json").write_bytes(b"{")
     (tmp_path / "three" / "landscapes.zarr").mkdir(parents=True)
@@ -74,10 +82,9 @@ REMOVED = {
 
 
 @pytest.mark.parametrize("how", REMOVED)
-def test_what_other_processes_remove_meanwhile_is_left_out(tmp_path, monkeypatch, how):
+def test_what_other_processes_remove_meanwhile_is_left_out(computed, tmp_path, monkeypatch, how):
     for name in ("one", "two"):
-        compute(f"{tmp_path}/{name}", "a")
-        (tmp_path / name / "run.json").write_text("{}")
+        (shutil.copytree(computed, tmp_path / name) / "run.json").write_text("{}")
     steps = iter(REMOVED[how])
 
     def read(run: FoundRun) -> dict[str, Any]:

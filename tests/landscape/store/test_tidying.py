@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,17 @@ from landscape.store.results import remove_landscapes
 from landscape.store.status import FoundRun, GoneError
 
 
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two landscapes, to be copied."""
+    place = tmp_path_factory.mktemp("computed") / "run"
+    run(job_of(place))
+    return place
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    run(job_of(tmp_path))
-    return tmp_path
+def place(computed: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(computed, tmp_path / "run")
 
 
 def job_of(place: Path, names=("a", "b"), problem=None):
