@@ -93,6 +93,7 @@ def test_what_cannot_be_written_to_the_streams_ends_no_job(shell, make_job, line
         assert (open_run(job.run_path)["plane"].status == OK).all()
 
 
+@pytest.mark.faults  # what user code prints is looked for above, as text
 @pytest.mark.parametrize("command", ["plan", pytest.param("run", marks=pytest.mark.slow)])
 def test_what_is_printed_past_the_log_comes_as_events_too(shell, noisy, command):
     done = shell(f"landscape {command} job.yaml --log-format json")

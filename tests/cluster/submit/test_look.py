@@ -169,7 +169,7 @@ def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of, to
     assert "was computed with another job; changed: seed 0 to 5" in error
 
 
-@pytest.mark.long
+@pytest.mark.faults  # one look is in `make test`, above
 def test_what_the_run_holds_is_there_on_the_cluster_too_also_behind_a_link(job_of, tmp_path):
     job = job_of("Path('run/notes.txt').read_text()")
     (job.folder / "run").mkdir()
@@ -184,7 +184,7 @@ def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of, told):
     assert told(job_of(run="/no/such/folder/run", landscapes=landscapes)) == [("", [])]
 
 
-@pytest.mark.long
+@pytest.mark.faults  # an outage
 def test_a_run_whose_store_does_not_answer_here_is_looked_at_as_if_it_were_new(job_of, monkeypatch):
     pytest.importorskip("obstore")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
