@@ -129,8 +129,8 @@ def capped(text: str, longest: int) -> str:
     """
     if len(text) <= longest:
         return text
-    left = (longest - 1) // 2
-    return f"{text[:left]}…{text[left + 1 - longest :]}"
+    start = (longest - 1) // 2
+    return f"{text[:start]}…{text[start + 1 - longest :]}"
 
 
 def flat(text: str, longest: int = LONGEST_LINE) -> str:
@@ -140,7 +140,7 @@ def flat(text: str, longest: int = LONGEST_LINE) -> str:
         >>> flat("two\\n  lines")
         'two lines'
     """
-    # A long text is cut before the rest is done: what follows megabytes of white space is not worth the time.
+    # Cut a long text first: megabytes of white space are not worth the time.
     return capped(printable(" ".join(masked(capped(text, 20 * longest)).split())), longest)
 
 
@@ -150,7 +150,7 @@ def _brief(value: object, depth: int = 4) -> str:
     `depth` is how many levels of lists and dicts inside one another it enters.
     """
     if isinstance(value, str):
-        # The text is masked before it is cut, because what is left of a URL would not be recognised as one.
+        # Mask the text before cutting it: a part of a URL would not be recognised as one.
         return repr(capped(masked(value[:LONGEST_SEARCHED]), LONGEST_VALUE - 2))  # two characters are its quotes
     if isinstance(value, bytes):
         return repr(value[:LONGEST_VALUE])
@@ -171,7 +171,7 @@ def _first(values: Iterable[Any], depth: int) -> Iterable[Any]:
 
 
 def quoted(value: object, longest: int = LONGEST_VALUE) -> str:
-    """A value as a message repeats it: its repr, bounded in length and in the time that it takes to make.
+    """A value as messages repeat it: its repr, bounded in length and in the time that it takes to make.
 
     Example:
         >>> quoted(["a", "b"])
@@ -193,9 +193,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = [str(known_name) for known_name in known]
     close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.5)
     hint = f"did you mean {quoted(close[0])}? " if close else ""
-    left = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = ", ".join(flat(known_name, LONGEST_VALUE) for known_name in names[:MOST_NAMES])
-    return f"{hint}known: {listed or 'none'}{left}"
+    return f"{hint}known: {listed or 'none'}{rest}"
 
 
 def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:

@@ -56,18 +56,18 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def partial_path(path: Path) -> Path:
-    """A name beside `path` to write a file under, until it is whole.
+    """A name beside `path` for a file that is being written.
 
-    It is hidden, holds the number of this process, and keeps the suffix, by which some writers choose a format.
+    The name is hidden, holds the number of this process, and keeps the suffix, by which some writers choose a format.
     """
-    # The random part prevents that a link laid there under that name beforehand leads the writing elsewhere.
+    # Without the random part, somebody could place a link under this name beforehand and redirect the write.
     return path.with_name(f".{path.stem[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}{PARTIAL}{path.suffix}")
 
 
 def left_by_the_dead(name: str) -> str | None:
     """The stem of the file that a dead process was writing under this partial name; None for other names.
 
-    A name with the number of this process is of an earlier one: in a container every driver has the same number.
+    A name with the number of this process is of an earlier process: in a container every driver has the same number.
     """
     match = _PARTIAL_NAME.fullmatch(name)
     if match is None:
@@ -77,17 +77,22 @@ def left_by_the_dead(name: str) -> str | None:
 
 
 def folder_of_user(variable: str, below_home: str, environment: Mapping[str, str]) -> Path | None:
-    """This package's folder in one of those that the XDG specification names; None for a user without a home."""
+    """This package's folder in a base folder of the XDG specification; None for a user without a home.
+
+    Args:
+        variable: of the environment, which may name the base folder.
+        below_home: the base folder otherwise, relative to the home folder.
+    """
     base = Path(environment.get(variable, ""))
     try:
-        # The specification has relative paths ignored.
+        # The specification says to ignore relative paths.
         return (base if base.is_absolute() else Path.home() / below_home) / "landscape"
     except RuntimeError:
         return None
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, each with its name on the disk."""
+    """Make a folder and the missing folders above it, and sync the name of each."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -96,7 +101,7 @@ def make_folder(folder: Path) -> None:
 
 
 def fsync(place: Path) -> None:
-    """Have a file's data, or a folder's names, on the disk before this returns."""
+    """Write a file's data, or a folder's names, to the disk."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,7 +110,7 @@ def fsync(place: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The operations that the project needs of a folder that holds a run, local or in an object store.
+# The operations on a folder that holds a run, local or in an object store.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -120,21 +125,21 @@ class LineLog(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Have every line added so far survive this process and a power cut."""
+        """Make every line added so far survive this process and a power cut."""
 
 
 class Folder(ABC):
-    """A folder by its `name` for people; `path` is always relative to it, with slashes."""
+    """A folder, whose `name` is for people; `path` is always relative to it, with slashes."""
 
     name: str
 
     def place(self, path: str) -> str:
-        """The whole path or URL of what lies at `path`."""
+        """The whole path or URL of `path`."""
         return f"{self.name}/{path}"
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether anything of the folder is there."""
+        """Whether the folder, or any object below it, exists."""
 
     @abstractmethod
     def make(self) -> None:
@@ -142,10 +147,10 @@ class Folder(ABC):
 
     @abstractmethod
     def refuse_unwritable(self) -> None:
-        """Raise if nothing can be written here, as far as can be seen without writing.
+        """Raise if nothing can be written here, as far as this can be seen without writing.
 
         Raises:
-            JobError: says why.
+            JobError: with the reason.
         """
 
     @abstractmethod
@@ -170,15 +175,15 @@ class Folder(ABC):
 
     @abstractmethod
     def whole(self, path: str) -> AbstractContextManager[Path]:
-        """A local file to fill; it is at `path`, whole and to stay, when the block ends without an error."""
+        """A local file to fill; it appears at `path`, whole and durable, when the block ends without an error."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file, whole and to stay."""
+        """Write a small file, whole and durable."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Put a file that never changes at another path too, whole and to stay, in place of what is there.
+        """Copy a file that never changes to another path, whole and durable, replacing the file there.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -205,19 +210,19 @@ class Folder(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete one file, if it is there."""
+        """Delete one file, if it exists."""
 
     @abstractmethod
     def delete_below(self, path: str) -> None:
-        """Delete a folder with all that it holds, if it is there."""
+        """Delete a folder with its contents, if it exists."""
 
     def rename(self, source: str, target: str, last: str) -> None:
-        """Give a folder another path, at which nothing lies.
+        """Move a folder to another path, at which nothing exists.
 
-        An object store cannot do this: its objects are copied, and then deleted at `source`.
+        An object store has no such operation: its objects are copied, and then deleted at `source`.
 
         Args:
-            last: the path in the folder of the file that appears last at `target`, and goes first from `source`.
+            last: the path in the folder of the file that is copied last to `target` and deleted first at `source`.
         """
         paths = [path for path in self.stamps(source) if path != last]
         self.map(lambda path: self.copy(f"{source}/{path}", f"{target}/{path}"), paths)
@@ -231,14 +236,10 @@ class Folder(ABC):
 
     @abstractmethod
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`function` of each item in order, side by side where each one waits for an answer."""
+        """`function` of each item in order, several at once where each waits for an answer."""
 
 
 Place = Union[str, Path, Folder]  # a run as callers name it
-
-
-# ----------------------------------------------------------------------------------------------------
-# A folder of this machine: files appear whole, and stay after a power cut.
 
 
 class LocalFolder(Folder):
@@ -248,11 +249,11 @@ class LocalFolder(Folder):
         self.root, self.name = root, str(root)
 
     def place(self, path: str) -> str:
-        """The path of what lies at `path`, in the notation of this machine."""
+        """The whole path of `path`, in the notation of this machine."""
         return str(self.root / path)
 
     def exists(self) -> bool:
-        """Whether the folder is there. One whose name is too long for the file system is not."""
+        """Whether the folder exists; false if its name is too long for the file system."""
         try:
             return self.root.is_dir()
         except OSError as error:
@@ -261,14 +262,14 @@ class LocalFolder(Folder):
             raise
 
     def make(self) -> None:
-        """Make the folder and those above it that are missing, and sync their names."""
+        """Make the folder and the missing folders above it, and sync their names."""
         make_folder(self.root)
 
     def refuse_unwritable(self) -> None:
-        """Look at the rights and the mount of the folder, or of the one that it would be made in.
+        """Check the rights and the mount of the folder, or of the folder that it would be made in.
 
         Raises:
-            JobError: nothing can be written there; says why.
+            JobError: nothing can be written there; with the reason.
         """
         above = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
         if not above.is_dir():
@@ -280,7 +281,7 @@ class LocalFolder(Folder):
         raise JobError(f"run: no permission to write in {quoted(str(above))}; change its rights or name another run")
 
     def read(self, path: str) -> bytes | None:
-        """The whole file; None where there is none, or something on the way is no folder."""
+        """The whole file; None where there is none, or a part of the path is no folder."""
         try:
             with open_plain(self.root / path) as file:
                 return file.read()
@@ -304,12 +305,12 @@ class LocalFolder(Folder):
         Raises:
             OSError: there is none, or it is a folder, a pipe or a device.
         """
-        open_plain(self.root / path).close()  # refuses a pipe, for which the caller would wait
+        open_plain(self.root / path).close()  # refuses a pipe, on which the caller would wait
         yield self.root / path
 
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
-        """A file beside `path` to fill; it is synced and takes the name when the block ends well."""
+        """A file beside `path` to fill; it is synced and renamed to `path` when the block ends without an error."""
         with whole_file(self.root / path) as temporary:
             yield temporary
 
@@ -319,7 +320,7 @@ class LocalFolder(Folder):
             temporary.write_bytes(data)
 
     def copy(self, source: str, target: str) -> None:
-        """Give the file a second name, or copy it where the file system knows no second names.
+        """Give the file a second name, or copy it where the file system has no hard links.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -329,12 +330,12 @@ class LocalFolder(Folder):
         linked = partial_path(new)
         try:
             os.link(old, linked)
-        except OSError:  # the file system knows no second names
+        except OSError:  # the file system has no hard links
             with self.whole(target) as temporary:
                 shutil.copyfile(old, temporary)
             return
         linked.replace(new)
-        linked.unlink(missing_ok=True)  # replacing leaves both where they were names of one file already
+        linked.unlink(missing_ok=True)  # `replace` keeps both names where they were names of one file already
         fsync(new.parent)
 
     def sync_names(self, below: str) -> None:
@@ -343,7 +344,7 @@ class LocalFolder(Folder):
             fsync(self.root / below)
 
     def names(self, below: str) -> list[str]:
-        """The names of the files right below, sorted; also those of links that lead nowhere."""
+        """The names of the files right below, sorted; broken links are among them."""
         return sorted(entry.name for entry in self._entries(below) if not _is_folder(entry))
 
     def folders(self, below: str) -> list[str]:
@@ -358,7 +359,7 @@ class LocalFolder(Folder):
             inner = waiting.pop()
             for entry in self._entries(f"{below}/{inner}"):
                 path = f"{inner}/{entry.name}" if inner else entry.name
-                with contextlib.suppress(OSError):  # removed meanwhile
+                with contextlib.suppress(OSError):  # deleted meanwhile
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(path)
                     elif entry.is_file(follow_symlinks=False):
@@ -374,22 +375,22 @@ class LocalFolder(Folder):
             return []
 
     def delete(self, path: str) -> None:
-        """Delete one file, if it is there; its name is synced by `sync_names`."""
+        """Delete one file, if it exists; `sync_names` syncs the deletion."""
         (self.root / path).unlink(missing_ok=True)
 
     def delete_below(self, path: str) -> None:
-        """Delete a folder with all that it holds, if it is there."""
+        """Delete a folder with its contents, if it exists."""
         if (self.root / path).exists():
             shutil.rmtree(self.root / path)
 
     def rename(self, source: str, target: str, last: str) -> None:
-        """Give a folder another path, at which nothing lies, at once."""
+        """Move a folder to another path, at which nothing exists, at once."""
         os.rename(self.root / source, self.root / target)
         for above in {(self.root / path).parent for path in (source, target)}:
             fsync(above)
 
     def log(self, path: str) -> LineLog:
-        """The file to add lines to, which is made with the first line."""
+        """The file to add lines to; the first line creates it."""
         return LocalLog(self.root / path)
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -405,7 +406,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 class LocalLog(LineLog):
-    """Hands each line to the operating system at once, so that it outlives the process; `sync` is for power cuts."""
+    """Passes each line to the operating system at once, so that it outlives the process; `sync` is for power cuts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""From how a run is named to the folder that holds it; object stores are set up by the environment alone."""
+"""From the name of a run to the folder that holds it; object stores are configured by the environment alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The places that a job names: paths relative to its folder, and URLs; and what figures call runs there.
+# The places that a job names, paths relative to its folder or URLs, and the labels of runs in figures.
 
 
 def locate(path: str, folder: Path) -> str:
@@ -35,12 +35,12 @@ def locate(path: str, folder: Path) -> str:
 
 
 def real_place(place: str) -> str:
-    """A folder without links, `.` and `..`, by which two names of one run are told; a URL as it is."""
+    """A folder without links, `.` and `..`, so that two names of one run are equal; a URL as it is."""
     return place if "://" in place else os.path.realpath(place)
 
 
 def run_labels(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell different paths apart, of at least one part.
+    """The shortest ends of the paths by which different paths differ, each of at least one part.
 
     >>> run_labels(["runs/a/sgd", "runs/b/sgd", "runs/adam", "runs/adam/"])
     ['a/sgd', 'b/sgd', 'adam', 'adam']
@@ -63,11 +63,6 @@ SCHEMES = {
 TUNING = "LANDSCAPE_STORE_"
 
 
-def known_schemes() -> list[str]:
-    """The schemes of URLs that a run may have: `file`, and those of the object stores."""
-    return ["file", *SCHEMES]
-
-
 def open_folder(run: Place) -> Folder:
     """The folder of a run, which need not exist yet.
 
@@ -77,7 +72,7 @@ def open_folder(run: Place) -> Folder:
     """
     if isinstance(run, Folder):
         return run
-    # An empty name, often that of an unset variable, would be the current directory; Path("") and Path(".") are equal.
+    # An empty name, often of an unset variable, would mean the current directory; Path("") and Path(".") are equal.
     if not str(run).strip() or run == Path():
         raise JobError(f"run: must name a folder or URL, not {str(run)!r}; for the current directory give '.' as text")
     place = locate(str(run), Path.cwd())
@@ -117,7 +112,7 @@ def checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise JobError(
-            f"run: unknown kind of URL {quoted(parts.scheme + '://')}; {nearest(parts.scheme, known_schemes())}"
+            f"run: unknown kind of URL {quoted(parts.scheme + '://')}; {nearest(parts.scheme, ['file', *SCHEMES])}"
         )
     if "@" in parts.netloc and not parts.scheme.startswith("abfs"):
         raise JobError(
@@ -132,16 +127,16 @@ def checked_url(url: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a run's place can be used: a probe is written, read, listed and deleted, and how long each takes.
+# Whether a run's place can be used: a probe file is written, read, listed and deleted, and each operation timed.
 
 DATA = b"landscape doctor\n"
 
 
 def probe(run: Place) -> Iterator[tuple[str, float]]:
-    """Each operation with the seconds that it took, one after another. A local folder that is not there is not made.
+    """Yield each operation with the seconds that it took. A local folder that does not exist is not made.
 
     Raises:
-        JobError, StoreError, OSError: something cannot be done.
+        JobError, StoreError, OSError: an operation failed.
     """
     folder = open_folder(run)
     yield _timed("look", folder.refuse_unwritable)
@@ -163,7 +158,7 @@ def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
         raise StoreError(
             f"store {quoted(folder.name)}: what was just written is not what is read or listed; use another"
         )
-    create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
+    create = getattr(folder, "create", None)  # keeps two drivers apart where there are no file locks
     if create is not None:
         yield _timed("create again", lambda: answers.append(create(path, b"second")))
         if answers[-1] is not None:
@@ -173,18 +168,17 @@ def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
             )
 
 
-def _timed(what: str, operation: Callable[[], object]) -> tuple[str, float]:
+def _timed(name: str, operation: Callable[[], object]) -> tuple[str, float]:
     began = time.perf_counter()
     operation()
-    return what, time.perf_counter() - began
+    return name, time.perf_counter() - began
 
 
 # ----------------------------------------------------------------------------------------------------
-# How much a folder takes, on this machine or in an object store.
 
 
 def bytes_of(run: Place) -> int:
-    """Bytes of all files below a folder. Links are not followed, and what goes meanwhile is left out.
+    """Bytes of all files below a folder. Links are not followed, and files deleted meanwhile are left out.
 
     Raises:
         StoreError: the object store does not answer.

@@ -19,7 +19,7 @@ MAX_TILE_EDGE = 64
 TILE_SECONDS = 10.0
 SHORTEST_TILE_SECONDS = 0.5
 TILES_PER_WORKER = 4
-LARGEST_GROWTH = 2  # of an axis, in a proposal of a larger size with which a place becomes a point
+LARGEST_GROWTH = 2  # of an axis, where a message proposes a size for which some coordinate becomes a point
 
 
 def axis_coordinates(size: int, low: float, high: float) -> Floats:
@@ -39,7 +39,7 @@ def axis_coordinates(size: int, low: float, high: float) -> Floats:
 
 
 def as_written(number: float) -> str:
-    """A number in the fewest digits that are read as the same number.
+    """A number in the fewest digits from which the same number is read.
 
     >>> as_written(-2.0), as_written(0.123456789)
     ('-2', '0.123456789')
@@ -51,15 +51,15 @@ def as_written(number: float) -> str:
 def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
     """`size` evenly spaced float64 coordinates that cover [low, high], low < 0 < high, one of them 0.
 
-    xᵢ = (i − k)·h with the smallest step h = max(−low/k, high/(n−1−k)) over the places k of zero. One end is hit
-    exactly; the other lies at most one step beyond.
+    xᵢ = (i − k)·h with the smallest step h = max(−low/k, high/(n−1−k)) over the index k of zero. One end is hit
+    exactly; the other end is exceeded by at most one step.
 
     >>> coordinates_through_zero(5, -0.9, 3.0).tolist()
     [-1.0, 0.0, 1.0, 2.0, 3.0]
     """
     first, last, steps = Fraction(low), Fraction(high), size - 1
-    below = steps * -first / (last - first)  # how many steps would lie below zero if they could be divided
-    places = {min(max(math.floor(below) + more, 1), steps - 1) for more in (0, 1)}
+    below = steps * -first / (last - first)  # the steps below zero, as a fraction
+    places = {min(max(math.floor(below) + offset, 1), steps - 1) for offset in (0, 1)}
     step, zero = min((max(-first / k, last / (steps - k)), k) for k in places)
     return np.array([float((i - zero) * step) for i in range(size)], np.float64)
 
@@ -67,8 +67,8 @@ def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
 def coordinates_through_zero_and_one(size: int) -> Floats | None:
     """`size` evenly spaced float64 coordinates that cover [−0.2, 1.2], one of them 0 and one 1.
 
-    xᵢ = (i − k)/m with the largest m for which m + 2⌈m/5⌉ ≤ size − 1: m steps from 0 to 1 and ⌈m/5⌉ beyond each.
-    One or two steps that are left go to the ends, the upper one first. None for 3 points, which are too few.
+    xᵢ = (i − k)/m with the largest m for which m + 2⌈m/5⌉ ≤ size − 1: m steps from 0 to 1 and ⌈m/5⌉ beyond each end.
+    One or two remaining steps are added at the ends, first at the upper one. None for 3 points, which are too few.
 
     >>> coordinates_through_zero_and_one(8).tolist()
     [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
@@ -93,13 +93,13 @@ def size_through(size: int, low: float, high: float, places: Sequence[int] = (0,
     first, last = Fraction(repr(float(low))), Fraction(repr(float(high)))
     if not all(first <= place <= last for place in places):
         return None
-    # Of the shares of the steps that lie below each.
+    # A place is a point if the share of the range below it is a whole number of steps.
     divisor = math.lcm(*(((place - first) / (last - first)).denominator for place in places))
     return -(-(size - 1) // divisor) * divisor + 1
 
 
 def remedy_of_target(coordinates: Floats) -> str:
-    """The remedy for a line without a point at 1, the target: a size that has points at 0 and 1."""
+    """The remedy for a line without a point at its target, 1: a size for which 0 and 1 are points."""
     size = size_through(len(coordinates), float(coordinates[0]), float(coordinates[-1]), (0, 1))
     if size is None or size > LARGEST_GROWTH * len(coordinates):
         return "without `range`, a `size` of 4 or more has one there"
@@ -125,12 +125,12 @@ class Grid:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The axis that each dimension of arrays over the grid belongs to."""
+        """The axis of each dimension of arrays over the grid."""
         return tuple(reversed(self.names))
 
     @property
     def points(self) -> int:
-        """How many points the grid has."""
+        """The number of points."""
         return math.prod(self.shape)
 
     def tile_points(self, tile: Tile) -> Floats:
@@ -145,9 +145,9 @@ class Tile:
     """A whole chunk of points.
 
     Attributes:
-        index: its place among the tiles, per array dimension.
-        start: its first point, per array dimension.
-        stop: the point after its last, per array dimension.
+        index: the tile's place among the tiles, per array dimension.
+        start: the index of its first point, per array dimension.
+        stop: the index after its last point, per array dimension.
     """
 
     index: Index
@@ -156,17 +156,17 @@ class Tile:
 
     @property
     def windows(self) -> tuple[slice, ...]:
-        """What of an array over the grid it covers."""
+        """The slices of an array over the grid that the tile covers."""
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
     @property
     def shape(self) -> Index:
-        """Its points per array dimension."""
+        """Points per array dimension."""
         return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
 
     @property
     def points(self) -> int:
-        """How many points it has."""
+        """The number of points."""
         return math.prod(self.shape)
 
 
@@ -196,7 +196,7 @@ def points_per_tile(shape: Sequence[int], tile_shape: Sequence[int]) -> NDArray[
 
 
 def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Tile:
-    """The tile of that index, cut off by the grid's end.
+    """The tile with this index, cut off by the grid's end.
 
     >>> tile_at((1, 2), (5, 7), (3, 3))
     Tile(index=(1, 2), start=(3, 6), stop=(5, 7))
@@ -207,7 +207,7 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
 
 
 def overlap(starts: Sequence[int], stops: Sequence[int], tile: Tile) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part that a window and a tile share, as slices of the window and of the tile; they must share something.
+    """The part that a window and a tile share, as slices of the window and of the tile; they must overlap.
 
     >>> overlap((-1, 2), (4, 5), tile_at((0, 1), (6, 6), (3, 3)))
     ((slice(1, 4, None), slice(1, 3, None)), (slice(0, 3, None), slice(0, 2, None)))
@@ -219,17 +219,17 @@ def overlap(starts: Sequence[int], stops: Sequence[int], tile: Tile) -> tuple[tu
 
 
 def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The tiles in `mask`, numbered in C order: first those on a coarse lattice, then those on ever finer ones.
+    """The order in which to visit tiles: first those on a coarse lattice, then those on ever finer lattices.
 
     The lattice of stride s = 2ᵏ holds the indices all of whose components are multiples of s. The coarsest lattice
     that holds an index has the stride of the lowest bit that is set in any component. The picture thus fills evenly,
     and an interrupted job leaves a coarse picture instead of half a fine one.
 
     Args:
-        mask: over the tiles, those to visit.
+        mask: over the tiles; true for those to visit.
 
     Returns:
-        Their numbers in C order, in the order of the visit.
+        The numbers of these tiles in C order, in the order of the visit.
 
     >>> coarse_to_fine_order(np.ones(5, bool)).tolist()
     [0, 4, 2, 1, 3]
@@ -242,7 +242,7 @@ def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def within(shape: Index, most: int | None) -> Index:
-    """A shape of tiles with its longest edges halved until it has at most so many points, or is one point.
+    """A shape of tiles, its longest edges halved until it has at most `most` points, or is one point.
 
     >>> within((64, 64), 512), within((64, 64), None), within((3, 2), 0)
     ((16, 32), (64, 64), (1, 1))
@@ -261,8 +261,8 @@ def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: i
 
     Args:
         shape: of arrays over the grid, in points.
-        seconds_per_point: what one evaluation takes, as measured.
-        workers: how many of them share the tiles.
+        seconds_per_point: the measured time of one evaluation.
+        workers: how many workers share the tiles.
 
     >>> choose_tile_shape((1000, 1000), seconds_per_point=0.1, workers=2)
     (10, 10)
@@ -274,7 +274,7 @@ def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: i
     edge = max(1, int(budget ** (1 / len(shape)) + 1e-9))
     edges = [min(n, edge, MAX_TILE_EDGE) for n in shape]
     for d in reversed(range(len(shape))):
-        # What a short dimension leaves of the budget goes to the others.
+        # The other dimensions use the part of the budget that a short dimension leaves.
         others = math.prod(edges[:d] + edges[d + 1 :])
         edges[d] = max(1, min(shape[d], MAX_TILE_EDGE, budget // others))
     while math.prod(tile_counts(shape, edges)) < min(points, TILES_PER_WORKER * workers):

@@ -1,6 +1,6 @@
-"""Who may ask: the token and the cookie that it becomes, the names under which the server answers, the headers.
+"""HTTP of this machine: who may ask a server, a server that leaves signals alone, and the notes of running services.
 
-The login nodes of clusters are shared, so a token is asked for on the loopback address too. The name in the `Host`
+The login nodes of clusters are shared, so a token is required on the loopback address too. The name in the `Host`
 header is checked, since a foreign page could have its own name resolved to this machine (DNS rebinding).
 """
 
@@ -30,7 +30,7 @@ from landscape.core.system import is_alive
 
 LONGEST_HEADER = 8192
 
-# Plotly sets the styles of its drawings within the page, which 'unsafe-inline' allows; scripts are our files alone.
+# 'unsafe-inline' lets Plotly set the styles of its drawings within the page; scripts come from our files alone.
 POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data: blob:",
     "font-src 'self'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'",
@@ -56,8 +56,8 @@ class Guard:
     """Decides which requests are answered.
 
     Attributes:
-        token: what the first request must bring, in its address.
-        hosts: the names, in lower case, under which the server may be asked, beside addresses and `localhost`.
+        token: must stand in the address of the first request.
+        hosts: the names, in lower case, by which requests may address the server, beside IP addresses and `localhost`.
     """
 
     token: str = field(repr=False)
@@ -65,24 +65,24 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie; it depends on the token, so that two servers of one host do not share theirs."""
+        """The name of the cookie; it depends on the token, so that two servers of one host do not share a cookie."""
         return f"landscape-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
     def cookie_header(self) -> str:
-        """The header that has a browser keep the token; scripts of the page do not get to see it."""
+        """The header that has a browser keep the token; scripts of the page cannot read the cookie."""
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Lax"
 
-    def is_token(self, given: str) -> bool:
+    def is_token(self, text: str) -> bool:
         """Whether a text is the token; the comparison takes equally long wherever they differ."""
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 
     def has_cookie(self, header: str) -> bool:
-        """Whether a `Cookie` header brings the token."""
+        """Whether a `Cookie` header holds the token."""
         if not header or len(header) > LONGEST_HEADER:
             return False
         cookies: SimpleCookie = SimpleCookie()
         try:
-            # Another application on this host may have set cookies that Python's parser refuses: ours is taken alone.
+            # Another application on this host may have set cookies that Python's parser refuses, so parse ours alone.
             for part in header.split(";"):
                 if part.strip().startswith(f"{self.cookie}="):
                     cookies.load(part.strip())
@@ -115,7 +115,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address of IPv4 or IPv6."""
+    """Whether a name is an IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -124,36 +124,36 @@ def is_address(name: str) -> bool:
 
 
 def own_names(more: Iterable[str] = ()) -> frozenset[str]:
-    """The names of this machine, whole and without its domain, and those that the user adds; all in lower case."""
+    """The names of this machine, with and without its domain, and those that the user adds; all in lower case."""
     own = socket.gethostname().lower()
     return frozenset(name.lower().rstrip(".") for name in (own, own.partition(".")[0], *more) if name)
 
 
 def header_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
-    """The value of a header, '' where it is absent; where it stands twice the values are joined, and match nothing."""
+    """The value of a header; '' if it is absent. Repeated values are joined, so that they match nothing."""
     values = [value.decode("latin-1") for key, value in headers if key.lower() == name]
     return "; ".join(values) if name == b"cookie" else ",".join(values)
 
 
 def raw_headers(more: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
+    """Headers in the form of ASGI."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in more.items()]
 
 
 # ----------------------------------------------------------------------------------------------------
-# A server of HTTP that leaves signals to its caller, and the socket that it listens at.
+# An HTTP server that leaves signals to its caller, and the socket that it listens on.
 
 BACKLOG = 512
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there, or at a free port of that host where the wanted one is taken.
+    """A socket that listens at this port, or at a free port of the host if this one is taken.
 
     Args:
-        port: 0 for any free one.
+        port: 0 for any free port.
 
     Raises:
-        JobError: the host is no address or name of this machine, or the port needs rights that are missing.
+        JobError: the host is no address or name of this machine, or this process has no right to use the port.
     """
     try:
         family, _, _, _, _ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -182,7 +182,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """A server that leaves signals to its caller, and says when it answers."""
+    """A server that leaves signals to its caller, and calls `ready` once it answers."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -190,21 +190,21 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]
-        """Take no signals."""
+        """Handle no signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, and say so."""
+        """Begin to answer, and call `ready`."""
         await super().startup(sockets)
         if self.started:
             self._ready()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Services of `landscape serve` that run for this user: each leaves a note of where it answers, and for which runs.
+# Services of `landscape serve` of this user: each writes a note of its address and of the runs that it serves.
 #
-# A note holds the token of its service, so that only its owner can read it. It goes with the service; one that was left
-# by a service that was killed is removed by whoever finds it.
+# A note holds the token of its service, so only its owner can read it. A service deletes its note when it ends; the
+# note of a killed service is deleted by the next process that reads it.
 
 LARGEST_NOTE = 1 << 20  # bytes
 
@@ -214,9 +214,9 @@ class ServedRun:
     """A run that a service answers for.
 
     Attributes:
-        model, version: how its addresses call it.
+        model, version: the run's names in addresses of the service.
         run: its absolute folder, or its URL.
-        landscapes: their names.
+        landscapes: the names of its landscapes.
     """
 
     model: str
@@ -225,7 +225,7 @@ class ServedRun:
     landscapes: tuple[str, ...]
 
     def address(self, landscape: str) -> str:
-        """The path below the service's address under which a landscape is asked for points.
+        """The path of a landscape below the service's address.
 
         >>> ServedRun("lenet", 2, "/runs/lenet", ("minimum",)).address("minimum")
         '/v1/models/lenet/versions/2/landscapes/minimum'
@@ -239,10 +239,9 @@ class Service:
 
     Attributes:
         url: http://host:port, as this machine reaches it.
-        grpc: host:port; empty where it has none.
-        token: what requests bring as `Authorization: Bearer TOKEN`; empty where none is asked for.
-        pid: its process.
-        host: the machine that it runs on: several may share the folder of notes.
+        grpc: host:port; empty without gRPC.
+        token: requests send it as `Authorization: Bearer TOKEN`; empty if none is required.
+        host: the machine that the process `pid` runs on: several machines may share the folder of notes.
     """
 
     url: str
@@ -255,7 +254,7 @@ class Service:
 
 @contextlib.contextmanager
 def announce(service: Service) -> Iterator[None]:
-    """Within the block, `services_of` finds this service. Without a home folder nobody does, and it runs all the same.
+    """Within the block, `services_of` finds this service; without a home folder, the service runs unannounced.
 
     Raises:
         LandscapeError: the note cannot be written.
@@ -286,8 +285,8 @@ def services_of(run: str | Path) -> list[Service]:
 
 
 def services() -> list[Service]:
-    """All services of this user that run on this machine, the latest first; notes of those that ended are removed."""
-    folder, found = _folder(), list[tuple[float, Service]]()
+    """All services of this user that run on this machine, the latest first; deletes the notes of ended services."""
+    folder, dated = _folder(), list[tuple[float, Service]]()
     for note in folder.glob("*.json") if folder is not None and folder.is_dir() else ():
         try:
             with open_plain(note) as stream:
@@ -295,13 +294,13 @@ def services() -> list[Service]:
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             continue
         if service.host != socket.gethostname():
-            continue  # whether its process lives is not known here
+            continue  # whether its process is alive is unknown here
         if is_alive(service.pid):
-            found.append((began, service))
+            dated.append((began, service))
         else:
             with contextlib.suppress(OSError):
                 note.unlink()
-    return [service for _, service in sorted(found, key=lambda pair: -pair[0])]
+    return [service for _, service in sorted(dated, key=lambda pair: -pair[0])]
 
 
 def _folder() -> Path | None:
@@ -310,10 +309,10 @@ def _folder() -> Path | None:
 
 
 def _parsed(content: bytes) -> Service:
-    """Raises ValueError, TypeError or KeyError for what `announce` did not write."""
-    known: Mapping[str, Any] = json.loads(content)
-    runs = tuple(ServedRun(**{**each, "landscapes": tuple(each["landscapes"])}) for each in known["runs"])
-    service = Service(**{**known, "runs": runs})
+    """The service that `announce` wrote; ValueError, TypeError or KeyError for any other content."""
+    fields: Mapping[str, Any] = json.loads(content)
+    runs = tuple(ServedRun(**{**run, "landscapes": tuple(run["landscapes"])}) for run in fields["runs"])
+    service = Service(**{**fields, "runs": runs})
     if type(service.pid) is not int or not service.url.startswith("http"):
         raise ValueError("no service")
     return service

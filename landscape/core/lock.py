@@ -27,7 +27,7 @@ from landscape.core.system import is_alive
 # ----------------------------------------------------------------------------------------------------
 # The lock of a run in an object store: an object put by condition, which its living owner puts again and again.
 #
-# No clocks are compared. A newcomer takes over a lock that stayed unchanged for a whole lease by the newcomer's clock.
+# Clocks are never compared. A newcomer takes a lock over once it stayed unchanged for a whole lease by its own clock.
 # An owner that could not renew for that long asks the store whether it still owns the run before it writes again.
 
 log = logging.getLogger("landscape")
@@ -45,7 +45,7 @@ def _clock() -> float:
 
 
 def lease_seconds(card: bytes) -> float:
-    """The seconds for which the owner of a lock may be silent, as its card says.
+    """The seconds for which the owner of a lock may fail to renew it, as its card says.
 
     Args:
         card: the content of the lock, which describes its owner.
@@ -59,13 +59,13 @@ def lease_seconds(card: bytes) -> float:
 
 @contextlib.contextmanager
 def lease(folder: Any, card: str = CARD) -> Iterator[None]:
-    """Own the run in `folder` while the block runs; each write there first checks that this process still does.
+    """Own the run in `folder` while the block runs; each write there first checks that this process still owns it.
 
     Args:
         card: the object that is the lock.
 
     Raises:
-        LandscapeError: another driver owns the run and lives; the message says which.
+        LandscapeError: another living driver owns the run; the message names it.
     """
     try:
         seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
@@ -89,7 +89,7 @@ class Lease:
 
     def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock, path: str = CARD) -> None:
         self._folder, self._seconds, self._clock, self._path = folder, seconds, clock, path
-        self._brisk = folder.brisk(seconds / 3)  # as a late renewal is useless
+        self._brisk = folder.brisk(seconds / 3)  # a late renewal is useless
         self._card = {
             "pid": os.getpid(), "host": socket.gethostname(), "started": time.time(),
             "id": uuid.uuid4().hex, "lease": seconds, "beat": 0,
@@ -99,13 +99,13 @@ class Lease:
         self._lost = ""
         self._lock, self._stopped = threading.Lock(), threading.Event()
 
-    # -- taking it --------------------------------------------------------------------------------------------
+    # -- taking the lock --------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Take the lock; if another driver has it, watch for a whole lease whether that one lives.
+        """Take the lock; if another driver holds it, watch for a whole lease whether that driver renews it.
 
         Raises:
-            LandscapeError: the other driver lives; names it.
+            LandscapeError: the other driver lives; the message names it.
         """
         began = self._clock()
         self._tag = self._folder.create(self._path, self._data())
@@ -114,10 +114,10 @@ class Lease:
         self._renewed = began
 
     def _claim(self) -> float:
-        """Try once to take the lock, if it is free or its owner is silent for a whole lease.
+        """Try once to take the lock, if it is free or its owner does not renew it for a whole lease.
 
         Returns:
-            When the request that may have taken it began, by our clock.
+            When the request that may have taken the lock began, by our clock.
         """
         lock = self._folder.read_tagged(self._path)
         began = self._clock()
@@ -135,27 +135,27 @@ class Lease:
         """Watch another driver's lock for a whole lease.
 
         Returns:
-            The tag of the lock, which did not change; None where the lock is gone.
+            The tag of the lock, which stayed the same; None if the lock was deleted.
 
         Raises:
             LandscapeError: the lock was renewed, so its owner lives.
         """
         seconds = lease_seconds(card)
-        log.warning("run %r is locked by %s; looking for %g s whether that lives", *self._who(card), seconds)
-        seen = self._clock()
-        while self._clock() - seen < seconds:
+        log.warning("run %r is locked by %s; watching for %g s whether it is alive", *self._who(card), seconds)
+        began = self._clock()
+        while self._clock() - began < seconds:
             time.sleep(seconds / BEATS / 2)
             try:
                 lock = self._brisk.read_tagged(self._path)
             except StoreError:
-                seen = self._clock()  # if we cannot read the lock, its owner may have been unable to renew it
+                began = self._clock()  # if we cannot read the lock, its owner may have been unable to renew it
                 continue
             if lock is None:
                 return None
             if lock[1] != tag:
                 run, owner = self._who(lock[0])
                 raise LandscapeError(f"run: {quoted(run)} is being written by {owner}; wait for it or stop it first")
-        log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
+        log.warning("run %r: %s has not renewed its lock for %g s; taking the lock over", *self._who(card), seconds)
         return tag
 
     def _who(self, card: bytes) -> tuple[str, str]:
@@ -171,10 +171,10 @@ class Lease:
     def _data(self) -> bytes:
         return json.dumps(self._card).encode()
 
-    # -- keeping it -------------------------------------------------------------------------------------------
+    # -- keeping the lock -------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Renew the lock until stopped; a failed renewal is tried again, and each write calls `check`."""
+        """Renew the lock until `stop` is called. A failed renewal is tried again; writes are protected by `check`."""
         while not self._stopped.wait(self._seconds / BEATS):
             with contextlib.suppress(LandscapeError):
                 self.renew()
@@ -184,7 +184,7 @@ class Lease:
 
         Raises:
             LandscapeError: another driver has taken the run over.
-            StoreError: the store does not say.
+            StoreError: the store does not answer.
         """
         if self._lost or self._clock() - self._renewed > self._seconds / 2:
             self.renew()
@@ -207,10 +207,10 @@ class Lease:
             self._tag, self._renewed = tag, began
 
     def _after_conflict(self) -> Any:
-        """The tag of the lock after a conflict, if we put it ourselves and only the answer was lost.
+        """The tag of the lock after a conflict, if we put the lock ourselves and only the answer was lost.
 
         Raises:
-            LandscapeError: another driver put it, or it is gone.
+            LandscapeError: another driver put the lock, or it was deleted.
         """
         lock = self._brisk.read_tagged(self._path)
         if lock is not None and self._is_mine(lock[0]):
@@ -218,14 +218,14 @@ class Lease:
         run, owner = self._who(lock[0]) if lock else (self._folder.name, "another driver, which has ended,")
         self._lost = (
             f"run: {quoted(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
-            "this driver writes no more"
+            "this driver stops writing"
         )
         raise LandscapeError(self._lost)
 
-    # -- leaving it -------------------------------------------------------------------------------------------
+    # -- leaving the lock -------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the renewing by `beat`."""
+        """End `beat`."""
         self._stopped.set()
 
     def release(self) -> None:
@@ -248,12 +248,12 @@ ASKING_SECONDS = 0.5
 def run_lock(run: str) -> Iterator[None]:
     """Hold the run's lock while the block runs.
 
-    On this machine the operating system frees it whenever the process ends; in an object store it runs out once it is
-    no longer renewed.
+    On this machine the operating system frees the lock when the process ends; in an object store the lock expires once
+    it is no longer renewed.
 
     Raises:
         JobError: the run cannot be a folder.
-        LandscapeError: another driver that lives holds it; names it.
+        LandscapeError: another living driver holds the lock; the message names it.
     """
     folder = open_folder(run)
     with lease(folder) if "://" in folder.name else _file_lock(run, folder, LOCK, CARD):
@@ -269,7 +269,7 @@ def training_lock(run: str) -> Iterator[bytes]:
 
     Raises:
         JobError: the run cannot be a folder.
-        LandscapeError: another training that lives holds it; names it.
+        LandscapeError: another living training holds the lock; the message names it.
     """
     folder = open_folder(run)
     with (
@@ -290,7 +290,7 @@ def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]
         raise LandscapeError(f"run: {quoted(str(place), 300)} is a link, which is not followed; remove it")
     lock = FileLock(place)
     try:
-        # A process that checks whether a driver lives holds the lock for an instant.
+        # A process that checks whether a driver is alive holds the lock for an instant.
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
@@ -324,15 +324,15 @@ def _owner(folder: Folder, path: str) -> dict[str, Any]:
 
 
 def driver_alive(run: str) -> bool:
-    """Whether the driver of this run lives, by its lock, which the operating system releases at its end.
+    """Whether the driver of this run is alive, judged by its lock, which the operating system releases at its end.
 
-    Where the file system has no locks, the process id in the file beside decides, if it is of this machine.
+    Where the file system has no locks, the process id in `CARD` decides, if the process is of this machine.
     """
     return _is_alive(run, LOCK, CARD)
 
 
 def training_alive(run: str) -> bool:
-    """Whether a training that writes this run lives, by the same signs."""
+    """Whether a training that writes this run is alive, judged as `driver_alive` judges a driver."""
     return _is_alive(run, TRAINING_LOCK, TRAINING_CARD)
 
 
@@ -345,7 +345,7 @@ def _is_alive(run: str, path: str, card: str) -> bool:
 
 
 def _is_held(lock: Path) -> bool | None:
-    """Whether a process holds a file's lock; None where that cannot be told. It needs no right to write."""
+    """Whether a process holds a file's lock; None where that is unknown. It needs no right to write."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -366,7 +366,7 @@ def _is_running(owner: dict[str, Any]) -> bool:
     if not owner:
         return False
     if owner["host"] != socket.gethostname():
-        return True  # only the lock itself could tell of a process on another machine
+        return True  # whether a process on another machine is alive, only the lock itself could tell
     return is_alive(owner["pid"])
 
 

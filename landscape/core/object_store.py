@@ -1,4 +1,4 @@
-"""A folder in an object store, by way of obstore: an object is put whole or not at all, and stays."""
+"""A folder in an object store, by way of obstore: an object is put whole or not at all, and is then durable."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from landscape.core.errors import JobError, StoreError, quoted
 from landscape.core.files import Folder, LineLog, R, T
 
 # ----------------------------------------------------------------------------------------------------
-# A log in an object store, where no object can be added to: it is put anew as a whole from time to time.
+# A log in an object store. Objects cannot be appended to, so the whole log is put again from time to time.
 
 LOG_SECONDS = 30.0
 
 
 @dataclass
 class _Lines:
-    """The content of a log, apart from the log itself: it is still put when the log is garbage-collected."""
+    """The content of a log, apart from the log itself, so that it can be put when the log is garbage-collected."""
 
     folder: Folder
     path: str
@@ -41,16 +41,16 @@ class _Lines:
     dirty: bool = False
 
     def put(self) -> None:
-        """Put all lines, where some were added since the last time."""
+        """Put all lines, if some were added since the last put."""
         if self.dirty:
             self.folder.write(self.path, bytes(self.data))
             self.dirty = False
 
 
 class ObjectLog(LineLog):
-    """An object cannot be added to: lines are kept here, and all of them put when synced, or after a while.
+    """Keeps lines in memory, and puts all of them when synced, or after a while.
 
-    What a crash loses is what was added in the last `LOG_SECONDS`, or while the last twenty puts took, if longer.
+    A crash loses the lines of the last `LOG_SECONDS`, or of 20 times the duration of the last put, if that is longer.
     """
 
     def __init__(self, folder: Folder, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,14 +60,14 @@ class ObjectLog(LineLog):
         weakref.finalize(self, self._lines.put)  # a process that ends in an orderly way loses no line
 
     def add(self, line: bytes) -> None:
-        """Keep one line, newline included, and put all of them where the last time was long ago."""
+        """Keep one line, newline included, and put all lines if the last put was long ago."""
         self._lines.data += line
         self._lines.dirty = True
         if self._clock() - self._put >= self._wait:
             self.sync()
 
     def sync(self) -> None:
-        """Put all lines now, and wait 20 times as long as that took before the next put."""
+        """Put all lines now; the next put waits 20 times as long as this one took."""
         began = self._clock()
         self._lines.put()
         self._put = self._clock()
@@ -75,7 +75,7 @@ class ObjectLog(LineLog):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an object store's refusal means, in one line that holds no secret.
+# Errors of an object store in one line without secrets.
 
 _SECRET = re.compile(r"SECRET|KEY|TOKEN|PASSWORD|SIGNATURE|SAS|CREDENTIAL", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"KEY|TOKEN|CREDENTIAL|SERVICE_ACCOUNT|CLIENT_ID|SKIP_SIGNATURE")
@@ -89,22 +89,22 @@ CREDENTIALS = {
 
 
 def has_credentials(settings: Mapping[str, str]) -> bool:
-    """Whether the environment names any; else the machine itself is asked for its own."""
+    """Whether the environment names credentials; without them, obstore asks the machine for its own."""
     return any(value and _CREDENTIALS.search(name) for name, value in settings.items())
 
 
 def missing_bucket(error: BaseException) -> bool:
-    """Whether it is the whole bucket that is not there, and not an object in it: both are answered by 404."""
+    """Whether the whole bucket is missing, not only an object in it: stores answer both by 404."""
     return _NO_BUCKET.search(str(error)) is not None
 
 
 def beyond_end(error: BaseException) -> bool:
-    """Whether a range was asked for that begins where the object has ended."""
+    """Whether the requested range begins at or after the end of the object."""
     return re.search(r"\b416\b|InvalidRange", str(error)) is not None
 
 
 def store_error(name: str, error: BaseException, settings: Mapping[str, str]) -> StoreError:
-    """What obstore raised, with its remedy."""
+    """An exception of obstore as ours, with its remedy."""
     text = str(error)
     scheme = name.partition("://")[0]
     variables = CREDENTIALS.get(
@@ -128,7 +128,7 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
 
 
 def _reason(text: str, settings: Mapping[str, str]) -> str:
-    """The cause alone: what was asked and answered, without URLs and the library's own view of it."""
+    """The cause alone, request and answer: without URLs, secrets and the library's own words."""
     code = re.search(r"<Code>(\w+)</Code>", text)
     line = text.partition("\n")[0]
     method = re.search(r"Error performing ([A-Z]+) ", line)
@@ -143,16 +143,16 @@ def _reason(text: str, settings: Mapping[str, str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How an object store is reached: settings of the environment, checked, and the options that obstore gets from them.
+# The connection to an object store: settings of the environment, checked, and the options of obstore made from them.
 
 REQUEST_SECONDS = 30.0  # without a byte, until a request is given up and tried again
-RETRY_SECONDS = 180.0  # until one that fails for ever is an error; credentials may expire after 5 minutes
-SLOWEST = 20  # times longer may a request take as a whole: a large chunk on a slow line
-FIRST_WAIT = 0.1  # between two tries
+RETRY_SECONDS = 180.0  # until a request that keeps failing is an error; credentials may expire after 5 minutes
+SLOWEST = 20  # how many times longer a whole request may take: a large chunk on a slow line
+FIRST_WAIT = 0.1  # seconds between two tries
 
 
 def time_limits(settings: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds for one request, and for a request with all its repetitions."""
+    """Seconds for one request, and for a request with all its retries."""
     return (
         _seconds(settings, "LANDSCAPE_STORE_TIMEOUT", REQUEST_SECONDS),
         _seconds(settings, "LANDSCAPE_STORE_RETRY", RETRY_SECONDS),
@@ -186,18 +186,18 @@ def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
 
 
 def make_store(url: str, settings: Mapping[str, str], seconds: float, retry: float) -> Any:
-    """obstore's own store; credentials, endpoint and region are the environment's, as each cloud names them.
+    """obstore's own store; credentials, endpoint and region come from the environment, as each cloud names them.
 
     Raises:
-        JobError: the store cannot be set up; says which setting is wrong.
+        JobError: the store cannot be set up; names the wrong setting.
     """
     _refuse_endpoints(settings)
-    # Options given here replace those that obstore would read from the environment.
+    # These options replace those that obstore would read from the environment.
     client = {
         "allow_http": _allows_http(settings), "read_timeout": timedelta(seconds=seconds),
         "connect_timeout": timedelta(seconds=min(seconds, 5.0)), "timeout": timedelta(seconds=SLOWEST * seconds),
     }  # fmt: skip
-    first = min(FIRST_WAIT, retry / 8)  # obstore dies where the longest wait is no longer than the first
+    first = min(FIRST_WAIT, retry / 8)  # obstore crashes unless the longest wait is longer than the first
     backoff = {
         "init_backoff": timedelta(seconds=first),
         "max_backoff": timedelta(seconds=min(15.0, max(0.3, retry / 4))),
@@ -215,7 +215,7 @@ def make_store(url: str, settings: Mapping[str, str], seconds: float, retry: flo
 PART = 16 << 20
 SIDE_BY_SIDE = 8
 CREDENTIAL_SECONDS = 10.0
-LONGEST_WAIT = 5.0  # between two tries
+LONGEST_WAIT = 5.0  # seconds between two tries
 
 Tag = dict[str, Any]
 
@@ -223,14 +223,14 @@ _guards: dict[str, Callable[[], None]] = {}  # by the name of a folder: the chec
 
 
 class ObjectFolder(Folder):
-    """Objects below a prefix. Errors of the network are `StoreError`, never taken for an absent object."""
+    """Objects below a prefix. A network error is a `StoreError`, never mistaken for an absent object."""
 
     def __init__(self, url: str, settings: Mapping[str, str], seconds: float, retry: float) -> None:
         self.name, self._settings, self._seconds, self._retry = url, settings, seconds, retry
         self.store: Any = make_store(url, settings, seconds, retry)
 
     def brisk(self, seconds: float) -> ObjectFolder:
-        """The same folder with shorter time limits, for requests whose answer is of no use after so many seconds."""
+        """The same folder with shorter time limits, for requests whose answer is useless after `seconds`."""
         return ObjectFolder(self.name, self._settings, min(seconds / 2, self._seconds), seconds)
 
     @contextlib.contextmanager
@@ -238,7 +238,7 @@ class ObjectFolder(Folder):
         """Turn the exceptions of obstore into a `StoreError` of one line.
 
         Args:
-            may_be_absent: let the FileNotFoundError of an object that is not there pass.
+            may_be_absent: whether the FileNotFoundError of an absent object is raised as it is.
         """
         try:
             yield
@@ -248,7 +248,7 @@ class ObjectFolder(Folder):
             raise store_error(self.name, error, self._settings) from None
 
     def ask(self, question: Callable[[], R], *, may_be_absent: bool = False) -> R:
-        """The answer of a request, repeated where the answer breaks off: obstore repeats only what fails before."""
+        """The answer of a request, repeated if the answer breaks off: obstore only repeats requests without one."""
         for wait in self._waits():
             try:
                 with self.speaking(may_be_absent=may_be_absent):
@@ -272,7 +272,7 @@ class ObjectFolder(Folder):
         raise AssertionError
 
     def _waits(self) -> Iterator[float | None]:
-        """Seconds to wait before the next try; None where there is to be none."""
+        """Seconds to wait before the next try; None after the last one."""
         end, wait = time.monotonic() + self._retry, FIRST_WAIT
         while time.monotonic() + wait < end:
             yield wait
@@ -289,7 +289,7 @@ class ObjectFolder(Folder):
             _guards.pop(self.name, None)
 
     def check_guard(self) -> None:
-        """Ask every guard of this folder, and of those above it, whether this process may write.
+        """Call every check of this folder, and of those above it, before a write of this process.
 
         Raises:
             LandscapeError: another driver has taken the run over.
@@ -302,9 +302,9 @@ class ObjectFolder(Folder):
 
     def exists(self) -> bool:
         """Whether there is any object below the prefix."""
-        # Every command asks this first. Without credentials in the environment obstore asks the machine, for long.
-        asked = self if has_credentials(self._settings) else self.brisk(CREDENTIAL_SECONDS)
-        return asked.ask(lambda: any(len(batch) > 0 for batch in obstore.list(asked.store, chunk_size=1)))
+        # Every command asks this first. Without credentials in the environment, obstore asks the machine, for long.
+        folder = self if has_credentials(self._settings) else self.brisk(CREDENTIAL_SECONDS)
+        return folder.ask(lambda: any(len(batch) > 0 for batch in obstore.list(folder.store, chunk_size=1)))
 
     def read(self, path: str) -> bytes | None:
         """The whole object; None where there is none."""
@@ -312,7 +312,7 @@ class ObjectFolder(Folder):
         return None if tagged is None else tagged[0]
 
     def read_tagged(self, path: str) -> tuple[bytes, Tag, datetime] | None:
-        """The content of an object, the tag that `replace` compares, and when it was put by the store's clock."""
+        """The content of an object, the tag that `replace` compares, and the time of its put by the store's clock."""
 
         def get() -> tuple[bytes, Tag, datetime]:
             answer = obstore.get(self.store, path)
@@ -343,7 +343,7 @@ class ObjectFolder(Folder):
 
     @contextlib.contextmanager
     def fetched(self, path: str) -> Iterator[Path]:
-        """A copy of the object in a temporary folder, which goes with the block.
+        """A copy of the object in a temporary folder, which is deleted after the block.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -396,24 +396,24 @@ class ObjectFolder(Folder):
     # -- writing ----------------------------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Do nothing: a prefix is there with its first object."""
+        """Do nothing: a prefix exists with its first object."""
 
     def refuse_unwritable(self) -> None:
-        """Ask for the bucket once; whether it takes objects shows when the lock is put.
+        """Send one request to the bucket; whether it takes objects shows when the lock is put.
 
         Raises:
-            StoreError: there is no such bucket, the credentials do not serve, or the store does not answer.
+            StoreError: there is no such bucket, the credentials are refused, or the store does not answer.
         """
         self.exists()
 
     def write(self, path: str, data: bytes) -> None:
-        """Put an object, where this process may write."""
+        """Put an object, if this process may write."""
         self.check_guard()
         self.ask(lambda: obstore.put(self.store, path, data))
 
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
-        """A file of a temporary folder to fill; it is put at `path` when the block ends well."""
+        """A file in a temporary folder to fill; it is put at `path` when the block ends without an error."""
         with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
             local = Path(folder) / path.rpartition("/")[2]
             yield local
@@ -440,16 +440,16 @@ class ObjectFolder(Folder):
         """Do nothing: a deleted object stays deleted."""
 
     def create(self, path: str, data: bytes) -> Tag | None:
-        """Put an object that must not be there yet; its tag, or None where one is there.
+        """Put an object that must not exist yet; its tag, or None if one exists.
 
-        That one may be our own: a request is repeated where its answer is lost.
+        The existing object may be our own: a request is repeated when its answer is lost.
         """
         return self._put_if(path, data, "create")
 
     def replace(self, path: str, data: bytes, tag: Tag) -> Tag | None:
-        """Replace an object that must still have this tag; its new tag, or None where it has another one or is gone.
+        """Replace an object that must still have this tag; its new tag, or None if it has another tag or is deleted.
 
-        As with `create`, the object that is there may be our own.
+        As with `create`, the existing object may be our own.
         """
         return self._put_if(path, data, {key: value for key, value in tag.items() if value is not None})
 
@@ -465,7 +465,7 @@ class ObjectFolder(Folder):
         return self.ask(put)
 
     def delete(self, path: str) -> None:
-        """Delete one object, if it is there."""
+        """Delete one object, if it exists."""
         self.check_guard()
         with contextlib.suppress(FileNotFoundError):
             self.ask(lambda: obstore.delete(self.store, path), may_be_absent=True)

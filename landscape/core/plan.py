@@ -20,13 +20,13 @@ RECALIBRATE = "batch_norm: recalibrate takes them anew at every point"  # the re
 
 @dataclass(frozen=True)
 class BatchNormMode:
-    """What one mode means for the layers, and for whatever relies on what they return.
+    """Which statistics the layers use in one mode.
 
-    To add a mode: its name in `BatchNorm`, and its line in `STATISTICS`. What is done to the layers themselves is in
+    To add a mode: its name in `BatchNorm`, and its line in `STATISTICS`. The layers themselves are changed in
     `landscape/evaluation/running_model.py`.
 
     Args:
-        of_each_batch: whether a layer uses the mean and variance of the batch that it is given.
+        of_each_batch: whether a layer uses the mean and variance of its current batch.
         recalibrated: whether running statistics are computed anew at every point, in a pass over all samples.
     """
 
@@ -35,10 +35,10 @@ class BatchNormMode:
 
     @property
     def fixed(self) -> bool:
-        """Whether they are the running statistics of training, which depend neither on the point nor on the batch.
+        """Whether the layers use the running statistics of training, which depend neither on point nor on batch.
 
-        A batch normalisation is then an affine map of its own: it can be folded into the layer before it, its outputs
-        below the moved layers stay what they are, and the batch size changes no value beyond rounding.
+        A batch normalisation is then an affine map: it can be folded into the layer before it, its outputs before the
+        first moved layer are the same at every point, and the batch size changes values by rounding only.
         """
         return not self.of_each_batch and not self.recalibrated
 
@@ -58,7 +58,7 @@ DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
 
 # What a base does for the rewrites that are installed in a model:
-# refresh: sets the weights of every point in the model itself, and calls the rewrites' `refresh` after it
+# refresh: sets the weights of every point in the model itself, and calls the rewrites' `refresh` afterwards
 # mode: runs `observe` inside the rewrites' `mode`, or compiles the model with their `compiler_passes`
 # calls: calls the model's modules in Python for every batch of every point, and the rewrites' `begin` before
 Hook = Literal["refresh", "mode", "calls"]
@@ -70,13 +70,13 @@ class EngineBase:
 
     Args:
         implementation: the class, `FILE:CLASS` of `landscape/evaluation/engines`.
-        hooks: what it does for rewrites; an option that needs more is refused on it.
+        hooks: what it does for rewrites; an option that needs another hook is refused.
         stacks: whether it computes several points at once, `NAME:N` for N of them.
         needs_gpu: whether it runs on a CUDA device alone.
         needs_resident: whether all samples have to stay on the device.
         tried_on: kinds of device on which a search for the fastest engine tries it.
         setup_seconds: about how long every process takes to set it up, beside `setup_seconds_per_module` for each
-            module of the model; 0: no longer than the first points take.
+            module of the model; 0: no longer than a few points take.
     """
 
     implementation: str
@@ -113,15 +113,16 @@ class Option:
 
     Args:
         implementation: the class, `FILE:CLASS` of `landscape/evaluation/engines`.
-        turn: when it is installed, in ascending order: 0 what takes over whole layers, 1 what changes the graph of the
-            model's operations, one after another in the order of `OPTIONS`, 2 what looks for no result of another.
-        needs: what its base must do for it.
-        refusal: the error on a base that does not, `must …`; default: which bases do.
+        turn: options are installed in ascending order of it: 0 takes over whole layers, 1 changes the graph of the
+            model's operations, 2 depends on no other option; equal ones are installed in the order of `OPTIONS`.
+        needs: the hooks that its base must have.
+        refusal: the error on a base without them, `must …`; default: lists the bases that have them.
         shares_rows: whether points that differ in their last coordinate alone are computed together.
-        combined: whether a search tries it with every combination of the other such options; the others are tried
-            one after the other on the best engine so far.
+        combined: whether a search tries it in every combination with other such options; an option that is not
+            combined is tried by itself on the best engine so far.
         along: options that a search sets together with this one where the model allows them.
-        suits, without: what may be rounded to a few bits under it, and options that contradict it.
+        suits: what may be rounded to a few bits under it.
+        without: options that contradict it.
     """
 
     implementation: str
@@ -136,7 +137,7 @@ class Option:
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """The names of the bases that it goes with."""
+        """The names of the bases that have the hooks for it."""
         return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
 
 
@@ -152,9 +153,8 @@ OPTIONS: dict[str, Option] = {
         "base:Folded", frozenset({"refresh"}),
         refusal="must not fold under vmap, which stacks the weights as they are",
     ),
-    # A layer and the addition and ReLU after it by one kernel of the CPU, which is called from Python: the compiler has
-    # its own, and `vmap` has no rule for it. A batch norm between a convolution and its ReLU would keep them apart, so
-    # it is folded first.
+    # One CPU kernel for a layer with the addition and ReLU after it. It is called from Python: the compiler has kernels
+    # of its own, and `vmap` has no rule for it. A batch norm between a convolution and its ReLU is folded first.
     "fused": Option(
         "cpu_kernels:Fused", frozenset({"calls"}), combined=False, along=("folded",), suits=suiting.WEIGHTS
     ),
@@ -162,7 +162,7 @@ OPTIONS: dict[str, Option] = {
     "superposed": Option(
         "reuse:Superposition", EAGER, turn=0, combined=False, shares_rows=True, suits=suiting.NOTHING
     ),
-    # Layers whose weights and inputs have 8 bits, in integers; their kernels are called from Python too.
+    # Layers whose weights and inputs have 8 bits are computed in integers; these kernels are called from Python too.
     "int8": Option(
         "cpu_kernels:Integers", EAGER, combined=False, suits=suiting.INTEGERS, without=("fused", "superposed")
     ),
@@ -171,7 +171,7 @@ OPTIONS: dict[str, Option] = {
 
 @dataclass(frozen=True)
 class Engine:
-    """A base, see `BASES`, and what is done to the model before it, see `OPTIONS`.
+    """A base, see `BASES`, and the rewrites of the model, see `OPTIONS`.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
 
@@ -194,7 +194,7 @@ class Engine:
         """The engine with this name.
 
         Raises:
-            ValueError: it is no engine's name, or names options that do not go together; with the rule and the value.
+            ValueError: the text is no engine's name, or names options that exclude each other.
         """
         word, *options = text.split("+")
         base, _, points = word.partition(":")
@@ -211,17 +211,18 @@ class Engine:
         return engine
 
     def refuse_combination(self, text: str = "") -> None:
-        """The one place where an option is refused on a base that does not do for it what it needs.
+        """Refuse options that exclude each other, or need a hook that the base lacks.
 
         Args:
-            text: the engine as it was written, for the message; default: its name.
+            text: the engine as the user wrote it, for the message; default: its name.
 
         Raises:
-            ValueError: the base's hooks do not suffice for one of the options, see `Hook`.
+            ValueError: with the rule and the engine.
         """
         for name, option in OPTIONS.items():
-            if name in self.options and (both := self.options.intersection(option.without)):
-                raise ValueError(f"must not be {name} and {' or '.join(sorted(both))}, not {quoted(text or str(self))}")
+            if name in self.options and (excluded := self.options.intersection(option.without)):
+                others = " or ".join(sorted(excluded))
+                raise ValueError(f"must not be {name} and {others}, not {quoted(text or str(self))}")
             if name in self.options and self.base not in option.bases:
                 rule = option.refusal or f"must be {' or '.join(option.bases)} to be {name}"
                 raise ValueError(f"{rule}, not {quoted(text or str(self))}")
@@ -246,15 +247,15 @@ class Engine:
         return replace(self, options=self.options | set(names))
 
     def on(self, base: str, points: int = 1) -> Engine:
-        """Another base with those of this engine's options that go with it."""
+        """Another base with those of this engine's options that it has the hooks for."""
         return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
 
     def against(self, quantise: Quantisation | None) -> tuple[str, ...]:
-        """The names of its options that do not go with what is quantised."""
+        """The names of its options that the quantisation rules out."""
         return tuple(name for name in OPTIONS if name in self.options and not OPTIONS[name].suits.allows(quantise))
 
     def suiting(self, quantise: Quantisation | None) -> Engine:
-        """This engine without the options that rule out what is quantised."""
+        """This engine without the options that the quantisation rules out."""
         return replace(self, options=self.options.difference(self.against(quantise)))
 
     def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
@@ -269,9 +270,9 @@ class Plan:
     """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume.
 
     Args:
-        bfloat16_weights: with precision bfloat16, whether what the model holds in bfloat16 stays in it; else it is
-            taken to float32.
-        quantise: how weights and activations are rounded to a few bits; None: not.
+        bfloat16_weights: with precision bfloat16, whether tensors that the model holds in bfloat16 stay in it; else
+            they are converted to float32.
+        quantise: how weights and activations are rounded to a few bits; None: they are not.
     """
 
     batch_size: int
@@ -296,21 +297,21 @@ class Plan:
         return self.bfloat16_weights and self.precision == "bfloat16"
 
     def rounding(self, quantise: Quantisation | None) -> Plan:
-        """This plan for a landscape that is quantised so, or not at all."""
+        """This plan for a landscape with this quantisation, or none."""
         return replace(self, quantise=quantise, engine=self.engine.suiting(quantise))
 
     def record(self) -> dict[str, Any]:
         """The fields as they are recorded with a landscape, the engine as text."""
         fields = {**vars(self), "engine": str(self.engine), "quantise": self.quantise and self.quantise.record()}
         if self.quantise is None:
-            del fields["quantise"]  # most plans are without it
+            del fields["quantise"]  # most plans have none
         if not self.bfloat16_weights:
-            del fields["bfloat16_weights"]  # plans were recorded without it
+            del fields["bfloat16_weights"]  # older plans were recorded without it
         return fields
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Plan:
-        """The plan that `record` was made of; the types and ranges of the other fields are not checked.
+        """The plan that was recorded; the types and ranges of most fields are not checked.
 
         Raises:
             TypeError: a field is missing or unknown, or the engine is no text.
@@ -325,14 +326,14 @@ class Plan:
 
 
 def in_float32(plan: Plan) -> Plan:
-    """The plan that values of a lower precision are compared with: plain eager, everything in float32."""
+    """The plan for values that those of a lower precision are compared with: eager, everything in float32."""
     return replace(plan, precision="float32", engine=Engine(), bfloat16_weights=False)
 
 
 def for_derivatives(plan: Plan) -> Plan:
-    """The plan that derivatives are taken with: eager, in float32, or in float64 where the plan computes in that.
+    """The plan for derivatives: eager, in float64 if `plan` has that precision, else in float32.
 
-    They are those of the network before it is rounded: of a rounded one they are zero wherever they exist.
+    They are those of the network before quantisation: the derivatives of a rounded one are zero where they exist.
     """
     plan = replace(plan, quantise=None)
     return in_float32(plan) if plan.precision != "float64" else replace(plan, engine=Engine(), bfloat16_weights=False)
@@ -342,7 +343,7 @@ def default_plan(
     num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
     batch_size: int | None, threads: int | None, bfloat16_weights: bool = False,
 ) -> Plan:  # fmt: skip
-    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
+    """The default plan: a function of the job and the kind of device, not of the machine."""
     preferred = 2048 if device == "cuda" else 256
     kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
     size, count = min(batch_size or preferred, num_samples), threads or 1

@@ -1,4 +1,4 @@
-"""How far a landscape is, the stages before its first point, and what becomes of a task that failed."""
+"""The progress of a landscape, the stages before its first point, and the rule for tasks that fail."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Text = Annotated[str, Strict()]
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that was given up: what it was, how often and where it was tried last, and why it failed.
+    """A task that was given up: its name, how often it was tried, where it was tried last, and why it failed.
 
-    Its types are checked where a document is read (`surface/record.py`), which may hold anything.
+    Pydantic checks the types where a document is read (`surface/record.py`), which may hold anything.
     """
 
     task: Text
@@ -33,14 +33,14 @@ class Progress:
     """How far one landscape is.
 
     Args:
-        tasks_done: of the `tasks` in all, those that are committed or were so before this session.
-        points_done: of the `points` in all, the evaluations of the path among them.
+        tasks_done: how many of all `tasks` are committed, by this session or an earlier one.
+        points_done: how many of all `points` are done; evaluations of the path count too.
         seconds: of all sessions together.
         rate: points per second over this session.
         failures: tasks that were given up and have not been done since.
-        workers: that compute now.
-        retries: tasks that were sent a second time.
-        given_up: points that this session gave up; a later one tries them again.
+        workers: how many compute now.
+        retries: how many tasks were sent again.
+        given_up: points that this session gave up; a later session tries them again.
     """
 
     landscape: str
@@ -70,17 +70,17 @@ PREPARING, CHOOSING = "loading the problem and its samples", "measuring a point 
 stages = logging.getLogger("landscape.stages")
 
 
-def stage(what: str) -> None:
+def stage(name: str) -> None:
     """Log what a job does now; the logger `landscape.stages` is silent unless somebody listens to it."""
-    stages.info("%s", what, extra={"event": "stage", "fields": {"stage": what}})
+    stages.info("%s", name, extra={"event": "stage", "fields": {"stage": name}})
 
 
 Observer = Callable[[Progress], None]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a task that failed is tried again or given up, as serial runs and the schedule of a cluster ask. Counts alone
-# decide, except for `NotRetried`, which ends the job; the schedule chooses which worker tries a task next.
+# Whether a failed task is tried again or given up, in serial runs and in the schedule of a cluster. Counts alone
+# decide, except for `NotRetried`, which ends the job; the schedule chooses the worker that tries a task next.
 
 Fate = Literal["retry", "quarantine"]
 
@@ -98,7 +98,7 @@ class RetryRule:
     kills: int = 3
 
     def after_exception(self, exceptions: int) -> Fate:
-        """What becomes of a task whose user code has just raised.
+        """The fate of a task whose user code has just raised.
 
         Args:
             exceptions: how often it has raised so far, this time included.
@@ -106,9 +106,9 @@ class RetryRule:
         return "quarantine" if exceptions >= self.attempts else "retry"
 
     def after_death(self, kills: int) -> Fate:
-        """What becomes of a task that has just come back from a worker that is gone.
+        """The fate of a task that has just come back from a dead worker.
 
         Args:
-            kills: how many workers died while they ran it; one that was lost with its node is not among them.
+            kills: how many workers died while they ran it, without those that were lost with their node.
         """
         return "quarantine" if kills >= self.kills else "retry"

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def finite_or_none(value: Any) -> float | None:
-    """`value` as a float; None where it is no number, or not one that a float can hold.
+    """`value` as a float; None where it is no number, or not a finite one.
 
     >>> finite_or_none(3), finite_or_none(math.nan), finite_or_none(10**400), finite_or_none("3"), finite_or_none(True)
     (3.0, None, None, None, None)
@@ -22,7 +22,7 @@ def finite_or_none(value: Any) -> float | None:
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits.
+    """A number with `digits` significant digits.
 
     >>> number_text(0.0250), number_text(32_000_000_000.0), number_text(1 / 3, digits=2)
     ('0.025', '3.2e10', '0.33')
@@ -55,7 +55,7 @@ def seconds_text(seconds: float, *, tenths: bool = False) -> str:
     """A duration.
 
     Args:
-        tenths: with tenths of a second, below 100 seconds.
+        tenths: whether durations below 100 seconds have tenths of a second.
 
     >>> seconds_text(8), seconds_text(200), seconds_text(7500), seconds_text(12.34, tenths=True)
     ('8 s', '3 min 20 s', '2 h 05 min', '12.3 s')

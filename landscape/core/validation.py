@@ -1,7 +1,7 @@
 """The values of a job's fields, one rule each: whole numbers, ranges, lists of snapshots, references to weights.
 
 A rule takes what a user wrote and returns a plain Python value, or raises ValueError with the rule and the value.
-NumPy's numbers pass as what they are; a bool is no number, and a text that looks like one is a text.
+NumPy's numbers are numbers; a bool is none, nor is a text that looks like one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from landscape.core.errors import JobError, flat, holds_credentials, masked, nea
 
 Unit = Literal["step", "epoch"]
 
-LEAST_STEPS = 3  # of Lanczos, as many as ranks: with fewer, one vector would be both ends of a spectrum
+LEAST_STEPS = 3  # of Lanczos, one per rank: with fewer, one vector would be both ends of a spectrum
 MIN_SIZE, MAX_SIZE = 3, 65536
 MOST = 10**12  # of anything that is counted
-LARGEST_SEED = 2**64 - 1  # torch's
-LARGEST_STEP = 2**63 - 1  # the store's
+LARGEST_SEED = 2**64 - 1  # of torch
+LARGEST_STEP = 2**63 - 1  # of the store
 MOST_THREADS = 1024
 MOST_WORKERS = 100_000
 LONGEST_PATH, LONGEST_NAME = 4000, 255  # of common file systems
 LARGEST_END = 1e308  # of a range
-AUTO = "auto"  # a range that is found
+AUTO = "auto"  # a range that is found from the loss
 MOST_GPUS = 1024  # of one worker
 OF_RUN = re.compile(r"(.+)@(first|last|\d{1,15})")  # a snapshot of another run, as a job names it
 
@@ -138,12 +138,12 @@ def any_snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
 
 
 def snapshots_or_paths(value: Any) -> tuple[int, ...] | Literal["all"] | Literal["paths"]:
-    """The same, or `paths` for the snapshots of all paths that the landscape draws."""
+    """As `snapshots`, or `paths` for the snapshots of all paths that the landscape draws."""
     return "paths" if isinstance(value, str) and value == "paths" else snapshots(value)
 
 
 def is_list(value: Any) -> bool:
-    """Whether a user would call it a list: a tuple is one, a text is none."""
+    """Whether a user would call a value a list: a tuple is one, a text is none."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
@@ -162,11 +162,7 @@ def pair(value: Any) -> tuple[float, float]:
 
 
 def refuse_coinciding(low: float, high: float, points: int) -> None:
-    """Refuse a range that is too narrow for so many different float64 coordinates.
-
-    Args:
-        low, high: the ends of the range.
-        points: how many coordinates it shall hold.
+    """Refuse a range from `low` to `high` that is too narrow for `points` different float64 coordinates.
 
     Raises:
         ValueError: two coordinates would be the same.
@@ -180,7 +176,7 @@ def refuse_coinciding(low: float, high: float, points: int) -> None:
 
 
 def reference(value: Any) -> int | str:
-    """A set of weights: the number of a snapshot, `first`, `last`, RUN@last and the like, `problem`, or a file."""
+    """A set of weights: the number of a snapshot, `first`, `last`, RUN@NUMBER, RUN@last, `problem`, or a file."""
     if isinstance(value, str) and value.strip():
         return value
     number = int(value) if isinstance(value, numbers.Integral) else -1
@@ -190,7 +186,7 @@ def reference(value: Any) -> int | str:
 
 
 def plain_text(value: str) -> str:
-    """A name, path or URL: one line, in parts no longer than file systems allow."""
+    """A name, path or URL: one line, whose parts are no longer than file systems allow."""
     if len(value) > LONGEST_PATH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in value.split("/")):
         rule = f"at most {LONGEST_PATH} characters, and {LONGEST_NAME} between slashes"
         raise ValueError(f"must have {rule}, not {len(value)}: {quoted(value, 60)}")
@@ -203,7 +199,7 @@ def plain_text(value: str) -> str:
     return value
 
 
-# A rule is code. What editors complete by, the JSON schema of a job, says once more beside it what it takes.
+# A rule is code; editors complete a job by its JSON schema, which repeats what each rule accepts.
 PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 SNAPSHOTS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 3}
 
@@ -254,7 +250,7 @@ Reference = Annotated[
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rules of what a user gives: whole numbers, finite ones, coordinates; JSON in which no key stands twice.
+# Rules of values outside a job: whole numbers, finite numbers, coordinates; JSON without repeated keys.
 
 FARTHEST = float(np.finfo(np.float32).max)
 
@@ -268,28 +264,28 @@ class RepeatedKey(ValueError):
 
 
 def parse_json(content: str | bytes, **options: Any) -> Any:
-    """The value of a JSON document, as `json.loads` has it, refused where a key stands twice.
+    """The value of a JSON document, as `json.loads` returns it; a key that stands twice is refused.
 
     >>> parse_json('{"size": 3, "size": 4}')
     Traceback (most recent call last):
     landscape.core.validation.RepeatedKey: key 'size' stands twice; keep one
 
     Raises:
-        ValueError, RecursionError: it is no JSON; `RepeatedKey` where a key stands twice.
+        ValueError, RecursionError: the content is no JSON; `RepeatedKey` where a key stands twice.
     """
     return json.loads(content, object_pairs_hook=_without_repeats, **options)
 
 
 def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         raise RepeatedKey(next(name for place, name in enumerate(names) if name in names[:place]))
-    return found
+    return mapping
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number, or below `least`.
+    """Refuse a value that is no whole number, or below `least`.
 
     >>> check_whole("epochs", 2.5, 1)
     Traceback (most recent call last):
@@ -303,7 +299,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number that a float can hold, and finite.
+    """Whether a value is a finite number that a float can hold.
 
     >>> [is_number(value) for value in (1, 0.5, True, "1", math.nan, 10**400)]
     [True, True, False, False, False, False]
@@ -316,11 +312,11 @@ def is_number(value: Any) -> TypeGuard[float]:
         return False
 
 
-def refuse_too_far(what: str, coordinates: ArrayLike, precision: str) -> None:
-    """Refuse coordinates that numbers of the precision cannot hold; weights there could not be set.
+def refuse_too_far(field: str, coordinates: ArrayLike, precision: str) -> None:
+    """Refuse coordinates that numbers of the precision cannot hold: weights there could not be set.
 
     Args:
-        what: the field that gave them.
+        field: the name of the coordinates in the error.
 
     Raises:
         JobError: one of them is beyond ±3.4e38, and the precision is not float64.
@@ -332,16 +328,16 @@ def refuse_too_far(what: str, coordinates: ArrayLike, precision: str) -> None:
     table = np.abs(np.asarray(coordinates, np.float64))
     if precision != "float64" and (table > FARTHEST).any():
         raise JobError(
-            f"{what}: must be within ±{FARTHEST:.2g}, which {precision} can hold, not {table.max():g}; "
+            f"{field}: must be within ±{FARTHEST:.2g}, which {precision} can hold, not {table.max():g}; "
             "choose nearer points"
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pydantic's reports in the words of the job file: field, rule, value and remedy in one line per error.
+# Pydantic's errors in the words of the job file: field, rule, value and remedy, one line per error.
 
 LONGEST_KEY = 30  # characters of a key that an error repeats
-LONGEST_ERROR = 285  # characters of a line; the count of further ones follows
+LONGEST_ERROR = 285  # characters of a line; the count of further errors follows
 EXPECTED = {
     "string_type": "text", "dict_type": "keys and values", "model_type": "keys and values",
     "model_attributes_type": "keys and values", "tuple_type": "a list", "is_instance_of": "another type",
@@ -353,14 +349,14 @@ class Explained(BaseModel):
     """A value whose errors are explained.
 
     Attributes:
-        often_misplaced: fields of the whole value that users look for in its parts; what is meant is then clear.
+        often_misplaced: fields of the whole value that users often write in one of its parts.
     """
 
     often_misplaced: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
-        """What an error says of a key that is no field of this class."""
+        """The error of a key that is no field of this class."""
         return f"unknown key {quoted(key, LONGEST_KEY)}; {nearest(key, cls.model_fields)}"
 
 
@@ -404,21 +400,21 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
 
 
 def _is_one_level_too_deep(words: Sequence[str | int], model: type[Explained]) -> bool:
-    """Whether a key is one of the whole value's and stands in one of its parts, as `tile` in a landscape.
+    """Whether a key of the whole value stands in one of its parts, as `tile` in a landscape.
 
-    Further down it is more likely another mistake.
+    Deeper down, the key is more likely another mistake.
     """
     return words[-1] in model.often_misplaced and sum(isinstance(word, str) for word in words) == 2
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where pydantic's location leads to.
+    """A location in pydantic's error, followed into the classes.
 
     Attributes:
-        words: the location as the user wrote it, without the names that pydantic gives to the parts of a union.
-        owner: the class to which keys at this place belong.
-        choices: the classes that the value at this place may be of.
+        words: the location as the user wrote it, without pydantic's names for the parts of a union.
+        owner: the class whose fields are the keys at this place.
+        choices: the classes that the value at this place may have.
     """
 
     words: tuple[str | int, ...]
@@ -446,7 +442,7 @@ def _step(place: _Place, part: str | int) -> _Place:
 
 
 def _models_in(annotation: Any) -> Iterator[type[Explained]]:
-    """The classes of values that an annotation names, at any depth."""
+    """The subclasses of `Explained` that an annotation names, at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, Explained):
         yield annotation
     for part in get_args(annotation):
@@ -454,23 +450,22 @@ def _models_in(annotation: Any) -> Iterator[type[Explained]]:
 
 
 def _tag(model: type[Explained]) -> str | None:
-    """What `kind` says of a value of this class; None where the class stands in no union."""
+    """The value of the field `kind` in this class; None where the class is in no union."""
     field = model.model_fields.get("kind")
     return None if field is None else field.default
 
 
 # ----------------------------------------------------------------------------------------------------
-# The class of every value that a user writes: frozen, closed to unknown keys, with errors in plain words.
 
 
 class Frozen(Explained):
     """A value: immutable, compared by content, closed to unknown keys.
 
     Raises:
-        JobError: a field is unknown, missing or wrong; says which, the rule, the value and the remedy.
+        JobError: a field is unknown, missing or wrong; with the field, the rule, the value and the remedy.
     """
 
-    # A text below a field is its description, in the reference of the job and in editors.
+    # A text below a field is its description in the reference of the job and in editors.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
     def __init__(self, /, **data: Any) -> None:
@@ -479,15 +474,15 @@ class Frozen(Explained):
         except ValidationError as error:
             raise JobError(explain(error, type(self))) from None
 
-    # Pydantic then validates a value inside another one by itself, and an error keeps the whole way to its field.
+    # With this, pydantic validates nested values itself, and an error keeps the whole location of its field.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("*")
     @classmethod
     def _plain_text(cls, value: Any) -> Any:
-        """Refuse a URL's credentials, which would stand in the run's provenance, in manifests and on dashboards."""
+        """Refuse credentials in a URL: they would appear in the run's provenance, in manifests and on dashboards."""
         if isinstance(value, str) and holds_credentials(value):
-            place = quoted(masked(value))  # in quotes, at which another masking stops
+            place = quoted(masked(value))  # the quotes stop a second masking
             raise ValueError(f"must not hold credentials ({place}); give them to the driver in its environment")
         return plain_text(value) if isinstance(value, str) else value
 
@@ -499,10 +494,10 @@ LONGEST_LANDSCAPE_NAME = 100
 
 
 def landscape_name(name: str) -> str:
-    """The name itself, where a landscape can have it: it is also that of a folder, on any file system.
+    """The name, if a landscape can have it: a folder on any file system has the same name.
 
     Raises:
-        ValueError: it cannot; the message is the rule.
+        ValueError: the name breaks the rule, which is the message.
     """
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > LONGEST_LANDSCAPE_NAME:
@@ -515,9 +510,9 @@ def landscape_name(name: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The numbers of snapshots in words: in which stretches of equal steps they lie.
+# The numbers of snapshots in words, as stretches of equal steps.
 
-MOST_STRETCHES = 4  # that a label lists
+MOST_STRETCHES = 4  # in a label
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -527,12 +522,12 @@ def ranges(numbers: Iterable[int]) -> str:
         >>> ranges([0, 1, 2, 3, 10, 20, 30, 40])
         '0-3, 10-40 by 10'
     """
-    words = [_word(each) for each in progressions(numbers)]
+    words = [_word(stretch) for stretch in progressions(numbers)]
     return ", ".join(words) if len(words) <= 12 else ", ".join([*words[:6], "…", *words[-5:]])
 
 
 def counted(unit: str, numbers: Sequence[int]) -> str:
-    """Which snapshots these are, as the words of an axis or of a legend.
+    """Snapshots in words, for an axis or a legend.
 
     Example:
         >>> counted("epoch", range(21)), counted("step", [5]), counted("epoch", [0, 1, 2, 3, 9, 10, 11, 12])
@@ -552,18 +547,18 @@ def counted(unit: str, numbers: Sequence[int]) -> str:
 
 
 def progressions(numbers: Iterable[int]) -> list[list[int]]:
-    """Ascending numbers cut into stretches of equal steps; two that are no neighbours are no stretch."""
-    found: list[list[int]] = []
+    """Ascending numbers cut into stretches of equal steps; two numbers with a gap between them are no stretch."""
+    stretches: list[list[int]] = []
     for number in numbers:
-        last = found[-1] if found else []
+        last = stretches[-1] if stretches else []
         if last and (len(last) == 1 or number - last[-1] == last[1] - last[0]):
             last.append(number)
-        elif len(last) == 2 and last[1] - last[0] > 1:  # the second may begin a stretch with what follows
-            found.append([last.pop(), number])
+        elif len(last) == 2 and last[1] - last[0] > 1:  # the second may begin a stretch with the next number
+            stretches.append([last.pop(), number])
         else:
-            found.append([number])
-    cut = len(found[-1]) == 2 and found[-1][1] - found[-1][0] > 1 if found else False
-    return [*found[:-1], *([k] for k in found[-1])] if cut else found
+            stretches.append([number])
+    cut = len(stretches[-1]) == 2 and stretches[-1][1] - stretches[-1][0] > 1 if stretches else False
+    return [*stretches[:-1], *([k] for k in stretches[-1])] if cut else stretches
 
 
 def _word(progression: list[int]) -> str:
@@ -575,9 +570,9 @@ def _word(progression: list[int]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The names that observables may have, beside those that the store uses itself.
+# The names of observables, and those that the store reserves.
 
-WEIGHT = "weight"  # how much each sample counts, beside the observables
+WEIGHT = "weight"  # how much each sample counts; returned beside the observables
 
 # Arrays and dimensions of the store have these names, and the weight of a sample its own.
 RESERVED = frozenset(
@@ -589,10 +584,10 @@ RESERVED = frozenset(
 
 
 def why_unusable(name: Any) -> str | None:
-    """Why this cannot name an observable, as the end of a message; None where it can."""
+    """Why `name` cannot name an observable, as the end of a message; None where it can."""
     if not isinstance(name, str):
         return f"it must be a word, not {type(name).__name__}"
     if not name.isidentifier():
         return "it must be a plain word of letters, digits and underscores"
-    taken = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
-    return "the store uses it itself; take another word" if taken else None
+    reserved = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
+    return "the store uses it itself; take another word" if reserved else None

@@ -48,7 +48,7 @@ from landscape.model.packed_file import SUFFIX, WRITTEN, names_a_file, names_onn
 from landscape.surface.record_parts import LevelRecord
 
 # ----------------------------------------------------------------------------------------------------
-# The collector's options, in the words of the tutorial, and the landscapes that they stand for.
+# The collector's options, in the words of the tutorial, and the landscapes that a run with them gets.
 
 COLLECTED_SIZE, DEFAULT_SAMPLES = 40, 2048  # MindSpore's
 
@@ -98,12 +98,12 @@ class CollectLandscape(Frozen):
         return tuple(sorted({number for interval in self.intervals for number in interval}))
 
     def landscapes(self) -> tuple[Landscape, ...]:
-        """What a run with these options computes when its job lists no landscapes."""
+        """The landscapes of a run with these options whose job lists none."""
         landscapes: list[Landscape] = []
         for interval in self.intervals if self.create_landscape.train else ():
             name = f"{self.unit}s-{interval[0]}-{interval[-1]}"
-            taken = sum(landscape.name.split("_")[0] == name for landscape in landscapes)
-            unique = f"{name}_{taken + 1}" if taken else name
+            equal = sum(landscape.name.split("_")[0] == name for landscape in landscapes)
+            unique = f"{name}_{equal + 1}" if equal else name
             landscapes.append(Landscape(name=unique, trajectory=interval, size=(self.landscape_size,)))
         if self.create_landscape.result:
             landscapes.append(Landscape(name="result", origin="last", size=(self.landscape_size,)))
@@ -117,10 +117,10 @@ MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\
 
 
 def problem_reference(value: Any) -> Any:
-    """What a user wrote, checked: a function, or a text that names what the problem is made from.
+    """A valid `problem:` of a job: a function, or a text that names a function, a portable problem or an ONNX model.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is none of these.
     """
     if isinstance(value, Mapping):
         value = reference_of(value)
@@ -136,7 +136,7 @@ def problem_reference(value: Any) -> Any:
 
 
 def _remedy(reference: str) -> str:
-    """What ends the refusal of a callback's name: how it is written, where that can be told."""
+    """The remedy for a wrong name of a callback: its correct form, where that is clear."""
     if ".py:" in reference:
         return "; leave out '.py'"
     module, _, function = reference.rpartition(".")
@@ -148,7 +148,7 @@ def _remedy(reference: str) -> str:
 
 
 def _require_the_run_alone(schema: dict[str, Any]) -> None:
-    """The schema is that of job files, which may leave out a callback that the run remembers."""
+    """Require `run` alone: a job file may leave out a callback that the run has recorded."""
     schema["required"] = ["run"]
 
 
@@ -157,23 +157,11 @@ class Job(Frozen):
 
     model_config = ConfigDict(json_schema_extra=_require_the_run_alone)
 
-    # Not `seed`, which a direction has too, and not what every job has already.
-    often_misplaced: ClassVar[frozenset[str]] = frozenset(
-        [
-            "num_samples",
-            "batch_size",
-            "precision",
-            "batch_norm",
-            "engine",
-            "device",
-            "threads",
-            "workers",
-            "num_gpus",
-            "device_ids",
-            "tile",
-            "keep_samples",
-        ]
-    )
+    # Without `seed`, which a direction has too, and without the fields that every job has.
+    often_misplaced: ClassVar[frozenset[str]] = frozenset([
+        "num_samples", "batch_size", "precision", "batch_norm", "engine", "device", "threads", "workers", "num_gpus",
+        "device_ids", "tile", "keep_samples",
+    ])  # fmt: skip
 
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
@@ -236,7 +224,7 @@ class Job(Frozen):
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
-        """What an error says of a key that is no field; those of a landscape are often written one level too high."""
+        """The error of a key that is no field; fields of a landscape are often written one level too high."""
         if key in Landscape.model_fields:
             return f"belongs to a landscape, not to the job: landscapes: [{{name: …, {key}: …}}]"
         return super().unknown_key(key)
@@ -254,8 +242,8 @@ class Job(Frozen):
     def _problem_name(self, value: Any) -> str:
         if isinstance(value, str):
             return value
-        named = value if hasattr(value, "__qualname__") else type(value)  # such as a functools.partial
-        return f"{named.__module__}:{named.__qualname__}"
+        owner = value if hasattr(value, "__qualname__") else type(value)  # such as a functools.partial
+        return f"{owner.__module__}:{owner.__qualname__}"
 
     @field_validator("engine")
     @classmethod
@@ -292,7 +280,7 @@ class Job(Frozen):
     @field_validator("landscapes")
     @classmethod
     def _unique_names(cls, value: tuple[Landscape, ...]) -> tuple[Landscape, ...]:
-        """Also where case makes no difference: file systems that fold it would mix two landscapes."""
+        """Refuse equal names, also names that differ in case only: some file systems would mix two landscapes."""
         counts = Counter(landscape.name for landscape in value)
         folded = dict[str, str]()
         for name, count in counts.items():
@@ -310,25 +298,25 @@ class Job(Frozen):
 
     @model_validator(mode="after")
     def _no_curvature_of_steps(self) -> Self:
-        if self.quantise and any(each.convexity and each.leaves_quantise_open for each in self.landscapes):
+        if self.quantise and any(spec.convexity and spec.leaves_quantise_open for spec in self.landscapes):
             raise ValueError(f"{NO_CURVATURE}; or give the landscape `quantise: false`")
         return self
 
     @model_validator(mode="after")
     def _fewer_samples_of_maps(self) -> Self:
-        maps = bool(self.landscapes) and all(each.convexity is not None for each in self.landscapes)
+        maps = bool(self.landscapes) and all(spec.convexity is not None for spec in self.landscapes)
         if maps and "num_samples" not in self.model_fields_set:
-            object.__setattr__(self, "num_samples", CONVEXITY_SAMPLES)  # which stays a default: data may have fewer
+            object.__setattr__(self, "num_samples", CONVEXITY_SAMPLES)  # still a default: data may have fewer
         return self
 
     @property
     def folder(self) -> Path:
-        """What relative paths are relative to: the job file's folder, else the working directory."""
+        """The folder of relative paths: the job file's, else the working directory."""
         return self._folder
 
     @property
     def run_path(self) -> str:
-        """The run as an absolute folder, or the URL as given."""
+        """The run as an absolute folder, or its URL."""
         return locate(self.run, self._folder)
 
     @property
@@ -338,7 +326,7 @@ class Job(Frozen):
 
     @property
     def extends(self) -> str | None:
-        """The landscape of the run whose values the job's one landscape takes over; None for all but extensions."""
+        """For an extension, the landscape of the run whose values the job's one landscape reuses; else None."""
         return self._extends
 
     @property
@@ -358,7 +346,7 @@ class Job(Frozen):
 
     @property
     def level(self) -> LevelRecord | None:
-        """The level of refinement of the job's one landscape that it computes; None for all other jobs."""
+        """For a refinement, the level of the job's one landscape that it computes; else None."""
         return self._level
 
     def refining(self, level: LevelRecord, folder: Path) -> Job:
@@ -378,10 +366,10 @@ class Job(Frozen):
         return copy
 
     def replace(self, **changes: Any) -> Job:
-        """A checked copy with some fields changed; a change of None means 'as it was'."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        given.update({name: value for name, value in changes.items() if value is not None})
-        copy = Job(**given)
+        """A checked copy with some fields changed; a change of None keeps the field."""
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        fields.update({name: value for name, value in changes.items() if value is not None})
+        copy = Job(**fields)
         copy._folder, copy._extends, copy._adds = self._folder, self._extends, self._adds
         copy._level = self._level
         return copy

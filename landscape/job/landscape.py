@@ -97,7 +97,7 @@ PATHS_SCHEMA: dict[str, Any] = {
 
 
 def listed_paths(value: Any) -> Any:
-    """The paths that a user wrote, each run as the fields of a `PathOfRun`.
+    """The `paths:` of a landscape, each run as the fields of a `PathOfRun`.
 
     >>> listed_paths(["runs/sgd", {"run": "runs/thor", "label": "THOR"}])
     ({'run': 'runs/sgd'}, {'run': 'runs/thor', 'label': 'THOR'})
@@ -109,11 +109,11 @@ def listed_paths(value: Any) -> Any:
             f"must list 1 to {MOST_PATHS} runs, such as [runs/sgd, runs/thor], not "
             f"{f'{len(value)} of them; draw the others in another landscape' if is_list(value) else quoted(value)}"
         )
-    return tuple(each if isinstance(each, (Mapping, PathOfRun)) else {"run": each} for each in value)
+    return tuple(path if isinstance(path, (Mapping, PathOfRun)) else {"run": path} for path in value)
 
 
 def refuse_twice(paths: Sequence[PathOfRun]) -> None:
-    """Refuse a snapshot that is drawn twice, and two paths of one label.
+    """Refuse paths that share a snapshot or a label.
 
     Raises:
         ValueError: names the run or the label.
@@ -128,29 +128,29 @@ def refuse_twice(paths: Sequence[PathOfRun]) -> None:
                 raise ValueError(f"paths must have labels of their own, and {quoted(path.label)} stands twice")
 
 
-def overlap(one: Sequence[int] | Literal["all"], other: Sequence[int] | Literal["all"]) -> bool:
+def overlap(first: Sequence[int] | Literal["all"], second: Sequence[int] | Literal["all"]) -> bool:
     """Whether two selections of snapshots of one run have some in common."""
-    return one == "all" or other == "all" or bool(set(one) & set(other))
+    return first == "all" or second == "all" or bool(set(first) & set(second))
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is refused of axes, in whatever short form they were written.
+# Rules of axes, in whatever short form they were written.
 
 
 def refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:
-    """Refuse paths that are listed twice, and components of paths where none are drawn.
+    """Refuse principal components of paths in a landscape without `paths`, and paths that share a snapshot or a label.
 
     Raises:
         ValueError: with the rule and the remedy.
     """
     if paths:
         refuse_twice(paths)
-    elif any(isinstance(each, PcaDirection) and each.trajectory == "paths" for each in directions):
+    elif any(isinstance(axis, PcaDirection) and axis.trajectory == "paths" for axis in directions):
         raise ValueError("directions: `trajectory: paths` goes with paths only; list the runs: paths: [runs/sgd, …]")
 
 
 def refuse_auto(directions: tuple[Direction, ...]) -> None:
-    """Refuse `range: auto` along axes whose kind says how far they run.
+    """Refuse `range: auto` along axes whose kind decides their ends.
 
     Raises:
         ValueError: with the rule and the remedy.
@@ -178,7 +178,7 @@ def refuse_equal(directions: tuple[Direction, ...]) -> None:
 
 # ----------------------------------------------------------------------------------------------------
 
-NO_FILES = ("problem", "first", "last")  # snapshots of other runs are no files either: every node sees the runs
+NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs sent as files: every node sees the runs
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
 PLANE_SIZE = 21  # of a plane through three networks, as in Garipov et al. 2018
 
@@ -321,39 +321,39 @@ class Landscape(Frozen):
 
     @property
     def leaves_quantise_open(self) -> bool:
-        """Whether it leaves it to the job if it is quantised."""
+        """Whether the job decides if the landscape is quantised."""
         return "quantise" not in self.model_fields_set
 
     @property
     def finds_range(self) -> bool:
-        """Whether the range is found from how the loss changes along the axes."""
+        """Whether the range is found from the change of the loss along the axes."""
         return self.range == AUTO
 
     @property
     def ranges(self) -> tuple[tuple[float, float], ...] | None:
-        """The range of each axis, where the job gives it in numbers; else None."""
+        """The range of each axis, if the job gives it in numbers; else None."""
         return self.range if isinstance(self.range, tuple) else None
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        """The names of its axes: alpha, beta, gamma, as many as it has directions."""
+        """The names of its axes: alpha, beta, gamma; one per direction."""
         return AXIS_NAMES[: len(self.directions)]
 
     def named_files(self) -> Iterator[str]:
-        """The files that it names, weights and directions, as written in it."""
+        """The files of weights and directions that it names, as the job writes them."""
         for reference in self._named():
             if isinstance(reference, str) and not (reference in NO_FILES or OF_RUN.fullmatch(reference)):
                 yield reference
 
     def named_runs(self) -> Iterator[str]:
-        """The other runs that it names, as written in it: those of paths and of single snapshots."""
+        """The other runs that it names, in paths and as RUN@SNAPSHOT, as the job writes them."""
         yield from (path.run for path in self.paths or ())
         snapshots = (OF_RUN.fullmatch(reference) for reference in self._named() if isinstance(reference, str))
         yield from (match[1] for match in snapshots if match is not None)
 
     def _named(self) -> list[int | str | None]:
         """The weights and directions that it names."""
-        return [self.origin, *(name for each in self.directions for name in (*each.files, *each.weights))]
+        return [self.origin, *(name for axis in self.directions for name in (*axis.files, *axis.weights))]
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
@@ -363,14 +363,14 @@ class Landscape(Frozen):
 
     @property
     def needs_trajectory(self) -> bool:
-        """Whether it names snapshots, which its run or others must hold."""
+        """Whether it names snapshots, of its run or of others."""
         references = [self.origin, *(name for direction in self.directions for name in direction.weights)]
         named = any(isinstance(name, int) or name in ("first", "last") for name in references)
         return named or self.snapshots is not None or any(self.named_runs())
 
 
 def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """The directions that `trajectory:` stands for; none where the check of that field will refuse it."""
+    """The directions that `trajectory:` stands for; none if the check of that field will refuse it."""
     axes = 2 if data.get("axes") is None else data["axes"]
     if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
         raise ValueError(f"axes must be 1, 2 or 3, not {quoted(axes)}")
@@ -379,40 +379,44 @@ def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
     except ValueError:
         return ()
     components = tuple(PcaDirection(trajectory=chosen, component=k + 1) for k in range(int(axes)))
-    given = data.get("directions")
-    if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != components:
-        given = "paths with axes" if chosen == "paths" else "trajectory"
-        raise ValueError(f"{given} and directions exclude each other: keep one of them")
+    if _lists_others(data, components):
+        field = "paths with axes" if chosen == "paths" else "trajectory"
+        raise ValueError(f"{field} and directions exclude each other: keep one of them")
     return components
 
 
+def _lists_others(data: Mapping[str, Any], directions: tuple[Direction, ...]) -> bool:
+    """Whether `directions:` lists others than those that a short form stands for."""
+    listed = data.get("directions")
+    return bool(listed) and TypeAdapter(tuple[Direction, ...]).validate_python(listed) != directions
+
+
 def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `plane:` stands for; no directions where the check of that field will refuse it."""
-    named = data["plane"]
+    """The fields that `plane:` stands for; no directions if the check of that field will refuse it."""
+    networks = data["plane"]
     if data.get("trajectory") is not None or data.get("axes") is not None:
         raise ValueError("plane and trajectory exclude each other: keep one of them")
-    if not is_list(named) or len(named) != 3:
+    if not is_list(networks) or len(networks) != 3:
         raise ValueError(
-            f"plane must list three networks, such as [a.safetensors, b.safetensors, last], not {quoted(named)}"
+            f"plane must list three networks, such as [a.safetensors, b.safetensors, last], not {quoted(networks)}"
         )
-    if len({repr(name) for name in named}) < 3:
-        raise ValueError(f"plane must list three different networks, not {quoted(list(named))}; name another one")
-    if data.get("origin") not in (None, named[0]):
-        raise ValueError(f"origin must be the first network of plane, {quoted(named[0])}, or left out")
+    if len({repr(name) for name in networks}) < 3:
+        raise ValueError(f"plane must list three different networks, not {quoted(list(networks))}; name another one")
+    if data.get("origin") not in (None, networks[0]):
+        raise ValueError(f"origin must be the first network of plane, {quoted(networks[0])}, or left out")
     try:
-        fields = {"kind": "plane", "models": named, "curve": data.get("curve")}
+        fields = {"kind": "plane", "models": networks, "curve": data.get("curve")}
         axes = tuple(PlaneDirection.model_validate({**fields, "axis": axis}) for axis in (1, 2))
     except ValueError:
         return {"directions": ()}
-    given = data.get("directions")
-    if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != axes:
+    if _lists_others(data, axes):
         raise ValueError("plane and directions exclude each other: keep one of them")
     size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
-    return {"directions": axes, "origin": named[0], **size}
+    return {"directions": axes, "origin": networks[0], **size}
 
 
 # ----------------------------------------------------------------------------------------------------
-# `like: NAME` takes origin, directions, size and range from another landscape, and not these fields.
+# `like: NAME` takes origin, directions, size and range from another landscape, but not these fields.
 OWN = ("name", "quantise", "refine", "convexity", "layers")
 
 
@@ -422,19 +426,19 @@ def with_likes(landscapes: Sequence[Landscape], others: Mapping[str, Landscape])
     Raises:
         ValueError: some refer to each other in a circle.
     """
-    own = {each.name: each for each in landscapes}
-    return tuple(_resolved(each, {**others, **own}, (each.name,)) for each in landscapes)
+    by_name = {**others, **{landscape.name: landscape for landscape in landscapes}}
+    return tuple(_resolve(landscape, by_name, (landscape.name,)) for landscape in landscapes)
 
 
-def _resolved(landscape: Landscape, known: Mapping[str, Landscape], chain: tuple[str, ...]) -> Landscape:
-    if landscape.like is None or landscape.like not in known:
+def _resolve(landscape: Landscape, by_name: Mapping[str, Landscape], chain: tuple[str, ...]) -> Landscape:
+    if landscape.like is None or landscape.like not in by_name:
         return landscape
     if landscape.like in chain:
         circle = " is like ".join([*chain[chain.index(landscape.like) :], landscape.like])
         raise ValueError(f"like must not lead back to itself: {circle}; give one of them directions of its own")
-    target = _resolved(known[landscape.like], known, (*chain, landscape.like))
+    target = _resolve(by_name[landscape.like], by_name, (*chain, landscape.like))
     if target.like is not None:
         return landscape
-    found = target.model_copy(update={"like": None, **{name: getattr(landscape, name) for name in OWN}})
-    found.model_fields_set.difference_update(set(OWN) - landscape.model_fields_set)
-    return found
+    resolved = target.model_copy(update={"like": None, **{name: getattr(landscape, name) for name in OWN}})
+    resolved.model_fields_set.difference_update(set(OWN) - landscape.model_fields_set)
+    return resolved

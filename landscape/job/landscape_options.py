@@ -23,11 +23,11 @@ GEOMETRY = ("origin", "directions", "trajectory", "paths", "axes", "plane", "cur
 
 
 def switch(kind: type[Frozen], choices: str, *, plain: bool = False) -> BeforeValidator:
-    """Take what a user wrote for an option of this kind: its fields, or false and null for none.
+    """The rule of an option that is written as its fields, or as false or null for none.
 
     Args:
-        choices: what may be written, as the error says it.
-        plain: whether true stands for the option with its defaults.
+        choices: the values that may be written, in words for the error.
+        plain: whether true means the option with its defaults.
     """
 
     def fields(value: Any) -> Any:
@@ -43,7 +43,7 @@ def switch(kind: type[Frozen], choices: str, *, plain: bool = False) -> BeforeVa
 
 
 def switch_schema(kind: type[Frozen], plain: dict[str, Any]) -> WithJsonSchema:
-    """The schema of such an option for editors; `plain` is that of the truth values which it takes."""
+    """The JSON schema of an option with a `switch`; `plain` is the schema of its truth values."""
     return WithJsonSchema({"anyOf": [plain, {"type": "null"}, kind.model_json_schema()]})
 
 
@@ -65,7 +65,7 @@ class Quantise(Frozen):
     """Weights, and inputs of layers, rounded to a few bits at every point, as quantisation after training does."""
 
     bits: Bits
-    """Of a weight and of an activation, 1 to 16; weights of one bit are the mean size of their row, or minus that."""
+    """Of a weight and of an activation, 1 to 16; weights of one bit are plus or minus the mean size of their row."""
     scheme: Literal["per-channel", "per-tensor"] = "per-channel"
     """Whether the weights of each output channel have a scale of their own, or those of a tensor share one."""
     weights: Flag = True
@@ -90,7 +90,7 @@ class Quantise(Frozen):
 
     @property
     def value(self) -> Quantisation:
-        """What the evaluation is told."""
+        """The same as a value of the evaluation."""
         return Quantisation(self.bits, self.scheme, self.weights, self.activations is not None, self.scale)
 
 
@@ -99,16 +99,16 @@ MaybeQuantise = Annotated[
 ]
 
 
-def refuse_with_like(given: Mapping[str, Any]) -> None:
-    """Refuse a landscape that is like another one and also gives what it takes from that.
+def refuse_with_like(data: Mapping[str, Any]) -> None:
+    """Refuse a landscape with `like` and a field that it takes from the other landscape.
 
     Raises:
         ValueError: names the first such field.
     """
-    both = next((name for name in GEOMETRY if given.get("like") is not None and given.get(name) is not None), None)
-    if both is not None:
+    field = next((name for name in GEOMETRY if data.get("like") is not None and data.get(name) is not None), None)
+    if field is not None:
         raise ValueError(
-            f"like and {both} exclude each other: leave out {both}, which is that of {quoted(given['like'])}"
+            f"like and {field} exclude each other: leave out {field}, which is that of {quoted(data['like'])}"
         )
 
 
@@ -134,16 +134,16 @@ MaybeConvexity = Annotated[
 
 
 # ----------------------------------------------------------------------------------------------------
-# `layers:` tells which layer breaks at each point.
+# `layers:` finds the layer that breaks at each point.
 
-NEVER = ("gradients", "changes")  # what a point has none of
+NEVER = ("gradients", "changes")  # targets of rules that need a training
 OF_POINTS = {name: rule.threshold for name, rule in RULES.items() if rule.target not in NEVER}
 
 RULES_SCHEMA = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}]}
 
 
 class Layers(Frozen):
-    """Which layer breaks first at every point and by which rule; and statistics of each layer, where they are asked."""
+    """Which layer breaks first at every point and by which rule; and statistics of each layer on request."""
 
     rules: Annotated[dict[str, float], WithJsonSchema(RULES_SCHEMA)] = Field(default_factory=lambda: dict(OF_POINTS))
     """Names of rules, or {name: threshold}; default: all those of weights and outputs."""
@@ -154,13 +154,13 @@ class Layers(Frozen):
     @classmethod
     def _asked(cls, value: Any) -> Any:
         try:
-            asked = asked_rules("rules", value)
+            rules = asked_rules("rules", value)
         except JobError as error:
             raise ValueError(str(error).removeprefix("rules").removeprefix(": ").removeprefix(".")) from None
-        looked_at = {name: threshold for name, threshold in asked.items() if name in OF_POINTS}
-        if not looked_at:
+        of_points = {name: threshold for name, threshold in rules.items() if name in OF_POINTS}
+        if not of_points:
             raise ValueError(f"must name rules of weights or outputs, not {quoted(value)}; others need a training")
-        return looked_at
+        return of_points
 
     @field_validator("statistics", mode="before")
     @classmethod
@@ -182,7 +182,7 @@ MaybeLayers = Annotated[
 
 
 # ----------------------------------------------------------------------------------------------------
-# `refine:` makes a landscape finer where its values ask for it.
+# `refine:` makes a landscape finer where its values require it.
 
 DEFAULT_TOLERANCE = 0.01
 SHARE: dict[str, Any] = {  # as an editor checks it

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# YAML read strictly: one document of plain values, no key twice, nothing that grows without bound.
+# YAML read strictly: one document of plain values, no key twice, bounded size.
 #
-# What YAML would read otherwise than it looks is refused, and the line named: a key that silently replaces another, a
+# An error names the line of anything that YAML reads differently than it looks: a key that silently replaces another, a
 # number in base 8 or 60, a tag, an alias that stands for millions of values.
 
 MAX_BYTES = 1 << 20
@@ -41,17 +41,17 @@ REMEDIES = {
 
 
 class NotYaml(ValueError):
-    """The text breaks YAML's own grammar, and no rule of this project."""
+    """The text breaks YAML's own grammar, not a rule of this project."""
 
 
 class DocumentError(yaml.MarkedYAMLError):
-    """What is wrong in a document, and where."""
+    """The text breaks a rule of this project, at a place in the document."""
 
     def __init__(self, problem: str, where: Any) -> None:
         """
         Args:
             problem: the rule, the value and the remedy.
-            where: the node or event that is wrong.
+            where: the node or event that breaks the rule.
         """
         super().__init__(problem=problem, problem_mark=where.start_mark)
 
@@ -77,11 +77,11 @@ class _StrictLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def next_event(self) -> yaml.Event:
-        """What the parser reads next, for the line of an error."""
+        """The event that the parser reads next, for the line of an error."""
         return self.peek_event()  # type: ignore[no-untyped-call,no-any-return]
 
     def get_single_data(self) -> Any:
-        """The value of the document; it is examined whole before any value is made."""
+        """The value of the document, which is examined as a whole before any value is made."""
         node = self.get_single_node()
         if node is None:
             return None
@@ -112,7 +112,7 @@ class _StrictLoader(yaml.SafeLoader):
         return plain(node)
 
     def construct_unknown(self, node: Node) -> Any:
-        """Refuse a tag that is no plain value's."""
+        """Refuse a tag of anything but plain values."""
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise DocumentError(f"the tag {quoted(tag, 60)} is not known; write plain values", node)
 
@@ -128,13 +128,13 @@ _StrictLoader.yaml_implicit_resolvers = {
 
 
 def _count_values(node: Node, counted: dict[int, int]) -> int:
-    """How many values a node stands for, its aliases written out; checks the keys on the way.
+    """How many values a node stands for, its aliases written out; checks the keys too.
 
     Args:
-        counted: the values of the nodes that were counted already, by the `id` of the node; 0 while one is in hand.
+        counted: the counts of nodes so far, by the `id` of the node; 0 while a node is being counted.
 
     Raises:
-        Refused: they are more than `MAX_VALUES`, or an alias stands inside what it stands for.
+        DocumentError: there are more than `MAX_VALUES`, or an alias contains itself.
     """
     if counted.get(id(node)) == 0:
         raise DocumentError("an alias stands inside what it stands for; write the value out", node)
@@ -169,8 +169,8 @@ def parse_yaml(content: bytes) -> Any:
         content: the bytes of the file.
 
     Raises:
-        NotYaml: it is no YAML, one line that says where and why.
-        ValueError: so too where it holds something else than plain values.
+        NotYaml: it is no YAML; one line with the place and the reason.
+        ValueError: it holds more than plain values; one line as well.
 
     >>> parse_yaml(b"size: 41")
     {'size': 41}
@@ -211,7 +211,7 @@ YAML_TYPES = {
 def read_job(path: str | Path, **overrides: Any) -> Job:
     """Read a YAML job file, or the job of a portable problem; `overrides` that are not None replace its fields.
 
-    Where it names no problem, it is the one that the training of its run recorded.
+    A job that names no problem gets the one that the training of its run recorded.
 
     Raises:
         NotFoundError: there is no such file.
@@ -241,17 +241,17 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
     if (
         "problem" not in data
         and isinstance(data.get("run"), str)
-        and (known := read_problem(locate(data["run"], folder)))
+        and (recorded := read_problem(locate(data["run"], folder)))
     ):
-        data["problem"] = known
+        data["problem"] = recorded
     job = Job(**data)
     job._folder = folder
     return job
 
 
 def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
-    """The job of a portable problem, whose run is called as the file is, unless another one is given."""
-    from landscape.model.packed_model import PortableFile  # which needs torch; other jobs are read without
+    """The job of a portable problem; its run is named after the file, unless `overrides` name another."""
+    from landscape.model.packed_model import PortableFile  # needs torch; other jobs are read without it
 
     packed = PortableFile(file)
     try:
@@ -263,17 +263,16 @@ def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
     run = overrides.pop("run", None) or f"runs/{file.stem}"
     data |= {key: value for key, value in overrides.items() if value is not None}
     job = Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))
-    job._folder = file.absolute()  # the files and runs that the job names lie in it
+    job._folder = file.absolute()  # it contains the files and runs that the job names
     _refuse_other_places(job, packed)
     return job
 
 
 def _refuse_other_places(job: Job, packed: PortableFile) -> None:
-    """Refuse a packed job that names weights or runs outside its file: these would be of the machine that runs it."""
+    """Refuse a packed job that names weights or runs outside its file: they would be read from this machine."""
     for landscape in job.landscapes:
         for name in (*landscape.named_files(), *landscape.named_runs()):
-            members = (each for each in packed.archive.names if each == name or each.startswith(f"{name}/"))
-            if next(members, None) is None:
+            if not any(member == name or member.startswith(f"{name}/") for member in packed.archive.names):
                 raise packed.archive.damaged(f"its job names {quoted(name)}, which it does not hold")
 
 

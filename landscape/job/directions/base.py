@@ -1,4 +1,4 @@
-"""What every kind of direction answers: what it is made from, what decides its values, its label, how it is sent.
+"""The interface of every kind of direction: its sources, its identity, its values, its label, how it is sent.
 
 A job is read without torch, which takes seconds to import: a kind imports it only in functions that compute.
 """
@@ -30,7 +30,7 @@ class DirectionTensors:
 
     Attributes:
         tensors: a float32 tensor per name; names that do not move are left out.
-        attributes: what is recorded of the axis.
+        attributes: the record of the axis.
     """
 
     tensors: Mapping[str, Tensor]
@@ -43,16 +43,16 @@ class DirectionTensors:
 
 
 class DirectionSpec(Frozen, ABC):
-    """What a job says of one direction. A subclass is a kind, and is listed in `kinds.KINDS`.
+    """A direction as a job describes it. A subclass is a kind, and is listed in `kinds.KINDS`.
 
     Attributes:
         kind: the word by which a job names the kind.
         title: the name of the kind in messages; default: `kind`.
-        default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, as a
-            kind with `snapshots` may ask.
-        reaches_to: what the axis has to reach, where this and not the loss decides how far it runs.
+        default_range: the ends of the axis if the job leaves them out; None if they are fitted to the path, which
+            needs a kind with `snapshots`.
+        reaches_to: what the axis has to reach, in words, if this decides its ends and not the loss.
         is_costly: whether its label and attributes take long to make, so that those of a landscape on disk are reused.
-        follows_samples: whether more samples make it another direction.
+        follows_samples: whether it is another direction with more samples.
     """
 
     kind: str
@@ -69,11 +69,11 @@ class DirectionSpec(Frozen, ABC):
         return str(cls.model_fields["kind"].default)
 
     def on_axis(self, axis: int) -> Self:
-        """The direction with what depends on its place among the axes, from 0, filled in."""
+        """The direction with the fields filled in that depend on its place among the axes, from 0."""
         return self
 
     def coordinates(self, size: int) -> Floats | None:
-        """The coordinates if the job leaves the range out; None for `size` even points over the default range."""
+        """The coordinates if the job leaves the range out; None: `size` even points over the default range."""
         return None
 
     def places(self, context: Context) -> Floats | None:
@@ -81,7 +81,7 @@ class DirectionSpec(Frozen, ABC):
         return None
 
     def range_at(self, context: Context) -> Range | None:
-        """The ends if the job leaves the range out and they follow from the origin; None where they do not."""
+        """The ends if the job leaves the range out and they follow from the origin; else None."""
         return None
 
     @property
@@ -91,23 +91,23 @@ class DirectionSpec(Frozen, ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Other files that it names; they travel with the job to a cluster, as those of `weights` do."""
+        """Other files that it names; like the files of `weights`, they are sent to a cluster with the job."""
         return ()
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
-        """The snapshots that it is computed from, which are the landscape's path; None where it needs none."""
+        """The snapshots that it is computed from, which are the landscape's path; None if it needs none."""
         return None
 
     def check(self, context: Context) -> None:
-        """Refuse what cannot work, before anything else is read.
+        """Refuse a direction that cannot be made, before anything else is read.
 
         Raises:
-            JobError: the run does not hold what the direction is made from.
+            JobError: the run lacks a source of the direction.
         """
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The plain values that decide the direction; a landscape on disk with others is refused."""
+        """The plain values that decide the direction; a landscape on disk with other ones is refused."""
         return self.model_dump(mode="json")
 
     @abstractmethod
@@ -120,24 +120,24 @@ class DirectionSpec(Frozen, ABC):
 
     @abstractmethod
     def label(self, context: Context) -> str:
-        """What figures call the axis."""
+        """The name of the axis in figures."""
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """What is recorded of the axis beside the specification, norm, label and digest."""
+        """The record of the axis beside specification, norm, label and digest."""
         return {}
 
 
 class SeededDirection(DirectionSpec):
-    """A direction that is drawn from a seed, and at most scaled to the origin.
+    """A direction that is drawn from a seed, and possibly scaled to the origin.
 
-    A large one is kept and sent as its fields and the digest of its tensors, and drawn again from them.
+    A large one is stored and sent as its fields and the digest of its tensors, and drawn again from the fields.
     """
 
     seed: Seed | None = None
     """Of the Gaussian draw; default: 1 on the first axis, 2 on the second, 3 on the third."""
 
     def on_axis(self, axis: int) -> Self:
-        """Where the job gives no seed, the axis gives it: 1 on the first."""
+        """The direction with the seed of its axis, 1 on the first, if the job gives none."""
         return self if self.seed is not None else self.model_copy(update={"seed": axis + 1})
 
     @abstractmethod
@@ -150,7 +150,7 @@ class SeededDirection(DirectionSpec):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a direction may use while it is made.
+# What a direction may use while it is computed.
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -197,7 +197,7 @@ class Context(Protocol):
 
     @property
     def infos(self) -> Sequence[ParameterInfo]:
-        """What each parameter of the model is, in the model's order."""
+        """The description of each parameter, in the model's order."""
 
     @property
     def axes(self) -> Sequence[object]:
@@ -205,7 +205,7 @@ class Context(Protocol):
 
     @property
     def problem(self) -> ProblemLike:
-        """The model, its data and what is observed of it."""
+        """The model, its data and its observables."""
 
     @property
     def samples(self) -> Any:
@@ -213,15 +213,15 @@ class Context(Protocol):
 
     @property
     def workers(self) -> Workers:
-        """Where costly work may run; a job on Ray starts its session, or attaches to it, at the first call."""
+        """Runs costly work; a job on Ray starts its session, or attaches to it, at the first call."""
 
     def spectrum(self, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
-        """Eigenpairs of the Hessian at the origin, over all samples: computed by workers where the job has any.
+        """Eigenpairs of the Hessian at the origin, over all samples, computed by workers if the job has any.
 
         Args:
-            ranks: which: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
+            ranks: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
             steps: products with the Hessian at most.
-            seed: of the vector that the Lanczos method starts from.
+            seed: of the first vector of the Lanczos method.
 
         Raises:
             JobError: the loss is flat at the origin or has no derivatives, or the vectors would take too much memory.
@@ -229,11 +229,11 @@ class Context(Protocol):
 
     @property
     def unit(self) -> str:
-        """What the numbers of the snapshots count: `step` or `epoch`."""
+        """The unit of the numbers of snapshots: `step` or `epoch`."""
 
     @property
     def paths(self) -> tuple[RunPath, ...]:
-        """The runs whose paths the landscape draws, with their snapshots; none where its job names no `paths`."""
+        """The runs whose paths the landscape draws, with their snapshots; none if its job names no `paths`."""
 
     def state(self, reference: int | str | RunSnapshot) -> State:
         """The weights of that name, checked to fit the model."""
@@ -242,23 +242,23 @@ class Context(Protocol):
         """The digest of the weights of that name."""
 
     def name(self, reference: int | str | RunSnapshot) -> str:
-        """What a label calls the weights of that name, such as `epoch 3`."""
+        """The words for the weights of that name in a label, such as `epoch 3`."""
 
     def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:
-        """The numbers of the selected snapshots, ascending; refused where one was not collected."""
+        """The numbers of the selected snapshots, ascending; refused if one was not collected."""
 
     def tensors(self, path: str) -> dict[str, Tensor]:
         """The tensors of a file; a relative path starts at the folder of the job."""
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for all axes of the landscape that use the same key."""
+        """The result of `make`, computed once for all axes of the landscape that use the same key."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Options of several kinds: how a direction is scaled to the weights, and which parameters it leaves still.
+# Options of several kinds: how a direction is scaled to the weights, and which parameters it does not move.
 
-# `tensors.normalise_direction` computes them. Those whose formula takes one tensor at a time stand below too: a large
-# direction is then scaled without a float64 copy of the whole.
+# `tensors.normalise_direction` computes them. `TENSOR_BY_TENSOR` names those whose formula takes one tensor at a time:
+# a large direction is then scaled without a float64 copy of the whole.
 Normalise = Literal["filter", "layer", "model", "none"]
 TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
 Ignored = Literal["bias", "norm"]
@@ -267,7 +267,7 @@ DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, 
 
 
 def scaling_label(normalise: Normalise, ignore: Sequence[Ignored]) -> str:
-    """How a direction was scaled, for its label.
+    """The scaling of a direction in words, for its label.
 
     >>> scaling_label("filter", ("bias", "norm"))
     'filter-normalised, bias and norm ignored'
@@ -279,12 +279,12 @@ def scaling_label(normalise: Normalise, ignore: Sequence[Ignored]) -> str:
 # ----------------------------------------------------------------------------------------------------
 # The paths of other runs that a landscape draws, as its directions see them.
 
-NAMED = 3  # paths at most that a label lists
+NAMED = 3  # paths that a label lists at most
 
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """A snapshot by the run that it lies in: an absolute folder or a URL, and the epoch or step."""
+    """A snapshot of a run: the run's absolute folder or URL, and the epoch or step."""
 
     run: str
     number: int
@@ -295,12 +295,12 @@ class RunPath:
     """The snapshots of one run that a landscape draws as a path.
 
     Attributes:
-        label: what figures call the run.
+        label: the name of the run in figures.
         run: its absolute folder, or its URL.
         named: the run as the job names it.
-        unit: what the numbers count, step or epoch.
-        numbers: ascending.
-        own: whether it is the run that the landscape lies in.
+        unit: of the numbers, step or epoch.
+        numbers: of the snapshots, ascending.
+        own: whether the landscape lies in this run.
     """
 
     label: str
@@ -312,12 +312,12 @@ class RunPath:
 
     @property
     def snapshots(self) -> tuple[RunSnapshot, ...]:
-        """What the weights are asked for by, in the order of the path."""
+        """The snapshots in the order of the path."""
         return tuple(RunSnapshot(self.run, number) for number in self.numbers)
 
 
 def paths_in_words(paths: tuple[RunPath, ...]) -> str:
-    """What a label calls these paths.
+    """The words for these paths in a label.
 
     >>> paths_in_words((RunPath("sgd", "/runs/sgd", "sgd", "epoch", (0, 1, 2)), RunPath("b", "/b", "b", "step", (5,))))
     'the paths of sgd and b'
@@ -329,7 +329,7 @@ def paths_in_words(paths: tuple[RunPath, ...]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Eigenpairs of the Hessian at an origin, as directions are made from them.
+# Eigenpairs of the Hessian at an origin, from which directions are made.
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class Eigenpair:
 
     Attributes:
         residual: ‖Hv − λv‖.
-        stderr: the standard error of λ by the samples; None where no sample has a loss of its own.
+        stderr: the standard error of λ over the samples; None if no sample has a loss of its own.
         vector: of unit length, a float32 tensor per trainable parameter.
     """
 
@@ -349,7 +349,7 @@ class Eigenpair:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the residual is smaller than the value; else that may have the other sign, or another size."""
+        """Whether the residual is smaller than the value; else the true value may have another sign or size."""
         return self.residual < abs(self.value)
 
 
@@ -359,10 +359,10 @@ class Spectrum:
 
     Attributes:
         pairs: by rank: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
-        loss: L₀.
+        loss: L₀, at the origin.
         steps: how many products with the Hessian were taken.
-        method: `autograd`, or `differences` where the model has no second derivative.
-        foreseen: whether nothing was computed: the vectors are others, and the numbers say nothing.
+        method: `autograd`, or `differences` if the model has no second derivative.
+        foreseen: whether vectors and numbers are placeholders, because the job has not run yet.
     """
 
     pairs: Mapping[int, Eigenpair]

@@ -1,4 +1,4 @@
-"""A direction that the user supplies: a file with one tensor per parameter."""
+"""Directions from a file with one tensor per parameter, and eigenvectors of the Hessian at the origin."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FileDirection(DirectionSpec):
         return (self.path,)
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The tensors in the file, wherever it lies, and how they are scaled."""
+        """The digest of the tensors in the file, wherever it lies, and how they are scaled."""
         from landscape.model.parameters import state_digest
 
         options = self.model_dump(mode="json", exclude={"path"})
@@ -52,8 +52,8 @@ class FileDirection(DirectionSpec):
 
     def make(self, context: Context) -> dict[str, Tensor]:
         """The tensors of the file, scaled as asked."""
-        tensors, what = context.tensors(self.path), f"direction file {quoted(self.path)}"
-        return supplied_direction(tensors, context.origin, context.infos, what, self.normalise, self.ignore)
+        tensors, source = context.tensors(self.path), f"direction file {quoted(self.path)}"
+        return supplied_direction(tensors, context.origin, context.infos, source, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:
         """The name of the file, and how the direction is scaled."""
@@ -64,16 +64,16 @@ def supplied_direction(
     tensors: State,
     origin: State,
     infos: Sequence[ParameterInfo],
-    what: str,
+    source: str,
     normalise: Normalise = "none",
     ignore: Sequence[Ignored] = (),
 ) -> dict[str, Tensor]:
     """A direction from a file: one finite tensor per parameter, tied ones once, nothing missing or extra.
 
     Args:
-        tensors: what the file holds.
-        what: how an error names the file.
-        ignore: the roles of parameters that stay still, whatever the file says of them.
+        tensors: of the file.
+        source: the file's name in errors.
+        ignore: the roles of parameters that do not move, whatever the file holds for them.
 
     Returns:
         A float32 tensor per parameter that is not ignored, in its shape.
@@ -81,23 +81,23 @@ def supplied_direction(
     Raises:
         JobError: the file does not fit the model, or its direction is zero or not finite.
     """
-    _refuse_unfitting(tensors, origin, infos, what)
+    _refuse_unfitting(tensors, origin, infos, source)
     from landscape.job.directions.tensors import normalise_direction
 
     moved = [info for info in infos if info.role not in ignore and origin[info.name].is_floating_point()]
     direction = normalise_direction({info.name: tensors[info.name] for info in moved}, origin, moved, normalise)
     if not any(bool(tensor.any()) for tensor in direction.values()):
-        raise JobError(f"{what}: is zero for every parameter that moves; give a direction of some length")
+        raise JobError(f"{source}: is zero for every parameter that moves; give a direction of some length")
     return direction
 
 
-def _refuse_unfitting(tensors: State, origin: State, infos: Sequence[ParameterInfo], what: str) -> None:
-    """Refuse tensors of other names or shapes than the model's, that are not finite, or that move what cannot move."""
+def _refuse_unfitting(tensors: State, origin: State, infos: Sequence[ParameterInfo], source: str) -> None:
+    """Refuse tensors with other names or shapes than the model's, not finite, or not zero where nothing can move."""
     from landscape.model.parameters import refuse_mismatch
 
     shapes = {info.name: info.shape for info in infos}
     refuse_mismatch(
-        what,
+        source,
         [name for name in shapes if name not in tensors],
         [name for name in tensors if name not in shapes],
         [
@@ -108,26 +108,25 @@ def _refuse_unfitting(tensors: State, origin: State, infos: Sequence[ParameterIn
     )
     bad = [name for name in shapes if not bool(tensors[name].isfinite().all())]
     if bad:
-        raise JobError(f"{what}: must be finite; {bad[0]} holds NaN or infinity")
+        raise JobError(f"{source}: must be finite; {bad[0]} holds NaN or infinity")
     still = (name for name in shapes if not origin[name].is_floating_point())
-    odd = next((name for name in still if bool(tensors[name].any())), None)
-    if odd is not None:
+    moving = next((name for name in still if bool(tensors[name].any())), None)
+    if moving is not None:
         raise JobError(
-            f"{what}: must be zero for {odd}, which is {str(origin[odd].dtype).removeprefix('torch.')}: only real "
-            "floating-point weights move"
+            f"{source}: must be zero for {moving}, which is {str(origin[moving].dtype).removeprefix('torch.')}: only "
+            "real floating-point weights move"
         )
 
 
 # ----------------------------------------------------------------------------------------------------
 # An eigenvector of the Hessian of the loss at the origin.
 
-# A rise of at least so much is what an axis should show: a loss near zero would make it infinitely narrow.
+# The rise of the loss that an axis shows at the least: with a loss near zero, the axis would be infinitely short.
 LEAST_RISE = 0.1
-# Of Lanczos: on a spectrum of 2,000 with ten outliers 20 steps gave both ends to four digits, 10 steps the top alone;
-# 60 leave room for the flat bulk of a network's Hessian.
+# Of Lanczos. On a spectrum of 2,000 with ten outliers, 20 steps gave both ends to four digits, 10 steps the largest
+# alone; 60 leave room for the flat bulk of a network's Hessian.
 STEPS = 60
-# Evaluations of all samples that a product with the Hessian takes about as long as: a gradient takes 2.2, a product
-# three gradients.
+# Cost of a product with the Hessian, in evaluations of all samples: a gradient costs 2.2, a product three gradients.
 PRODUCT_EVALUATIONS = 7
 PLACES = {1: "first", 2: "second", -1: "last"}
 
@@ -148,7 +147,7 @@ class EigenDirection(DirectionSpec):
     follows_samples: ClassVar[bool] = True
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The fields; what the eigenvector is of stands in the identity of every landscape: origin and samples."""
+        """The fields alone: origin and samples are in the identity of every landscape."""
         return self.model_dump(mode="json")
 
     def make(self, context: Context) -> dict[str, Tensor]:
@@ -156,7 +155,7 @@ class EigenDirection(DirectionSpec):
         return dict(self._pair(context).vector)
 
     def range_at(self, context: Context) -> Range | None:
-        """±√(2·max(L₀, 0.1)/|λ|), to three digits: there the parabola of the eigenvalue has risen by the loss L₀."""
+        """±√(2·max(L₀, 0.1)/|λ|), to three digits, where the parabola of the eigenvalue λ has risen by the loss L₀."""
         spectrum = self._spectrum(context)
         if spectrum.foreseen:
             return (-1.0, 1.0)
@@ -164,7 +163,7 @@ class EigenDirection(DirectionSpec):
         return (-half, half)
 
     def label(self, context: Context) -> str:
-        """Of which eigenvalue, and how large that is."""
+        """The rank and the size of the eigenvalue."""
         name = f"{PLACES[self.rank]} eigenvector of the Hessian"
         spectrum = self._spectrum(context)
         if spectrum.foreseen:
@@ -175,7 +174,7 @@ class EigenDirection(DirectionSpec):
         return f"{name} (λ = {pair.value:.4g}{error}{doubt})"
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """The eigenvalue, how far the vector is from solving its equation, and how far it depends on the samples."""
+        """The eigenvalue, the residual of its equation, its standard error, and how it was computed."""
         spectrum = self._spectrum(context)
         if spectrum.foreseen:
             return {"foreseen": True}

@@ -38,7 +38,7 @@ class TowardsDirection(DirectionSpec):
     reaches_to: ClassVar[str] = "both ends of the line"
 
     def coordinates(self, size: int) -> Floats | None:
-        """Both ends of the line, 0 and 1, are points of the grid, where its size allows."""
+        """Coordinates with both ends of the line, 0 and 1, among them, if the size allows."""
         return coordinates_through_zero_and_one(size)
 
     @property
@@ -47,7 +47,7 @@ class TowardsDirection(DirectionSpec):
         return (self.target,)
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The weights at the far end, by whatever name."""
+        """The digest of the weights at the far end, whatever their name."""
         return {"kind": "towards", "target": context.digest(self.target)}
 
     def make(self, context: Context) -> dict[str, Tensor]:
@@ -55,15 +55,15 @@ class TowardsDirection(DirectionSpec):
         return towards_direction(context.origin, context.state(self.target))
 
     def label(self, context: Context) -> str:
-        """The target, a file by its name alone."""
+        """The name of the target; of a file, without its folder."""
         return f"towards {Path(context.name(self.target)).name} (at 1)"
 
 
 def towards_direction(origin: State, target: State) -> dict[str, Tensor]:
     """d = θ_target − θ₀, buffers included, so that coordinate 1 is the target network as a whole.
 
-    Integer buffers (counters) stay at the origin's. Frozen parameters move where the two differ: the far end
-    would be no network that was ever trained otherwise.
+    Integer buffers (counters) stay those of the origin. Frozen parameters move where the two differ: otherwise the far
+    end would be a network that was never trained.
 
     Returns:
         A float32 tensor per name whose values differ, in its shape.
@@ -86,7 +86,7 @@ def step_towards(origin: State, target: State) -> dict[str, Tensor]:
     """
     from landscape.model.parameters import difference
 
-    # Infinity minus infinity is NaN: a mask that both have does not move.
+    # A mask of infinities that both have does not move, though infinity minus infinity is NaN.
     steps = difference(target, origin).items()
     moved = {name: step.masked_fill(target[name] == origin[name], 0.0) for name, step in steps}
     bad = [name for name, tensor in moved.items() if not bool(tensor.float().isfinite().all())]
@@ -102,8 +102,8 @@ def step_towards(origin: State, target: State) -> dict[str, Tensor]:
 class NetworksPlane:
     """The plane w₁ + x·û + y·v̂ through three networks, u = w₂ − w₁ and v = (w₃ − w₁) − ⟨û, w₃ − w₁⟩·û.
 
-    Lengths and angles are those of the parameters. Buffers move along, by the same shares of the three networks, so
-    that each corner is its network as a whole.
+    Lengths and angles are those of the parameters. Buffers move along in the same proportions, so that each corner is
+    its network as a whole.
 
     Attributes:
         axes: û and v̂, each of length 1 over the parameters: a float32 tensor per name that moves.
@@ -127,7 +127,7 @@ class PlaneDirection(DirectionSpec):
     axis: Literal[1, 2] = 1
     """Which axis of the plane: 1 towards the second network, 2 at a right angle to it."""
     curve: Curve | None = None
-    """Draw the curve from the first network to the second of which the third is the bend."""
+    """Draw the curve from the first network to the second, with the third as its bend."""
 
     default_range: ClassVar[Range | None] = None
     reaches_to: ClassVar[str] = "its networks"
@@ -138,7 +138,7 @@ class PlaneDirection(DirectionSpec):
         return self.models
 
     def check(self, context: Context) -> None:
-        """The networks must be three, and the origin the first of them."""
+        """Refuse equal networks, and an origin that is not the first of them."""
         from landscape.model.parameters import state_digest
 
         digests = [context.digest(model) for model in self.models]
@@ -154,7 +154,7 @@ class PlaneDirection(DirectionSpec):
             )
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The weights of the three networks, by whatever names; the curve is only drawn."""
+        """The digests of the three networks, whatever their names; the curve is only drawn."""
         return {"kind": "plane", "axis": self.axis, "models": [context.digest(model) for model in self.models]}
 
     def make(self, context: Context) -> dict[str, Tensor]:
@@ -162,7 +162,7 @@ class PlaneDirection(DirectionSpec):
         return dict(self._plane(context).axes[self.axis - 1])
 
     def label(self, context: Context) -> str:
-        """From which network to which, and that the unit is a distance."""
+        """The two ends of the axis, and its unit, a distance."""
         first, second, third = self._names(context)
         way = f"from {first} to {second}" if self.axis == 1 else f"from that line to {third}"
         return f"{way} (Euclidean distance)"
@@ -172,12 +172,12 @@ class PlaneDirection(DirectionSpec):
         return np.asarray(self._plane(context).corners[:, self.axis - 1])
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """Where the networks lie; the length is that of the parameters, without the buffers that move along."""
+        """The coordinates of the networks; the norm is that of the parameters, without the buffers that move along."""
         pairs = zip(self._names(context), self.places(context).tolist(), strict=True)
         return {"norm": 1.0, "networks": [{"name": name, "at": at} for name, at in pairs]}
 
     def _names(self, context: Context) -> list[str]:
-        """The names of the networks: files without folder and ending, unless they then had the same names."""
+        """The names of the networks: files without folder and suffix, unless two names would then be equal."""
         full = [context.name(model) for model in self.models]
         short = [Path(name).name.removesuffix(".safetensors") for name in full]
         return short if len(set(short)) == len(short) else full
@@ -213,17 +213,17 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
     _refuse_other_buffers(networks)
     u, w = step_towards(first, second), step_towards(first, third)
 
-    def product(one: State, other: State) -> float:
-        return dot({name: one[name] for name in names if name in one}, other)
+    def product(left: State, right: State) -> float:
+        return dot({name: left[name] for name in names if name in left}, right)
 
     across = product(u, u) ** 0.5
     far = product(w, w) ** 0.5
     share = product(u, w) / across**2 if across else 0.0
     v = {name: w[name] - share * u[name] for name in u}
     height = product(v, v) ** 0.5
-    # Of the parameters alone: a mask of -inf has no length, and a count of batches one beyond all weights.
+    # Of the parameters alone: a mask of -inf has no length, and a count of batches is far larger than all weights.
     lengths = [norm({name: network[name] for name in names if name in u}) for network in networks]
-    # Each weight is rounded to its type: where a network lies by less than that beside the line, it lies on it.
+    # Weights are rounded to their type: a network closer to the line than this rounding counts as on the line.
     precision = max(
         (float(np.finfo(str(first[name].dtype).removeprefix("torch.")).eps) for name in names if name in u
          and first[name].element_size() >= 4), default=2.0**-7,
@@ -241,7 +241,7 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
 
 
 def _refuse_other_buffers(networks: list[State]) -> None:
-    """Refuse networks that differ in what cannot move, such as a mask: no corner but the first would be its network.
+    """Refuse networks that differ in a tensor that cannot move, such as a mask: only the first corner would be exact.
 
     Counts of batches differ between any two trainings, and no output depends on them.
 
@@ -252,7 +252,7 @@ def _refuse_other_buffers(networks: list[State]) -> None:
     still = [name for name, tensor in first.items() if not tensor.is_floating_point()]
     for name in still:
         others = (network[name] for network in networks[1:])
-        if not name.endswith("num_batches_tracked") and any(not bool((first[name] == each).all()) for each in others):
+        if not name.endswith("num_batches_tracked") and any(not bool((first[name] == t).all()) for t in others):
             raise JobError(
                 f"plane: the networks must have the same {name}, which holds no real numbers and so cannot move; take "
                 "networks that differ in their weights alone"
@@ -260,7 +260,7 @@ def _refuse_other_buffers(networks: list[State]) -> None:
 
 
 def _scaled(step: State, length: float) -> dict[str, Tensor]:
-    """A step over its length in float32; tensors that do not move left out."""
+    """A step over its length in float32, without tensors that do not move."""
     return {name: (tensor / length).float() for name, tensor in step.items() if bool(tensor.any())}
 
 

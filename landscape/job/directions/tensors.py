@@ -1,4 +1,4 @@
-"""Principal components of one or several trajectories, and what random walks over the same epochs would show."""
+"""The mathematics of directions: principal components, random walks to compare them with, projection, scaling."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from landscape.core.grid import Floats
 from landscape.job.directions.base import Normalise
 from landscape.model.parameters import EPSILON, ParameterInfo, State, dot, norm, scale_to_filters
 
-# Components whose variance is below this fraction of the largest are rounding, not directions.
+# Components whose variance is below this fraction of the largest are rounding errors, not directions.
 RANK_TOLERANCE = 1e-10
-MOST_NAMED = 5  # of many snapshots, in an error
-ROUNDING = 1e-14  # of the centring, relative to the weights: equal snapshots differ by as much
+MOST_NAMED = 5  # snapshots in an error
+ROUNDING = 1e-14  # of the centring, relative to the weights: by so much do equal snapshots differ
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class PrincipalComponents:
     """PCA of the snapshots of one or several trajectories.
 
     Attributes:
-        components: unit directions, the first explaining most.
+        components: unit directions; the first explains most.
         explained_variance: the fraction of the variance that each explains.
-        random_walk_variance: the fraction that each would explain of random walks as `RandomWalks` has them.
-        walks: these, for what the components would show of each of them.
+        random_walk_variance: the fraction that each would explain of `walks`.
+        walks: random walks to compare the trajectories with.
     """
 
     components: tuple[dict[str, Tensor], ...]
@@ -41,13 +41,13 @@ class PrincipalComponents:
 
 @dataclass(frozen=True)
 class RandomWalks:
-    """What PCA shows of random walks in infinitely many dimensions: the expectation, which the values tend to there.
+    """The expected PCA of random walks; in infinitely many dimensions, PCA of a walk tends to this expectation.
 
-    Of each trajectory a walk from its own first snapshot, whose steps go in independent directions and have a mean
-    square length that grows with the epochs (or steps) tᵢ from one snapshot to the next; on average it is that of the
-    trajectory's steps. With t₁ = 0 and a mean step of 1, a walk has the Gram matrix σ²·T, Tᵢⱼ = min(tᵢ, tⱼ); those of
-    several walks stand in blocks, to which the products of the first snapshots are added, and H centres them all:
-    H·(K + ⊕ᵢ σᵢ²·Tᵢ)·H. Of a single walk neither its start nor the length of its steps count.
+    Each trajectory has a walk from its own first snapshot. The steps of the walk go in independent directions; their
+    mean square length grows with the epochs (or steps) tᵢ between snapshots, and is on average that of the trajectory's
+    steps. With t₁ = 0 and a mean step of 1, a walk has the Gram matrix σ²·T, Tᵢⱼ = min(tᵢ, tⱼ). The matrices of several
+    walks are blocks, to which the products K of the first snapshots are added, and H centres them all:
+    H·(K + ⊕ᵢ σᵢ²·Tᵢ)·H. For a single walk, neither its start nor the length of its steps matters.
 
     Attributes:
         values, vectors: the eigenpairs of that matrix, the largest first.
@@ -60,8 +60,8 @@ class RandomWalks:
 
     @classmethod
     def like(cls, gram: Floats, times: Sequence[Sequence[float]]) -> RandomWalks:
-        """The walks that stand for trajectories with snapshots at these times, of which the Gram matrix is known."""
-        lengths = [len(each) for each in times]
+        """The walks for trajectories with snapshots at these times and this Gram matrix."""
+        lengths = [len(walk) for walk in times]
         ends = np.cumsum(lengths)
         starts = np.repeat(ends - np.asarray(lengths), lengths)
         walks = gram[np.ix_(starts, starts)]
@@ -78,7 +78,7 @@ class RandomWalks:
         return np.asarray(self.values / self.values.sum(), np.float64)
 
     def shown(self, components: Sequence[int]) -> list[float | None]:
-        """Of each walk the share of its own variance that lies on these components, from 1; None where it has none."""
+        """For each walk, the share of its own variance on these components, numbered from 1; None without variance."""
         places = self.vectors * np.sqrt(self.values)
         shares, end = list[float | None](), 0
         for length in self.lengths:
@@ -90,7 +90,7 @@ class RandomWalks:
 
 
 def _covariance(times: Sequence[float]) -> Floats:
-    """min(tᵢ, tⱼ) of a walk whose snapshots are taken at these times, moved to begin at 0 and to have mean step 1."""
+    """min(tᵢ, tⱼ) of a walk with snapshots at these times, shifted to begin at 0 and scaled to a mean step of 1."""
     since = np.asarray(times, np.float64) - times[0]
     if len(since) > 1:
         since = since * (len(since) - 1) / since[-1]  # of equal steps exactly 0, 1, 2, …
@@ -98,9 +98,9 @@ def _covariance(times: Sequence[float]) -> Floats:
 
 
 def _mean_squared_step(gram: Floats) -> float:
-    """The mean of ‖θᵢ₊₁ − θᵢ‖² over the steps of a trajectory, by the products of its snapshots; 0 of a single one."""
-    squares, beside = np.diag(gram), np.diag(gram, 1)
-    return float((squares[1:] + squares[:-1] - 2 * beside).clip(min=0).mean()) if len(beside) else 0.0
+    """The mean of ‖θᵢ₊₁ − θᵢ‖² over the steps of a trajectory, from its Gram matrix; 0 for a single snapshot."""
+    squares, products = np.diag(gram), np.diag(gram, 1)
+    return float((squares[1:] + squares[:-1] - 2 * products).clip(min=0).mean()) if len(products) else 0.0
 
 
 def principal_components(
@@ -118,12 +118,12 @@ def principal_components(
     The sign is such that the first path ends no lower on the axis than it starts. Li et al. 2018, §7.
 
     Args:
-        lengths: where the snapshots are of several trajectories, one after another: how many each has.
-        called: what an error calls each snapshot; default: its place.
+        lengths: of several trajectories, one after another, how many snapshots each has.
+        called: the name of each snapshot in errors; default: its place.
         times: the epoch or step of each snapshot, for the random walks; default: equal steps.
 
     Raises:
-        JobError: a snapshot is not finite, or they span fewer than `count` directions.
+        JobError: a snapshot is not finite, or the snapshots span fewer than `count` directions.
 
     >>> path = [{"w": torch.tensor([float(step), 0.0])} for step in range(4)]
     >>> pca = principal_components(path, ["w"], 1)
@@ -131,8 +131,8 @@ def principal_components(
     ([1.0, 0.0], (1.0,))
     """
     norms = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
-    what = "paths: their" if lengths else "trajectory: its"
-    refuse_diverged(norms, called or [f"number {k}" for k in range(1, len(norms) + 1)], what)
+    subject = "paths: their" if lengths else "trajectory: its"
+    refuse_diverged(norms, called or [f"number {k}" for k in range(1, len(norms) + 1)], subject)
     gram = gram_of_centred(snapshots, names)
     values, vectors = np.linalg.eigh(gram)
     values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
@@ -140,7 +140,7 @@ def principal_components(
     rank = int((values > least).sum())
     if rank < count:
         raise JobError(
-            f"{what} {len(snapshots)} snapshots span {rank} direction{'s' * (rank != 1)}, PCA onto {count} "
+            f"{subject} {len(snapshots)} snapshots span {rank} direction{'s' * (rank != 1)}, PCA onto {count} "
             "needs as many; list more or other snapshots"
         )
     weights = vectors[:, :count] / np.sqrt(values[:count])
@@ -149,29 +149,30 @@ def principal_components(
     components = tuple(_unit_sum(snapshots, names, weights[:, k]) for k in range(count))
     ends = np.cumsum(lengths or [len(snapshots)])
     at = np.arange(len(snapshots)) if times is None else np.asarray(times)
-    each = [part.tolist() for part in np.split(at, ends[:-1])]
-    total, walks = float(values.sum()), RandomWalks.like(gram, each)
+    by_path = [part.tolist() for part in np.split(at, ends[:-1])]
+    total, walks = float(values.sum()), RandomWalks.like(gram, by_path)
     explained = tuple(float(value) / total for value in values[:count])
-    of_walks = walks.explained_variance if lengths else random_walk_variance(each[0])
+    of_walks = walks.explained_variance if lengths else random_walk_variance(by_path[0])
     return PrincipalComponents(components, explained, tuple(of_walks[:count].tolist()), walks)
 
 
-def refuse_diverged(lengths: Sequence[float], called: Sequence[str], what: str) -> None:
+def refuse_diverged(lengths: Sequence[float], called: Sequence[str], subject: str) -> None:
     """Refuse snapshots that hold NaN or infinity.
 
     Args:
-        lengths: of each snapshot a norm or a distance, which is not finite where a weight is not.
-        called: what the error calls each.
-        what: whose weights they are, as the beginning of the error.
+        lengths: a norm or a distance of each snapshot, which is not finite if a weight is not.
+        called: the name of each snapshot in the error.
+        subject: the field of the job and a possessive pronoun, which begin the error.
 
     Raises:
-        JobError: names them.
+        JobError: names the snapshots.
     """
     diverged = [name for name, length in zip(called, lengths, strict=True) if not math.isfinite(length)]
     if diverged:
-        more = f" and {len(diverged) - MOST_NAMED} more" if len(diverged) > MOST_NAMED else ""
+        rest = f" and {len(diverged) - MOST_NAMED} more" if len(diverged) > MOST_NAMED else ""
+        names = ", ".join(diverged[:MOST_NAMED]) + rest
         raise JobError(
-            f"{what} weights must be finite; of the {len(called)} snapshots {', '.join(diverged[:MOST_NAMED])}{more} "
+            f"{subject} weights must be finite; of the {len(called)} snapshots {names} "
             f"{'holds' if len(diverged) == 1 else 'hold'} NaN or infinity, as training diverged; list others"
         )
 
@@ -201,8 +202,8 @@ def random_walk_variance(times: Sequence[float]) -> Floats:
     """Expected explained variance of PCA on a random walk with snapshots at these times, in infinitely many dimensions.
 
     There the Gram matrix of the centred walk tends to H·T·H, Tᵢⱼ = min(tᵢ, tⱼ) the covariance of its snapshots and H
-    the centring matrix; its eigenvalues over their sum are the fractions. Of equal steps they tend to 6/(π²k²):
-    60.8 %, 15.2 %, … (Antognini and Sohl-Dickstein 2018); where snapshots leave a gap, the first one is larger.
+    the centring matrix; the fractions are its eigenvalues over their sum. For equal steps they tend to 6/(π²k²):
+    60.8 %, 15.2 %, … (Antognini and Sohl-Dickstein 2018); with a gap between snapshots, the first one is larger.
 
     >>> random_walk_variance(range(1000))[:2].round(3).tolist()
     [0.608, 0.152]
@@ -215,9 +216,9 @@ def random_walk_variance(times: Sequence[float]) -> Floats:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several axes together: the angles between them, and where a set of weights lies on the plane that they span.
+# Several axes together: the angles between them, and the projection of weights onto the plane that they span.
 
-PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane
+PARALLEL = 1e-7  # the least singular value of unit axes that span a plane
 
 
 def project(point: State, origin: State, directions: Sequence[State], names: Sequence[str]) -> tuple[Floats, float]:
@@ -229,7 +230,7 @@ def project(point: State, origin: State, directions: Sequence[State], names: Seq
         The coordinates [axes], and the Euclidean distance in weight space.
 
     Raises:
-        JobError: the axes are parallel, so that coordinates on them mean nothing.
+        JobError: the axes are parallel, so coordinates are not defined.
 
     >>> import torch
     >>> axes = [{"w": torch.tensor([2.0, 0.0, 0.0])}, {"w": torch.tensor([0.0, 1.0, 0.0])}]
@@ -250,7 +251,7 @@ def project(point: State, origin: State, directions: Sequence[State], names: Seq
 
 
 def gram_matrix(directions: Sequence[State]) -> Floats:
-    """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor that a direction lacks is zero."""
+    """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor missing from a direction is zero."""
 
     def shared_product(first: State, second: State) -> float:
         shared = {name: tensor for name, tensor in first.items() if name in second}
@@ -260,7 +261,7 @@ def gram_matrix(directions: Sequence[State]) -> Floats:
 
 
 def cosines(directions: Sequence[State]) -> Floats:
-    """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]; 0 where one of them is zero.
+    """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]; 0 if one of them is zero.
 
     A filter-normalised direction is zero where all weights are.
     """
@@ -279,7 +280,7 @@ def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInf
     """Refuse a direction along which no parameter would move.
 
     Raises:
-        JobError: `moved` is empty; says why.
+        JobError: `moved` is empty; with the reason.
     """
     if moved:
         return
@@ -300,7 +301,7 @@ def normalise_direction(
 
     Args:
         direction: the tensors to scale.
-        infos: what each parameter is; it says which elements make a filter.
+        infos: the description of each parameter, which decides the elements of a filter.
 
     Returns:
         A float32 tensor per name of `direction`.

@@ -226,7 +226,7 @@ def test_a_killed_drivers_lock_is_taken_over_after_a_lease_and_not_before(place,
         holder.kill()
         holder.communicate()
     with run_lock(place):
-        assert f"has not been heard of for {LEASE:g} s; its lock is taken over" in caplog.text
+        assert f"has not renewed its lock for {LEASE:g} s; taking the lock over" in caplog.text
         assert json.loads(Raw(place, endpoint).read(CARD))["pid"] == os.getpid()
     assert not driver_alive(place)
 
