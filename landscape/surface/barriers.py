@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 
-SAME_PLACE = 1e-9  # of coordinates: a point so near to an end of [0, 1] is that end
-ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: by this much a straight line may rise above itself
-STABLE = 0.02  # of the error: Frankle et al. 2020 call a pair of networks stable below it, what their own runs vary by
+SAME_PLACE = 1e-9  # of coordinates: a point this near to an end of [0, 1] is that end
+ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: rounding may lift a straight line by this much
+STABLE = 0.02  # Frankle et al. 2020 call a pair of networks stable below this error, by which their own runs vary
 RESAMPLES, RESAMPLING_SEED = 1000, 0
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """How far the loss on a line rises above the straight line between the losses of its ends, and where.
+    """The height of the loss on a line above the straight line between the losses of its ends, and its place.
 
-    `stderr` is an upper bound of the standard error of `height`; NaN where the errors of the rise are not known. All
-    three are 0 where no loss lies above that straight line by more than rounding. A barrier of another definition, or
-    one that was resampled, says in `Barriers` what it rises above, and how its error was found.
+    `stderr` is an upper bound of the standard error of `height`; NaN if the errors of the rise are unknown. All three
+    are 0 if no loss lies above that straight line by more than rounding. `Barriers` describes barriers of other
+    definitions, and errors that were resampled.
     """
 
     height: float
@@ -32,13 +32,13 @@ class Barrier:
 
     @property
     def is_within_error(self) -> bool:
-        """Whether twice its standard error reaches it, so that there may be none; False where that is not known."""
+        """Whether the height is at most twice its standard error; False if that is unknown."""
         return within_error(self.height, self.stderr)
 
 
 @dataclass(frozen=True)
 class Barriers:
-    """The barrier of a line between two networks by each definition; they differ where the losses of the ends do.
+    """The barrier of a line between two networks by each definition; they differ if the losses of the ends differ.
 
     Attributes:
         entezari: max L(α) − ((1−α)·L(0) + α·L(1)), Entezari et al. 2022, "The role of permutation invariance in linear
@@ -47,8 +47,8 @@ class Barriers:
             permutation symmetries", definition 2.1. At least ½|L(0) − L(1)|.
         frankle: max E(α) − ½(E(0) + E(1)) of the error E = 1 − accuracy, Frankle et al. 2020, "Linear mode connectivity
             and the lottery ticket hypothesis", section 2, there over 30 points; below `STABLE` the pair counts as
-            stable. None where no accuracy is known.
-        resampled: whether the errors of the first two are those of a bootstrap over the samples, and no upper bounds.
+            stable. None if no accuracy is known.
+        resampled: whether the errors of the first two come from a bootstrap over the samples, and are no upper bounds.
     """
 
     entezari: Barrier
@@ -59,7 +59,7 @@ class Barriers:
 
 @dataclass(frozen=True)
 class PathColumns:
-    """What Garipov et al. 2018 give of the values on a path: least, largest, mean over the points, and the integral."""
+    """The columns of Garipov et al. 2018 for the values on a path: least, largest, mean over the points, integral."""
 
     least: float
     largest: float
@@ -68,7 +68,7 @@ class PathColumns:
 
 
 class LossesOfSamples(Protocol):
-    """The losses of single samples on a line [points, samples], as an array that has these beside it."""
+    """The losses of single samples on a line, an array [points, samples] with two more arrays."""
 
     @property
     def weights(self) -> Floats:
@@ -85,21 +85,21 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
     """B = max over the points α of [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)).
 
     Entezari et al. 2022, "The role of permutation invariance in linear mode connectivity of neural networks",
-    definition 1. Where the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there. No loss is
-    drawn between points: one that is off by the bend of the curve makes a barrier where there is none.
+    definition 1. If the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there. No loss is
+    interpolated between points: its error by the bend of the curve could make a barrier where there is none.
 
-    With the rise R(α) = L(α) − L(0), B = R(α*) − α*·R(1). The standard errors s of both rises are known but not their
-    covariance, so that of B is at most s(α*) + α*·s(1).
+    With the rise R(α) = L(α) − L(0), B = R(α*) − α*·R(1). The standard errors s of both rises are known, but not their
+    covariance, so the standard error of B is at most s(α*) + α*·s(1).
 
     Args:
         alpha: the coordinates [n], ascending.
         loss: L [n].
-        rise_stderr: s [n]; None where it is not known.
-        origin_loss: L(0); NaN where it is not known.
+        rise_stderr: s [n]; None if unknown.
+        origin_loss: L(0); NaN if unknown.
 
     Returns:
-        None where the grid does not cover [0, 1], where 1 is no point of it, where 0 is none and the loss there is not
-        known, or where not all losses on [0, 1] are finite.
+        None if the grid does not cover [0, 1], if 1 is no point of it, if 0 is no point and the loss there is unknown,
+        or if a loss on [0, 1] is not finite.
 
     >>> alpha = np.linspace(0, 1, 5)
     >>> loss_barrier(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), np.full(5, 0.25), origin_loss=0.5)
@@ -113,11 +113,11 @@ def barrier_over_mean(
 ) -> Barrier | None:
     """B = max over the points α of [0, 1] of v(α) − ½(v(0) + v(1)); see `loss_barrier`.
 
-    Of the loss it is Git Re-Basin's barrier, of the error that of Frankle et al.; see `Barriers`. The standard error
+    For the loss it is Git Re-Basin's barrier, for the error that of Frankle et al.; see `Barriers`. The standard error
     is at most s(α*) + ½(s(0) + s(1)); at an end ½(s(0) + s(1)).
 
     Args:
-        rises: whether `stderr` are those of the rises over the origin, so that s(0) is 0, and not of the values.
+        rises: whether `stderr` are errors of the rises over the origin, so that s(0) is 0, and not of the values.
 
     >>> alpha = np.linspace(0, 1, 5)
     >>> barrier_over_mean(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), None, at_origin=0.5)
@@ -131,16 +131,16 @@ def barrier_over_mean(
 def barriers_of(
     alpha: Floats, observables: Mapping[str, Floats], origin_loss: float, samples: LossesOfSamples | None
 ) -> Barriers | None:
-    """The barriers of a line, the errors by a bootstrap where the losses of the samples were kept.
+    """The barriers of a line; their errors come from a bootstrap if the losses of the samples were stored.
 
-    Only losses are kept sample by sample: the error of Frankle's barrier is always an upper bound.
+    Only losses are stored sample by sample: the error of Frankle's barrier is always an upper bound.
 
     Args:
-        observables: of the line [n] each, as those of a `landscape.Surface`.
+        observables: [n] each, those of a `landscape.Surface` over a line.
 
     Returns:
-        None where `loss_barrier` is; without Frankle's where 0 is no point of the grid, as the accuracy there is then
-        not known.
+        None if `loss_barrier` returns None; without Frankle's barrier if 0 is no point of the grid, as the accuracy
+        there is then unknown.
     """
     loss, rise = observables["loss"], observables.get("loss_rise_stderr")
     entezari, git_re_basin = (rule(alpha, loss, rise, origin_loss) for rule in (loss_barrier, barrier_over_mean))
@@ -162,11 +162,11 @@ def resampled_errors(
 ) -> tuple[float, float]:  # fmt: skip
     """The standard errors of Entezari's and Git Re-Basin's barrier, by a bootstrap over the samples.
 
-    The same samples, drawn anew with replacement, give the losses of all points, so that the errors are paired and
-    the place of the highest point is searched for in every draw (Efron and Tibshirani 1993, section 6.2).
+    Each draw with replacement takes the same samples at all points, so the errors are paired, and it searches for the
+    highest point anew (Efron and Tibshirani 1993, section 6.2).
 
     Args:
-        alpha: of which 1 is a point.
+        alpha: the coordinates; 1 is one of them.
         losses: ℓᵢ(α) [points, samples].
         weights: of the samples.
         at_origin: ℓᵢ(0) [samples].
@@ -176,13 +176,13 @@ def resampled_errors(
         place = int(np.searchsorted(alpha, 0.0))
         alpha, losses = np.insert(alpha, place, 0.0), np.insert(losses, place, at_origin, axis=0)
     inside = (alpha >= 0) & (alpha <= 1)
-    where, drawn = alpha[inside], losses[inside]
+    where, losses = alpha[inside], losses[inside]
     generator, samples = np.random.default_rng(seed), losses.shape[1]
     counts = np.stack([np.bincount(generator.integers(0, samples, samples), minlength=samples)
                        for _ in range(resamples)]) * weights  # fmt: skip
-    means = drawn @ counts.T / counts.sum(axis=1)  # [points, resamples]
+    means = losses @ counts.T / counts.sum(axis=1)  # [points, resamples]
     heights = [np.max(means - below(where[:, None], means), axis=0) for below in (_chord, _mean_of_ends)]
-    entezari, git_re_basin = (float(each.std(ddof=1)) for each in heights)
+    entezari, git_re_basin = (float(draws.std(ddof=1)) for draws in heights)
     return entezari, git_re_basin
 
 
@@ -205,7 +205,7 @@ def path_columns(values: Floats, lengths: Floats) -> PathColumns:
 
 
 def has_point(alpha: Floats, place: float) -> bool:
-    """Whether a coordinate lies there, up to rounding.
+    """Whether `place` is one of the coordinates, up to rounding.
 
     >>> has_point(np.linspace(-0.2, 1.2, 15), 1), has_point(np.linspace(-0.2, 1.2, 13), 1)
     (True, False)
@@ -214,7 +214,7 @@ def has_point(alpha: Floats, place: float) -> bool:
 
 
 def within_error(height: float, stderr: float | None) -> bool:
-    """Whether a barrier above 0 is no higher than twice its standard error, 95 %; False where that is not known.
+    """Whether a barrier above 0 is no higher than twice its standard error (95 %); False if that is unknown.
 
     >>> within_error(0.0012, 0.018), within_error(1.2, 0.1), within_error(0.01, float("nan")), within_error(0.01, None)
     (True, False, False, False)
@@ -235,10 +235,10 @@ def _barrier(
     alpha: Floats, values: Floats, stderr: Floats | None, at_origin: float, below: Callable[[Floats, Floats], Floats],
     shares: Callable[[float], tuple[float, float]],
 ) -> Barrier | None:  # fmt: skip
-    """The highest rise of the values on [0, 1] above what `below` gives of them.
+    """The highest rise of the values on [0, 1] above the reference line that `below` computes from them.
 
     Args:
-        shares: how much the errors at 0 and at 1 count beside that of the place.
+        shares: for a place, the factors of the errors at 0 and at 1 in the error of the barrier there.
     """
     alpha = _with_ends(alpha)
     if alpha[0] > 0 or 1.0 not in alpha or not (0.0 in alpha or np.isfinite(at_origin)):
@@ -254,7 +254,7 @@ def _barrier(
     if above[highest] <= ROUNDING * np.abs(values).max():
         return Barrier(0.0, 0.0, 0.0)
     at = float(where[highest])
-    # At an end, what lies below takes a share of the same value away.
+    # At an end, the reference line contains a share of the same value, so its own error cancels.
     own, ends = (0.0 if at in (0.0, 1.0) else 1.0), shares(at)
     terms = zip((own, *ends), (spread[highest], spread[0], spread[-1]), strict=True)
     error = sum(share * float(value) for share, value in terms if share)
@@ -262,7 +262,7 @@ def _barrier(
 
 
 def _with_ends(alpha: Floats) -> Floats:
-    """The coordinates, of which one that is 0 or 1 but for rounding is exactly that."""
+    """The coordinates; one that is 0 or 1 up to rounding becomes exactly that."""
     moved = np.array(alpha, np.float64)
     for end in (0.0, 1.0):
         nearest = int(np.argmin(np.abs(moved - end)))
@@ -271,7 +271,7 @@ def _with_ends(alpha: Floats) -> Floats:
 
 
 def _with_origin(alpha: Floats, loss: Floats, errors: Floats, origin_loss: float) -> tuple[Floats, Floats, Floats]:
-    """The coordinates, losses and errors with the origin among them, where its rise is 0 and without an error."""
+    """The coordinates, losses and errors with the origin among them, whose rise is 0 without an error."""
     if 0.0 in alpha:
         return alpha, loss, errors
     place = int(np.searchsorted(alpha, 0.0))
@@ -279,7 +279,7 @@ def _with_origin(alpha: Floats, loss: Floats, errors: Floats, origin_loss: float
 
 
 # ----------------------------------------------------------------------------------------------------
-# Curves between two networks with one bend: what each of their points has of the ends and of the bend.
+# Curves between two networks with one bend: each of their points as a mixture of the ends and the bend.
 
 Curve = Literal["bezier", "polyline"]
 
@@ -302,7 +302,7 @@ def curve_shares(kind: Curve, t: Floats) -> Floats:
 
 
 def curve_places(kind: Curve, corners: Floats, t: Floats) -> Floats:
-    """The coordinates [n, axes] of a curve's points where its ends and its bend have the coordinates `corners`.
+    """The coordinates [n, axes] of a curve's points, from the coordinates of its ends and its bend.
 
     Args:
         corners: [3, axes], of w₁, w₂ and the bend.

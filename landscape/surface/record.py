@@ -1,7 +1,7 @@
 """The document of a landscape on disk as one typed value, and the axes and paths that surfaces are drawn over.
 
-The document is a JSON object, the attributes of the landscape's Zarr group. Each of its names is a field of `Record`,
-through which it is read and written.
+The document is a JSON object, the attributes of the landscape's Zarr group. It is read and written through `Record`,
+which has a field for each of its names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from landscape.surface.record_parts import (
     with_whole,
 )
 
-CHANCE = 0.95  # of the loss of guessing, which a network that learned nothing reaches within a few percent
+CHANCE = 0.95  # of the loss of guessing: a network that learned nothing reaches that loss within a few percent
 NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr", "guessing")  # may be null
 
 
@@ -62,13 +62,13 @@ class Record:
     """The document of a landscape. A field that the document lacks, or that is malformed, has its default.
 
     Make one by `Record.of` from a document or by `changed` from another record, never by its fields alone: `attributes`
-    are what is written, entries of later versions included, in the order in which they were first written.
+    is the document that is written, with entries of later versions, in the order in which they were first written.
     """
 
     schema_version: Whole | None = None
     name: Text | None = None
     job: Annotated[JobRecord, with_whole()] | None = None
-    defaults: Whole | None = None  # the version of what fields mean that the job leaves out
+    defaults: Whole | None = None  # the version of the defaults of fields that the job leaves out
     position: Count | None = None  # of the landscape in its job
     identity: Annotated[IdentityRecord, with_whole()] | None = None
     digest: Text | None = None
@@ -79,36 +79,32 @@ class Record:
     batch_norm: Text | None = None
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
-    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none where no job computed it
+    moment_rows: tuple[Text, ...] = ()  # the rows of the stored moments; none if no job computed the landscape
     keep_samples: Flag = False  # whether the losses of single samples are stored
     rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     convexity: ConvexityRecord | None = None  # of a convexity map
-    layers: LayersRecord | None = None  # where it is told at every point which layer breaks
+    layers: LayersRecord | None = None  # if every point names the layer that breaks
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
-    went_on_to: Text | None = None  # how far training had gone beyond the origin by then: `epoch 12`
+    went_on_to: Text | None = None  # the end of training at that time, if it is beyond the origin: `epoch 12`
     snapshots: dict[Text, Count] = field(default_factory=dict)  # the numbers that `last`, `runs/sgd@last` … stood for
     plan: Annotated[PlanRecord, with_whole()] | None = None
-    provenance: Annotated[
-        Provenance, with_others(tuple(entry.name for entry in fields(Provenance)))
-    ] = field(default_factory=Provenance)  # fmt: skip
+    provenance: Annotated[Provenance, with_others(Provenance)] = field(default_factory=Provenance)
     failures: tuple[Failure, ...] = ()
     random_data: RandomData | None = None
-    precision_error: Annotated[
-        PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
-    ] | None = None  # fmt: skip
+    precision_error: Annotated[PrecisionError, with_others(PrecisionError)] | None = None
     check: CheckRecord | None = None
-    own_model: OwnModelRecord | None = None  # none where nobody has asked yet
-    found_range: FoundRange | None = None  # none where the job or its axes give the range
-    level: LevelRecord | None = None  # of a refinement; none of a landscape itself
+    own_model: OwnModelRecord | None = None  # None before the comparison
+    found_range: FoundRange | None = None  # None if the job or its axes give the range
+    level: LevelRecord | None = None  # of a refinement; None for a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
-    guessing: Real | None = None  # the loss of the best constant guess; none where it is not known
+    guessing: Real | None = None  # the loss of the best constant guess; None if unknown
     progress: ProgressRecord = field(default_factory=ProgressRecord)
-    # What these commands found, which is no part of the identity: check, connect, compare --keep.
+    # The results of check, connect and compare --keep, which are no part of the identity.
     checks: Checks | None = None
     connection: ConnectionRecord | None = None
     compared: ComparedRecord | None = None
@@ -116,26 +112,26 @@ class Record:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Record:
-        """The record that a document holds; malformed entries have their defaults."""
+        """The record in a document; malformed entries have their defaults."""
         return parse(attributes)[0]
 
     def changed(self, **changes: Any) -> Record:
         """A copy of the record with other fields, given as values of their types or as their JSON values.
 
         Raises:
-            TypeError: there is no such field, or it has another type.
+            TypeError: there is no such field, or the field has another type.
         """
         unknown = sorted(set(changes) - set(_adapters(Record)))
         written = {name: plain(value) for name, value in changes.items()}
         typed = {name for name, value in changes.items() if is_dataclass(value)}
-        values, malformed = _parsed(Record, {**written, **{name: changes[name] for name in typed}})
+        values, malformed = _parse(Record, {**written, **{name: changes[name] for name in typed}})
         if unknown or typed & set(malformed):
             raise TypeError(f"Record: has no field {[*unknown, *malformed][0]!r} of this type")
         return replace(self, **values, attributes={**self.attributes, **written})
 
     @property
     def guessing_in_words(self) -> str:
-        """', no better than guessing (2.303)', where the loss at the origin is not; else empty."""
+        """', no better than guessing (2.303)', if that holds for the loss at the origin; else empty."""
         if self.guessing is None or self.origin_loss is None or not math.isfinite(self.guessing):
             return ""
         if self.origin_loss < CHANCE * self.guessing:
@@ -144,12 +140,12 @@ class Record:
 
     @property
     def origin_name(self) -> str:
-        """The weights that are the origin: `epoch 10`, a file, `the callback's weights`; empty where not recorded."""
+        """The weights that are the origin: `epoch 10`, a file, `the callback's weights`; empty if not recorded."""
         return "the callback's weights" if self.origin == "problem" else self.origin or ""
 
     @property
     def origin_in_words(self) -> str:
-        """The origin, and how far its training went on: `epoch 10 (training went on to epoch 12)`."""
+        """The origin, and the end of its training: `epoch 10 (training went on to epoch 12)`."""
         return f"{self.origin_name} (training went on to {self.went_on_to})" if self.went_on_to else self.origin_name
 
     @property
@@ -159,25 +155,25 @@ class Record:
 
     @property
     def of_points(self) -> tuple[str, ...]:
-        """The observables that the points of the grid have, and the snapshots of the path have not."""
+        """The observables of the points of the grid that the snapshots of the path do not have."""
         of_layers = () if self.layers is None else self.layers.observables
         return (*(() if self.convexity is None else self.convexity.observables), *of_layers)
 
     def categories(self, observable: str) -> tuple[str, ...] | None:
-        """The meaning of the values 0, 1, 2, … of an observable; None where they are plain numbers."""
-        known = (each.categories(observable) for each in (self.layers, self.convexity) if each is not None)
-        return next(filter(None, known), None)
+        """The meaning of the values 0, 1, 2, … of an observable; None if they are plain numbers."""
+        parts = (part.categories(observable) for part in (self.layers, self.convexity) if part is not None)
+        return next(filter(None, parts), None)
 
     @property
     def samples_in_words(self) -> str:
-        """How many samples the means are over: '512', '512, weighted', or '700 of interior, 90 of boundary'."""
+        """The number of samples of the means: '512', '512, weighted', or '700 of interior, 90 of boundary'."""
         if self.terms:
             return ", ".join(f"{_known(term.samples)} of {name}" for name, term in self.terms.items())
         return _known(self.num_samples) + (", weighted" if self.weighted else "")
 
     @property
     def quantisation(self) -> Quantisation | None:
-        """How weights and activations are rounded at every point; None where they are not."""
+        """How weights and activations are rounded at every point; None if they are not."""
         recorded = None if self.identity is None else self.identity.whole.get("quantise")
         try:
             return None if recorded is None else Quantisation.from_record(recorded)
@@ -186,28 +182,27 @@ class Record:
 
     @property
     def accepted_in_words(self) -> str:
-        """The accepted difference between the landscape and the user's own model; empty where there is none."""
+        """The accepted difference between the landscape and the user's own model; empty if there is none."""
         return self.own_model.text if self.own_model is not None and self.own_model.state == "accepted" else ""
 
     @property
     def not_compared_in_words(self) -> str:
-        """'not compared with your own model', where that is recorded; else empty."""
+        """'not compared with your own model', if that is recorded; else empty."""
         if self.own_model is None or self.own_model.state != "not compared":
             return ""
         return "not compared with your own model"
 
     @property
     def points_found_wrong(self) -> tuple[str, ...]:
-        """The texts of failed checks that points are not those of the user's model, without what was accepted."""
-        found = () if self.checks is None else self.checks.of("fails")
-        told = {"centre", "spot check", "repetition"} - ({"centre"} if self.accepted_in_words else set())
-        return tuple(each.text for each in found if each.name in told)
+        """The texts of failed checks that compare points with the user's model, without an accepted difference."""
+        failed = () if self.checks is None else self.checks.of("fails")
+        names = {"centre", "spot check", "repetition"} - ({"centre"} if self.accepted_in_words else set())
+        return tuple(check.text for check in failed if check.name in names)
 
     @property
     def rounding_in_words(self) -> str:
-        """Such as `weights rounded to 4 bits per channel`; empty where nothing is rounded."""
-        found = self.quantisation
-        return "" if found is None else str(found)
+        """Such as `weights rounded to 4 bits per channel`; empty if nothing is rounded."""
+        return "" if self.quantisation is None else str(self.quantisation)
 
     @property
     def is_imported(self) -> bool:
@@ -229,45 +224,44 @@ def _known(count: int | None) -> str:
 
 
 def parse(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
-    """The record that a document holds, and the names of the entries that are malformed."""
-    values, malformed = _parsed(Record, attributes)
+    """The record in a document, and the names of malformed entries."""
+    values, malformed = _parse(Record, attributes)
     return Record(**values, attributes=dict(attributes)), malformed
 
 
 def parse_axis(attributes: Mapping[str, Any]) -> tuple[AxisRecord, tuple[str, ...]]:
-    """The record that the document of an axis holds, and the names of the entries that are malformed."""
-    values, malformed = _parsed(AxisRecord, attributes)
+    """The record in the document of an axis, and the names of malformed entries."""
+    values, malformed = _parse(AxisRecord, attributes)
     return AxisRecord(**values), malformed
 
 
-def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields that the entries of a document fill, and the names of malformed entries."""
+def _parse(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of `kind` that a document has, and the names of malformed entries."""
     values: dict[str, Any] = {}
     malformed = []
     for name, adapter in _adapters(kind).items():
         if name not in attributes:
             continue
-        given = attributes[name]
+        entry = attributes[name]
         try:
-            if given is None and kind is Record and name not in NULLABLE:
+            if entry is None and kind is Record and name not in NULLABLE:
                 raise TypeError
-            values[name] = adapter.validate_python(given)
+            values[name] = adapter.validate_python(entry)
         except (ValidationError, TypeError):
             malformed.append(name)
-            values[name] = tuple(sound_entries(Failure, given)) if name == "failures" else getattr(kind(), name)
+            values[name] = tuple(sound_entries(Failure, entry)) if name == "failures" else getattr(kind(), name)
     return values, tuple(malformed)
 
 
 @cache
 def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
-    """The adapter that checks each entry of a document, by its name."""
+    """The adapter that checks each entry of a document, by the entry's name."""
     hints = get_type_hints(kind, include_extras=True)
-    names = [named.name for named in fields(kind) if named.name != "attributes"]
-    return {name: TypeAdapter(hints[name]) for name in names}
+    return {entry.name: TypeAdapter(hints[entry.name]) for entry in fields(kind) if entry.name != "attributes"}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: objects and lists of text, numbers, true, false and null."""
+    """A value in the types of JSON: objects and lists of text, numbers, true, false and null."""
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if isinstance(value, Mapping):
@@ -285,23 +279,23 @@ def plain(value: Any) -> Any:
 
 @cache
 def _omitted(kind: Any) -> frozenset[str]:
-    """The fields of a part that are not written where they are None."""
-    return frozenset(named.name for named in fields(kind) if named.metadata == OMITTED)
+    """The fields of a part that are not written if they are None."""
+    return frozenset(entry.name for entry in fields(kind) if entry.metadata == OMITTED)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Axes with their coordinates, and paths of trajectories with their losses.
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3  # the status of a point, and of a snapshot
-CLEARLY = 3.0  # standard errors of the rise: two losses that are further apart differ by more than the noise
-SEEN = 0.01  # of `Along.height`: smaller gaps show in no picture
+CLEARLY = 3.0  # standard errors of the rise: losses further apart than this differ by more than the noise
+SEEN = 0.01  # of `Along.height`: smaller gaps are not visible in a picture
 
 
 @dataclass(frozen=True)
 class Axis:
     """A direction with the `coordinates` [n] of the grid along it, ascending.
 
-    `attributes` say what it is: kind, label, norm, explained variance.
+    `attributes` describe the direction: kind, label, norm, explained variance.
     """
 
     name: str
@@ -310,12 +304,12 @@ class Axis:
 
     @cached_property
     def record(self) -> AxisRecord:
-        """The attributes as a typed value; what is malformed among them counts as absent."""
+        """The attributes as a typed value; malformed ones count as absent."""
         return parse_axis(self.attributes)[0]
 
     @property
     def label(self) -> str:
-        """What the axis is, in words; its name where that is not known."""
+        """The axis in words; its name if it has no label."""
         return self.record.label or self.name
 
 
@@ -323,13 +317,13 @@ class Axis:
 class ProjectedPath:
     """The trajectory projected on the axes: arrays over its snapshots in the order of training.
 
-    Of a plane through networks: these, in the order in which the plane names them, and `unit` is "network".
     `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the
-    snapshot itself and `projected_loss` that at its projection on the axes, both NaN where not computed yet;
-    `distance` is the Euclidean distance between the two in weight space. `status` is as that of a surface.
+    snapshot itself and `projected_loss` the loss at its projection on the axes, both NaN where not computed yet;
+    `distance` is the Euclidean distance between the two in weight space. `status` is coded as in a surface.
 
-    Of several runs: their snapshots one path after another. `run` says of each snapshot which of `runs` it is of, and
-    `unit` is "mixed" where some count steps and others epochs; `parts` are the paths, each by itself.
+    For a plane through networks, the networks stand for snapshots, in the order of the plane, and `unit` is "network".
+    For several runs, their paths follow one another: `run` holds the index in `runs` of each snapshot, `unit` is
+    "mixed" if some runs count steps and others epochs, and `parts` are the single paths.
     """
 
     unit: str
@@ -344,7 +338,7 @@ class ProjectedPath:
 
     @property
     def label(self) -> str:
-        """What figures call the run of this path; empty for the run that the landscape lies in, and for several."""
+        """The name of the path's run in figures; empty for the run that the landscape lies in, and for several runs."""
         return self.runs[0].label if len(self.runs) == 1 else ""
 
     @property
@@ -352,12 +346,12 @@ class ProjectedPath:
         """The losses at the snapshots and at their projections, infinite where one was computed and is not finite."""
         overflows = self.status == NOT_FINITE
         own, projected = (
-            np.where(overflows & ~np.isfinite(each), np.inf, each) for each in (self.loss, self.projected_loss)
+            np.where(overflows & ~np.isfinite(loss), np.inf, loss) for loss in (self.loss, self.projected_loss)
         )
         return own, projected
 
     def parts(self) -> tuple[ProjectedPath, ...]:
-        """The paths of the runs, each by itself, in the order in which the job names them; of one path itself."""
+        """The paths of the single runs, in the order of the job; a path of one run is its only part."""
         if self.run is None:
             return (self,)
         return tuple(
@@ -368,20 +362,20 @@ class ProjectedPath:
 
     @property
     def of_own_run(self) -> ProjectedPath | None:
-        """The path of the run that the landscape lies in; None where only others are drawn."""
+        """The path of the run that the landscape lies in; None if only other runs are drawn."""
         return next((path for path in self.parts() if not path.runs or path.runs[0].own), None)
 
     def without(self, unit: str) -> ProjectedPath | None:
-        """What is left without the paths whose numbers count that; None where nothing is."""
+        """The paths that do not count in `unit`; None if all do."""
         if self.run is None:
             return None if self.unit == unit else self
-        left = [k for k, record in enumerate(self.runs) if record.unit != unit]
-        rows = np.isin(self.run, left)
-        run = np.searchsorted(left, self.run[rows]).astype(np.int64)
-        return self._at(rows, run=run, runs=tuple(self.runs[k] for k in left)) if rows.any() else None
+        others = [k for k, record in enumerate(self.runs) if record.unit != unit]
+        rows = np.isin(self.run, others)
+        run = np.searchsorted(others, self.run[rows]).astype(np.int64)
+        return self._at(rows, run=run, runs=tuple(self.runs[k] for k in others)) if rows.any() else None
 
     def variables(self) -> dict[str, tuple[str, Any]]:
-        """What it holds as the variables of an xarray Dataset, over the dimension `snapshot`."""
+        """The arrays as variables of an xarray Dataset, over the dimension `snapshot`."""
         arrays = {name: getattr(self, name) for name in ("step", "loss", "projected_loss", "distance", "status")}
         arrays |= self.coordinates
         if self.run is not None:
@@ -389,7 +383,7 @@ class ProjectedPath:
         return {f"path_{name}": ("snapshot", values) for name, values in arrays.items()}
 
     def _at(self, rows: NDArray[np.bool_], **changes: Any) -> ProjectedPath:
-        """The snapshots where a mask holds."""
+        """The snapshots that a mask selects."""
         arrays = {name: getattr(self, name)[rows] for name in ("step", "loss", "projected_loss", "distance", "status")}
         places = {axis: values[rows] for axis, values in self.coordinates.items()}
         return replace(self, coordinates=places, **arrays, **changes)
@@ -397,14 +391,13 @@ class ProjectedPath:
 
 @dataclass(frozen=True)
 class Along:
-    """The losses along a path beside those at its projections, as `Surface.along` gives them.
+    """The losses along a path and at its projections, from `Surface.along`.
 
     Attributes:
         names: of all snapshots, such as 'epoch 3'.
-        losses, plane: L(θᵢ) and L(projection) of all snapshots; NaN where it is not known, infinite where it is not
-            finite.
-        relief: of the surface; NaN where it is not known.
-        noise: the standard error of the rise at the projections; NaN where it is not known.
+        losses, plane: L(θᵢ) and L(projection) of all snapshots; NaN if unknown, infinite if not finite.
+        relief: of the surface; NaN if unknown.
+        noise: the standard error of the rise at the projections; NaN if unknown.
     """
 
     names: Sequence[str]
@@ -415,39 +408,36 @@ class Along:
 
     @property
     def gaps(self) -> Floats:
-        """|L(θᵢ) − L(projection)|, 0 where either is not known or both are infinite."""
+        """|L(θᵢ) − L(projection)|, 0 where either is unknown or both are infinite."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(np.abs(self.losses - self.plane), nan=0.0, posinf=np.inf)
 
     @property
     def clear(self) -> Floats:
-        """The gaps beyond 3 standard errors of the rise, 0 for the others."""
+        """The gaps beyond 3 standard errors of the rise; 0 in place of the others."""
         return np.where(self.gaps > CLEARLY * np.nan_to_num(self.noise), self.gaps, 0.0)
 
     @property
     def ranked(self) -> Floats:
-        """The gaps that the largest one is looked for among: the clear ones, or all where none is clear."""
+        """The gaps among which the largest is searched: the clear ones, or all if none is clear."""
         clear = self.clear
         return clear if clear.any() else self.gaps
 
     @property
     def furthest(self) -> int:
-        """The snapshot with the largest gap, which checks, tables and captions name, among those where both are known.
+        """The snapshot with the largest gap, which checks, tables and captions name.
 
-        The first of these where no losses differ.
+        It is among those where both losses are known, and the first of them if no losses differ.
         """
         return int(np.argmax(np.where(np.isnan(self.losses + self.plane), -1.0, self.ranked)))
 
     @property
     def span(self) -> float:
-        """The range of the path's own losses; 0 where fewer than two are known."""
-        known = self.losses[np.isfinite(self.losses)]
-        return float(np.ptp(known)) if known.size else 0.0
+        """The range of the path's own losses; 0 if fewer than two are known."""
+        finite = self.losses[np.isfinite(self.losses)]
+        return float(np.ptp(finite)) if finite.size else 0.0
 
     @property
     def height(self) -> float:
-        """What the gaps are judged by: the range of the path's own losses; the relief where these are all the same.
-
-        NaN where neither is known.
-        """
-        return next((each for each in (self.span, self.relief) if each > 0), math.nan)  # none of NaN
+        """The scale by which gaps are judged: the range of the path's own losses, else the relief; NaN without both."""
+        return next((scale for scale in (self.span, self.relief) if scale > 0), math.nan)  # NaN > 0 is false

@@ -1,4 +1,4 @@
-"""What checks of a landscape found, as its document keeps it, and as one sentence says it."""
+"""The entries of a landscape's document about results: checks, connections, comparisons, eigenvalues, layers, paths."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from landscape.surface.record_parts import (
 )
 
 CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
-BATCH_NORM = "10"  # the number of the check of its statistics
+BATCH_NORM = "10"  # the number of the check of batch-norm statistics
 BY_EVALUATION = ("1", "3", "4")  # centre, spot check, repetition: whether the values are those of the network
 MARKS: dict[CheckState, str] = {"holds": "✓", "reservation": "!", "fails": "✗", "unjudged": "–", "information": " "}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         number: of the check, such as `8b`.
         name: in a word or two.
         state: `information` speaks neither for nor against the picture.
-        text: a sentence with the numbers; of what is not judged, why.
-        remedy: what to do about it; empty where nothing needs to be done.
-        value: the number that was judged; None where there is none, or it is not finite.
-        numbers: others that were measured, by name.
+        text: a sentence with the numbers; if nothing was judged, the reason.
+        remedy: the advice to the user; empty if there is nothing to do.
+        value: the number that was judged; None if there is none, or it is not finite.
+        numbers: other measured numbers, by name.
     """
 
     number: Text
@@ -58,15 +58,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Checks:
-    """All that the checks of a landscape found, and when.
+    """The results of all checks of a landscape.
 
     Attributes:
         when: a time in ISO format.
         version: of this software.
         points: how many evaluations of the landscape were done then.
-        evaluations: what the checks cost, an evaluation of all samples each.
-        deep: whether costly checks were asked for too.
-        imported: whether the landscape is a surface of other software, behind which there is no network to evaluate.
+        evaluations: the cost of the checks, in evaluations of all samples.
+        deep: whether costly checks were requested too.
+        imported: whether the landscape comes from other software, without a network to evaluate.
         eigenvalues: whether the landscape has pictures of eigenvalues too, which no check judges.
     """
 
@@ -81,36 +81,37 @@ class Checks:
     results: Annotated[tuple[Check, ...], each_sound(Check)] = ()
 
     def of(self, *states: CheckState) -> list[Check]:
-        """The checks that found this."""
+        """The results with one of these states."""
         return [check for check in self.results if check.state in states]
 
     @property
     def told(self) -> list[Check]:
-        """The results as they are shown: those that are not judged for the same reason are one."""
-        alike: dict[str, list[Check]] = {}
-        for each in self.of("unjudged"):
-            alike.setdefault(each.text.removeprefix(f"{each.name}: "), []).append(each)
-        shown = {of_one[0].number: _joined(of_one, reason) for reason, of_one in alike.items()}
-        return [shown.get(each.number, each) for each in self.results if _is_shown(each, shown)]
+        """The results as they are shown: checks that are not judged for the same reason are joined into one."""
+        by_reason: dict[str, list[Check]] = {}
+        for check in self.of("unjudged"):
+            by_reason.setdefault(check.text.removeprefix(f"{check.name}: "), []).append(check)
+        joined = {checks[0].number: _join(checks, reason) for reason, checks in by_reason.items()}
+        shown = (check for check in self.results if check.state != "unjudged" or check.number in joined)
+        return [joined.get(check.number, check) for check in shown]
 
     @property
     def fails(self) -> bool:
-        """Whether one of them does not hold."""
+        """Whether a check does not hold."""
         return bool(self.of("fails"))
 
     @property
     def not_judged(self) -> bool:
         """Whether it stays open if the picture can be trusted: no check that evaluates the network could be judged.
 
-        Never of an imported surface, of which only the values can be judged; nor where a check does not hold, which is
-        an answer.
+        False for an imported surface, of which only the values can be judged, and if a check does not hold, which is an
+        answer.
         """
         judged = {check.number for check in self.of("holds", "reservation", "fails")}
         return not self.imported and not self.fails and judged.isdisjoint(BY_EVALUATION)
 
     @property
     def verdict(self) -> str:
-        """What all of them say together, and what they cost."""
+        """The answer of all checks together, and their cost."""
         failed, reserved, judged = self.of("fails"), self.of("reservation"), self.of("holds", "reservation", "fails")
         if failed:
             answer = f"no: {_count(len(failed), 'check')} {'does' if len(failed) == 1 else 'do'} not hold"
@@ -126,30 +127,26 @@ class Checks:
         return f"{answer}{with_them} ({_count(len(judged), 'check')}, {evaluations}, {self.seconds:.3g} s)"
 
 
-def _joined(checks: list[Check], reason: str) -> Check:
+def _join(checks: list[Check], reason: str) -> Check:
     first, *others = checks
     if not others:
         return first
-    return replace(first, text=f"{', '.join(each.name for each in checks)}: {reason}")
+    return replace(first, text=f"{', '.join(check.name for check in checks)}: {reason}")
 
 
-def _is_shown(check: Check, shown: dict[str, Check]) -> bool:
-    return check.state != "unjudged" or check.number in shown
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# What lies on the line and on the curve between two networks, as the document of their plane keeps it.
+# The values on the line and on the curve between two networks, in the document of their plane.
 
 Numbers = tuple[AnyReal, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BarrierRecord:
-    """A barrier: its height, where it is, and its error; None where that is not known."""
+    """A barrier: its height, its place, and its error; None if unknown."""
 
     height: Real
     alpha: Real
@@ -158,12 +155,12 @@ class BarrierRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class WayRecord:
-    """What was evaluated on one way from network to network.
+    """The values on one way from network to network.
 
     Attributes:
         values: means and standard errors by name, one per place; None where they are not finite.
         columns: least, largest, mean and integral of the loss.
-        barriers: by definition: `entezari`, `git_re_basin`, `frankle`; none where no loss is finite.
+        barriers: by definition: `entezari`, `git_re_basin`, `frankle`; empty if no loss is finite.
     """
 
     values: dict[Text, Numbers] = field(default_factory=dict)
@@ -180,9 +177,9 @@ class ConnectionRecord:
         version: of this software.
         curve: its kind.
         t: the places on both ways, from 0 to 1.
-        epochs: the mean training loss of each.
-        evaluations: how many it cost, one of all samples each.
-        settings: what decides these numbers beside the identity of the landscape.
+        epochs: the mean training loss of each epoch.
+        evaluations: the cost, in evaluations of all samples.
+        settings: the values that decide these numbers beside the identity of the landscape.
     """
 
     curve: Curve
@@ -197,7 +194,7 @@ class ConnectionRecord:
 
     @property
     def gone(self) -> float | None:
-        """The share of the line's barrier (Entezari's) that the curve does not have; None where the line has none."""
+        """The share of the line's barrier (Entezari's) that the curve avoids; None if the line has no barrier."""
         line, curve = (way.barriers.get("entezari") for way in (self.on_line, self.on_curve))
         if line is None or curve is None or line.height == 0:
             return None
@@ -205,17 +202,17 @@ class ConnectionRecord:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `landscape compare --keep` found of a quantised landscape, as the document of that landscape keeps it.
+# The results of `landscape compare --keep` for a quantised landscape, in its document.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BitsRecord:
-    """The network at the origin with so many bits; None for what is not finite.
+    """The network at the origin, rounded to `bits` bits; None for numbers that are not finite.
 
     Attributes:
         values: observables by name.
-        difference: of the loss, less that of the network that is not rounded.
-        stderr: of the difference, pair by pair.
+        difference: the loss less that of the unrounded network.
+        stderr: of the difference, over pairs of losses of the same sample.
     """
 
     bits: Whole
@@ -226,7 +223,7 @@ class BitsRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsRecord:
-    """Both losses along a short line through the origin, on which the steps of rounding are seen."""
+    """Both losses along a short line through the origin, which shows the steps of rounding."""
 
     axis: Text
     at: Numbers
@@ -241,8 +238,8 @@ class ComparedRecord:
     Attributes:
         when: a time in ISO format.
         version: of this software.
-        samples: over how many the losses are.
-        unrounded: observables of the network that is not rounded, at the origin; none without a curve.
+        samples: how many the losses are means of.
+        unrounded: observables of the unrounded network at the origin; empty without a curve over bits.
     """
 
     when: AnyText = None
@@ -254,30 +251,30 @@ class ComparedRecord:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the document of a convexity map says of its eigenvalues, and the names of what it holds.
+# The eigenvalues of a convexity map: their names, their signs, and their entry in the document.
 
 EIG_MAX, EIG_MIN = "eig_max", "eig_min"
 EIG_MAX_RESIDUAL, EIG_MIN_RESIDUAL = "eig_max_residual", "eig_min_residual"
 EIG_MIN_BOUND, EIG_NEGATIVE = "eig_min_bound", "eig_negative"
 # The observables of a convexity map beside the loss.
 EIGENVALUES = (EIG_MAX, EIG_MAX_RESIDUAL, EIG_MIN, EIG_MIN_RESIDUAL, EIG_MIN_BOUND, EIG_NEGATIVE)
-RATIO = {"eig_ratio": f"abs({EIG_MIN}/{EIG_MAX})"}  # what is derived from them
+RATIO = {"eig_ratio": f"abs({EIG_MIN}/{EIG_MAX})"}  # the surface derived from them
 NO, YES, UNDECIDED = range(3)  # values of `eig_negative`
-ANSWERS = ("no", "yes", "undecided")  # what they stand for
+ANSWERS = ("no", "yes", "undecided")  # their meanings
 
-# Of the largest eigenvalue in size: what is nearer to zero counts as zero, as eigenvalues that are zero by a symmetry,
-# or of dead units, come out on either side of it.
+# A share of the largest eigenvalue in size: smaller eigenvalues count as zero. Those that are zero by a symmetry, or of
+# dead units, are computed with either sign.
 ZERO = 1e-6
-# Likewise, of products in float32: what a smallest eigenvalue may be off by. In eight small networks those near zero
-# were off by up to 5e-6, where the loss is small and made of differences of larger numbers, in a ResNet-20 by 6e-8.
+# The same for products in float32. In eight small networks, eigenvalues near zero were off by up to 5e-6, where the
+# loss is small and made of differences of larger numbers; in a ResNet-20 by 6e-8.
 ZERO_IN_FLOAT32 = 1e-5
 
 
 def products_in_float32(how: str, precision: str | None) -> bool:
-    """Whether products with the Hessian are computed in float32: differences of gradients are in float64 always.
+    """Whether products with the Hessian are computed in float32; differences of gradients are always in float64.
 
     Args:
-        how: they are computed: `autograd`, `gauss-newton` or `differences`.
+        how: the way of computing them: `autograd`, `gauss-newton` or `differences`.
         precision: of the plan.
     """
     return how != "differences" and precision != "float64"
@@ -287,13 +284,13 @@ def is_negative(largest: Floats, smallest: Floats, bound: Floats, in_float32: bo
     """Whether the Hessian has an eigenvalue below zero, beyond rounding: `YES`, `NO`, or `UNDECIDED`.
 
     Args:
-        largest, smallest: θmax and θmin of Lanczos. λmin ≤ θmin always, as θmin is a Rayleigh quotient: one below zero
-            proves an eigenvalue below zero, whatever its residual, and one above zero proves nothing.
-        bound: what no eigenvalue is below, see `Krylov.lower_bound`; NaN where it is not known.
-        in_float32: whether the products were computed in it.
+        largest, smallest: θmax and θmin of Lanczos. λmin ≤ θmin always, as θmin is a Rayleigh quotient: θmin < 0 proves
+            an eigenvalue below zero, whatever its residual, and θmin > 0 proves nothing.
+        bound: a lower bound of all eigenvalues, see `Krylov.lower_bound`; NaN if unknown.
+        in_float32: whether the products were computed in float32.
 
-    >>> found = np.full(4, 4.0), np.array([-0.1, 1e-9, 0.1, -1e-5]), np.array([-0.2, -1e-9, -0.3, -0.2])
-    >>> is_negative(*found, in_float32=False).tolist(), is_negative(*found, in_float32=True).tolist()
+    >>> values = np.full(4, 4.0), np.array([-0.1, 1e-9, 0.1, -1e-5]), np.array([-0.2, -1e-9, -0.3, -0.2])
+    >>> is_negative(*values, in_float32=False).tolist(), is_negative(*values, in_float32=True).tolist()
     ([1, 0, 2, 1], [1, 0, 2, 2])
     """
     scale = np.maximum(np.abs(largest), np.abs(smallest))
@@ -307,9 +304,9 @@ class ConvexityRecord:
 
     Attributes:
         steps: of the Lanczos method at a point, at most.
-        parameters: how many numbers the Hessian is over.
-        second_derivatives: `autograd`, or `differences` of gradients where the model has none.
-        most: steps at most where the sign of the smallest eigenvalue is open after `steps`.
+        parameters: the dimension of the Hessian.
+        second_derivatives: `autograd`, or `differences` of gradients if the model has no second derivative.
+        most: the limit of steps if the sign of the smallest eigenvalue is open after `steps`.
     """
 
     steps: Annotated[int, Strict(), Field(ge=1)]
@@ -319,7 +316,7 @@ class ConvexityRecord:
 
     @property
     def products(self) -> int:
-        """Products with the Hessian at a point, at most, where the sign of the smallest eigenvalue is found in them."""
+        """Products with the Hessian at a point, at most, if they decide the sign of the smallest eigenvalue."""
         return min(self.steps, self.parameters)
 
     @property
@@ -329,19 +326,19 @@ class ConvexityRecord:
 
     @property
     def observables(self) -> tuple[str, ...]:
-        """The names of what is stored at every point."""
+        """The names of the values stored at every point."""
         return EIGENVALUES
 
     def categories(self, observable: str) -> tuple[str, ...] | None:
-        """What the values 0, 1, 2 of an observable stand for; None of one that holds plain numbers."""
+        """The meanings of the values 0, 1, 2 of an observable; None if it holds plain numbers."""
         return ANSWERS if observable == EIG_NEGATIVE else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the document of a landscape says of the layers that are watched at its points, and the names of these values.
+# The layers that are watched at the points of a landscape: the names of their values, and their entry in the document.
 
 FIRST_LAYER, FIRST_RULE = "first_layer", "first_rule"
-BREAKING = (FIRST_LAYER, FIRST_RULE)  # observables: the first layer that breaks, and by which rule; 0 where none does
+BREAKING = (FIRST_LAYER, FIRST_RULE)  # observables: the first layer that breaks, and by which rule; 0 if none does
 LAYER_STATISTICS = ("min", "max", "mean", "spread", "abs_mean", "zeros", "not_finite")
 
 
@@ -350,10 +347,10 @@ class LayersRecord:
     """Which layers are watched at every point.
 
     Attributes:
-        layers: their names in the order of computation, as they are at the origin.
-        weights: the names of the parameters, which rules look at too.
-        rules: with their thresholds; value k of `first_rule` is the k-th.
-        statistics: of which of each layer there is an observable, `layer_3_abs_mean` of the third.
+        layers: their names in the order of computation at the origin.
+        weights: the names of the parameters, which rules judge too.
+        rules: with their thresholds; value k of `first_rule` is the k-th rule.
+        statistics: each is an observable of each layer: `layer_3_abs_mean` of the third.
     """
 
     layers: tuple[Text, ...]
@@ -363,46 +360,46 @@ class LayersRecord:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may break: value k of `first_layer` is the k-th of them, and a value beyond is of another layer."""
+        """The layers and weights: value k of `first_layer` is the k-th of them, and a larger value another layer."""
         return (*self.layers, *self.weights)
 
     @property
     def observables(self) -> tuple[str, ...]:
-        """The names of what is stored at every point."""
+        """The names of the values stored at every point."""
         places = range(1, len(self.layers) + 1)
         return (*BREAKING, *(f"layer_{place}_{name}" for place in places for name in self.statistics))
 
     def categories(self, observable: str) -> tuple[str, ...] | None:
-        """What the values 0, 1, 2, … of an observable stand for; None of one that holds plain numbers."""
+        """The meanings of the values 0, 1, 2, … of an observable; None if it holds plain numbers."""
         if observable == FIRST_LAYER:
             return ("none", *self.names, "another layer")
         return ("none", *self.rules) if observable == FIRST_RULE else None
 
     def layer_of(self, observable: str) -> tuple[str, str] | None:
-        """The layer and the statistic of an observable; None of another one."""
+        """The layer and the statistic of an observable; None if it is no such observable."""
         word, _, rest = observable.partition("_")
         place, _, statistic = rest.partition("_")
-        known = word == "layer" and place.isdecimal() and 0 < int(place) <= len(self.layers)
-        return (self.layers[int(place) - 1], statistic) if known and statistic in self.statistics else None
+        is_of_layer = word == "layer" and place.isdecimal() and 0 < int(place) <= len(self.layers)
+        return (self.layers[int(place) - 1], statistic) if is_of_layer and statistic in self.statistics else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the document of a landscape says of the runs whose paths it draws.
+# The runs whose paths a landscape draws, in its document.
 
-LONGEST_LABEL = 200  # characters, more than a job may give: a document may say anything
+LONGEST_LABEL = 200  # characters; more than a job may give, as a document may hold anything
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathRecord:
-    """The run that a path is of.
+    """The run of a path.
 
     Attributes:
-        label: what figures call it.
+        label: the name of the run in figures.
         run: its folder or URL, as the job names it.
-        unit: what the numbers of its snapshots count.
-        own: whether it is the run that the landscape lies in.
-        shown: the share of the variance of its own snapshots that lies on the axes; None where it has none.
-        shown_of_walk: the same of a random walk in its place, where the axes are principal components of all paths.
+        unit: of the numbers of its snapshots.
+        own: whether the landscape lies in this run.
+        shown: the share of the variance of its own snapshots that lies on the axes; None without variance.
+        shown_of_walk: the same share of a random walk in its place, if the axes are principal components of all paths.
     """
 
     label: Text
@@ -413,17 +410,17 @@ class PathRecord:
     shown_of_walk: AnyReal = field(default=None, metadata=OMITTED)
 
 
-def path_records(given: Any, count: int) -> tuple[PathRecord, ...]:
-    """The runs of so many paths, from a document; one that is malformed there is called by its number."""
-    listed = given if isinstance(given, list) else []
+def path_records(entry: Any, count: int) -> tuple[PathRecord, ...]:
+    """The runs of `count` paths, from an entry of a document; a malformed one is labelled by its number."""
+    listed = entry if isinstance(entry, list) else []
     return tuple(_record(listed[k] if k < len(listed) else None, k) for k in range(count))
 
 
-def _record(given: Any, place: int) -> PathRecord:
-    if isinstance(given, Mapping):
+def _record(entry: Any, place: int) -> PathRecord:
+    if isinstance(entry, Mapping):
         try:
-            record: PathRecord = adapter_of(PathRecord).validate_python(given)
-        except ValueError:  # pydantic's error is one
+            record: PathRecord = adapter_of(PathRecord).validate_python(entry)
+        except ValueError:  # a ValidationError of pydantic is one
             record = PathRecord(label="")
         if 0 < len(record.label) <= LONGEST_LABEL:
             return record
@@ -431,21 +428,21 @@ def _record(given: Any, place: int) -> PathRecord:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the document of a landscape says of the range of its axes where that was found and not given.
+# The range of a landscape's axes, if it was found and not given, in its document.
 
-# How an axis ends: where the loss has changed by the target, before it is no longer finite, or where nobody looks on.
+# The end of an axis: the loss has changed by the target, the loss is not finite beyond, or the search goes no farther.
 AxisEnd = Literal["target", "finite", "farthest"]
-# What the target follows from: the loss of guessing, the loss at the origin, or the least change that is worth showing.
+# The source of the target: the loss of guessing, the loss at the origin, or the least change that is worth showing.
 TargetRule = Literal["guessing", "origin", "least"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundAxis:
-    """How far an axis runs, from -radius to radius.
+    """The range of an axis, from -radius to radius.
 
     Attributes:
-        change: abs(L − L₀) there, the larger one of both ends.
-        end: why there.
+        change: abs(L − L₀) at the ends, the larger of the two.
+        end: the reason why the axis ends there.
     """
 
     radius: Annotated[float, Strict(), Field(gt=0)]
@@ -458,8 +455,8 @@ class FoundRange:
     """The range that was found, axis by axis.
 
     Attributes:
-        target: the change of the loss that was looked for.
-        evaluations: how many were made, of all samples each.
+        target: the wanted change of the loss.
+        evaluations: the cost, in evaluations of all samples.
     """
 
     target: Real

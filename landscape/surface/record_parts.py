@@ -1,9 +1,9 @@
-"""The parts of a landscape's document as typed values, and how each is checked."""
+"""The parts of a landscape's document as typed values, and the rules by which pydantic checks them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationErro
 
 from landscape.surface.barriers import Curve
 
-# JSON values of one type each; strict, since a file on disk may say anything.
+# JSON values of one type each; strict, since a file on disk may hold anything.
 Text = Annotated[str, Strict()]
 Whole = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
@@ -27,23 +27,23 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
-    """The well-formed entries of a list; nothing where `given` is no list."""
-    for entry in given if isinstance(given, list) else ():
+def sound_entries(kind: Any, value: Any) -> Iterator[Any]:
+    """The well-formed entries of a list; nothing if `value` is no list."""
+    for entry in value if isinstance(value, list) else ():
         try:
             yield adapter_of(kind).validate_python(entry)
         except ValidationError:
             continue
 
 
-def _default(value: Any) -> WrapValidator:
-    """Replace a malformed entry by `value` instead of refusing the object that holds it."""
+def _default(default: Any) -> WrapValidator:
+    """Replace a malformed entry by `default` instead of refusing the object that holds it."""
 
-    def validate(given: Any, check: Callable[[Any], Any]) -> Any:
+    def validate(value: Any, check: Callable[[Any], Any]) -> Any:
         try:
-            return check(given)
+            return check(value)
         except ValidationError:
-            return value
+            return default
 
     return WrapValidator(validate)
 
@@ -51,8 +51,8 @@ def _default(value: Any) -> WrapValidator:
 def each_sound(kind: Any) -> WrapValidator:
     """Keep the well-formed entries of a list."""
 
-    def validate(given: Any, check: Callable[[Any], Any]) -> Any:
-        return tuple(sound_entries(kind, given))
+    def validate(value: Any, check: Callable[[Any], Any]) -> Any:
+        return tuple(sound_entries(kind, value))
 
     return WrapValidator(validate)
 
@@ -64,10 +64,7 @@ AnyReal = Annotated[Real | None, _default(None)]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
-    """A worker and what it did for a landscape; None where the document does not say.
-
-    `seconds` are those that it has computed.
-    """
+    """A worker, and how much it computed for a landscape; None for entries that the document lacks."""
 
     name: Text
     host: Text | None = None
@@ -83,7 +80,7 @@ class WorkerRecord:
 class ProgressRecord:
     """How far a landscape was when its driver last recorded it.
 
-    `reduced_batches` has the batch size of each task that needed a smaller one than planned; `rate` is in points per
+    `reduced_batches` is the batch size of each task that needed a smaller one than planned; `rate` is in points per
     second; `updated` is a time in ISO format.
     """
 
@@ -105,9 +102,9 @@ class ProgressRecord:
 class LevelRecord:
     """A level of a refined landscape: a finer grid, of which only some blocks are computed.
 
-    Every `stride`-th of its points along each axis is a point of the landscape itself. `blocks` are the tiles that it
-    holds, numbered in C order, as stretches [first, end). `eta` is the error of interpolation for which each of them
-    was chosen, in their order; empty where a box chose them. `chosen_by` is the digest of the values that chose them.
+    Every `stride`-th of its points along each axis is a point of the landscape itself. `blocks` are its tiles, numbered
+    in C order, as stretches [first, end). `eta` is the error of interpolation for which each block was chosen, in their
+    order; empty if a box chose them. `chosen_by` is the digest of the values that chose them.
     """
 
     number: Annotated[int, Strict(), Field(ge=1, le=16)]
@@ -120,7 +117,7 @@ class LevelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """An engine that was tried: its speed over the best one's, or why it was refused."""
+    """An engine that was tried: its speed relative to the best engine, or the reason why it was refused."""
 
     engine: AnyText = None
     batch_size: AnyWhole = None
@@ -132,7 +129,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """How the engine was chosen; `since` is when, where an earlier job's choice was taken."""
+    """How the engine was chosen; `since` is the time of the choice, if it was taken from an earlier job."""
 
     engine: AnyText = None
     batch_size: AnyWhole = None
@@ -143,24 +140,25 @@ class EngineChoice:
     since: AnyText = None
 
 
-OMITTED = {"omitted": True}  # of a field: it is not written where it is None
+OMITTED = {"omitted": True}  # metadata of a field that is not written if it is None
 
 
-def with_others(names: tuple[str, ...]) -> BeforeValidator:
-    """Keep entries of other names, such as those of later versions, in the field `others`."""
+def with_others(kind: Any) -> BeforeValidator:
+    """Collect entries that are no fields of `kind`, such as those of later versions, in its field `others`."""
+    names = {entry.name for entry in fields(kind)}
 
-    def collect(given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        known = {name: value for name, value in given.items() if name in names}
-        return {**known, "others": {name: value for name, value in given.items() if name not in names}}
+    def collect(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        own = {name: entry for name, entry in value.items() if name in names}
+        return {**own, "others": {name: entry for name, entry in value.items() if name not in names}}
 
     return BeforeValidator(collect)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a landscape was computed, of what model, and with which versions."""
+    """Where a landscape was computed, for which model, and with which versions."""
 
     created: AnyText = None
     host: AnyText = None
@@ -168,7 +166,7 @@ class Provenance:
     versions: Annotated[Object, _default({})] = field(default_factory=dict)
     model: AnyText = None
     parameters: AnyWhole = None
-    folder: AnyText = field(default=None, metadata=OMITTED)  # that the callback is looked up in
+    folder: AnyText = field(default=None, metadata=OMITTED)  # in which the callback is looked up
     batch_norm_layers: AnyWhole = field(default=None, metadata=OMITTED)
     engine: Annotated[EngineChoice | None, _default(None)] = field(default=None, metadata=OMITTED)
     others: Mapping[str, Any] = field(default_factory=dict)
@@ -186,13 +184,13 @@ class PrecisionError:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomData:
-    """Which fields of the samples are random, as samples that were read again show.
+    """Which fields of the samples are random: samples were read twice and compared.
 
     Attributes:
         fields: those that differ under another seed, so that the job's seed decides them.
-        unseeded: those that differ under the same seed too, as they come from a generator that no job seeds.
+        unseeded: those that differ under the same seed too: they come from a generator that no job seeds.
         checked: how many samples were compared.
-        unchecked: why samples could not be compared; empty where they were.
+        unchecked: the reason why samples could not be compared; empty if they were.
     """
 
     fields: tuple[Text, ...]
@@ -212,7 +210,7 @@ class ImportRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TermRecord:
-    """A term of a loss that is Σ λ·mean: its λ, and over how many samples its mean is; None where that is not known."""
+    """A term of a loss that is Σ λ·mean: its λ, and the number of samples of its mean; None if unknown."""
 
     weight: AnyReal = None
     samples: AnyWhole = None
@@ -232,9 +230,9 @@ class CheckRecord:
 class OwnModelRecord:
     """Whether the landscape agrees with forward passes of the user's own model over the same samples.
 
-    `state` is `agrees`, `accepted` where the user accepted a difference, or `not compared`; `text` says what differs,
-    or why nothing was compared. `losses` holds, for the origin and the point beside it, the loss of the landscape and
-    that of the model, in hexadecimal.
+    `state` is `agrees`, `accepted` if the user accepted a difference, or `not compared`; `text` describes the
+    difference, or the reason why nothing was compared. `losses` holds, for the origin and the point beside it, the loss
+    of the landscape and that of the model, in hexadecimal.
     """
 
     state: Text
@@ -243,12 +241,12 @@ class OwnModelRecord:
     losses: dict[Text, tuple[Text, Text]] = field(default_factory=dict)
 
 
-# The parts below are written whole by other types; their fields are only the entries that are read.
+# Other types write the parts below as a whole; their fields are only the entries that are read.
 
 
 def with_whole() -> BeforeValidator:
     """Keep the object itself, entries of later versions included, in the field `whole`."""
-    return BeforeValidator(lambda given: {**given, "whole": given} if isinstance(given, dict) else given)
+    return BeforeValidator(lambda value: {**value, "whole": value} if isinstance(value, dict) else value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +262,7 @@ class JobRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
-    """How the landscape is computed, as `plan.Plan` has it."""
+    """The plan of the landscape, a `plan.Plan`."""
 
     engine: AnyText = None
     batch_size: AnyWhole = None
@@ -275,7 +273,7 @@ class PlanRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityRecord:
-    """What decides the values of the landscape; `origin` and `samples` are digests."""
+    """All that decides the values of the landscape; `origin` and `samples` are digests."""
 
     origin: AnyText = None
     samples: AnyText = None
@@ -288,7 +286,7 @@ class IdentityRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRecord:
-    """A network that an axis runs through or past, and its coordinate there."""
+    """A network near or on an axis, and its coordinate along the axis."""
 
     name: Text
     at: Real
@@ -296,9 +294,10 @@ class NetworkRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisRecord:
-    """What the document of an axis says of its direction, beside what belongs to its kind alone.
+    """The document of an axis, without the entries of single kinds.
 
-    The variances are shares: what a principal component explains, and what it would explain of a random walk as long.
+    The variances are shares: that which a principal component explains, and that which it would explain of a random
+    walk of the same length. `curve` is drawn between the first two networks, with the third as its bend.
     """
 
     kind: Text = ""
@@ -308,6 +307,4 @@ class AxisRecord:
     explained_variance: Real | None = field(default=None, metadata=OMITTED)
     random_walk_variance: Real | None = field(default=None, metadata=OMITTED)
     networks: Annotated[tuple[NetworkRecord, ...] | None, _default(None)] = field(default=None, metadata=OMITTED)
-    curve: Annotated[Curve | None, _default(None)] = field(
-        default=None, metadata=OMITTED
-    )  # that is drawn between the first two, the third its bend
+    curve: Annotated[Curve | None, _default(None)] = field(default=None, metadata=OMITTED)

@@ -1,7 +1,7 @@
 """The levels of a refined landscape: their grids and blocks, their values merged, and which blocks to compute next.
 
 The choice of blocks depends on the known values alone, so that workers, their order and interruptions change nothing.
-Where a point of a level is far from what bilinear interpolation of the coarser level gives, the steps are too coarse.
+Where a value of a level is far from the bilinear interpolation of the coarser level, the steps are too coarse.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from landscape.core.grid import Floats, Grid, Index, Tile, axis_coordinates, tile_counts
 
 # ----------------------------------------------------------------------------------------------------
-# The grids of refinement levels: their coordinates, the points that a level adds, and the blocks that it is made of.
+# The grids of refinement levels: their coordinates, the points that a level adds, and the blocks of a level.
 #
-# Level ℓ halves the steps of level ℓ−1; level 0 is the landscape itself. A point lives in the coarsest level that has
-# it: one all of whose indices are even belongs to a coarser level. A *block* is 8 cells along each axis, and one tile.
+# Level ℓ halves the steps of level ℓ−1; level 0 is the landscape itself. A point belongs to the coarsest level that has
+# it: if all its indices are even, to a coarser level. A *block* is 8 cells along each axis, and one tile.
 
 BLOCK = 8  # cells of a block along each axis, and points of a tile
 Mask = NDArray[np.bool_]
 
 
 def finer_shape(shape: Sequence[int], times: int) -> Index:
-    """The shape of a grid whose every step is divided into so many.
+    """The shape of a grid with every step divided by `times`.
 
     >>> finer_shape((3, 5), 2)
     (5, 9)
@@ -39,9 +39,9 @@ def finer_shape(shape: Sequence[int], times: int) -> Index:
 
 
 def finer_axis(axis: Floats, times: int) -> Floats:
-    """An axis with every step divided by `times`: the coordinates of a job that asks for that many points.
+    """An axis with every step divided by `times`: the coordinates of a job with that many points.
 
-    Where these lack a coordinate of the axis, to the bit, the steps are divided in rational arithmetic instead.
+    If these lack a coordinate of the axis, to the bit, the steps are divided in rational arithmetic instead.
 
     >>> finer_axis(np.array([-1.0, 0.0, 1.0]), 2).tolist()
     [-1.0, -0.5, 0.0, 0.5, 1.0]
@@ -60,7 +60,7 @@ def finer_grid(grid: Grid, times: int) -> Grid:
 
 
 def in_coarser_level(tile: Tile) -> Mask:
-    """A mask over a tile of a level: the points that live in a coarser level, whose indices are all even.
+    """A mask over a tile of a level: the points of coarser levels, whose indices are all even.
 
     >>> from landscape.core.grid import tile_at
     >>> in_coarser_level(tile_at((0, 0), (5, 5), (2, 4))).astype(int).tolist()
@@ -74,33 +74,33 @@ def in_coarser_level(tile: Tile) -> Mask:
 
 
 def new_points(tile: Tile) -> int:
-    """How many points of a tile of a level live in that level."""
+    """How many points of a tile belong to its own level."""
     return tile.points - int(in_coarser_level(tile).sum())
 
 
 def new_points_per_tile(shape: Sequence[int]) -> NDArray[np.int64]:
-    """How many points of each tile of a level live in that level, over the tiles.
+    """How many points of each tile of a level belong to that level, over the tiles.
 
     >>> new_points_per_tile((9, 17)).tolist()
     [[48, 48, 4], [4, 4, 0]]
     """
-    every, even = np.ones((), np.int64), np.ones((), np.int64)
+    points, coarser = np.ones((), np.int64), np.ones((), np.int64)
     for size, edge in zip(shape, tile_shape(shape), strict=True):
         sizes = np.minimum(edge, size - np.arange(0, size, edge))
-        # Tiles begin at even places: of an odd number of points the first one is even.
-        every, even = np.multiply.outer(every, sizes), np.multiply.outer(even, -(-sizes // 2))
-    return every - even
+        # Tiles begin at even indices: of an odd number of points, one more is even than odd.
+        points, coarser = np.multiply.outer(points, sizes), np.multiply.outer(coarser, -(-sizes // 2))
+    return points - coarser
 
 
 def points_left(blocks: tuple[tuple[int, int], ...], done: Mask) -> int:
-    """How many points a level is still to get.
+    """How many points a level still lacks.
 
     Args:
-        blocks: the tiles that it holds, as `to_stretches` writes them.
-        done: which of its points are there, over its whole grid.
+        blocks: its tiles, in the form of `to_stretches`.
+        done: which of its points are computed, over its whole grid.
     """
-    held = from_stretches(blocks, tile_counts(done.shape, tile_shape(done.shape)))
-    return int(new_points_per_tile(done.shape)[held].sum()) - int(done.sum())
+    tiles = from_stretches(blocks, tile_counts(done.shape, tile_shape(done.shape)))
+    return int(new_points_per_tile(done.shape)[tiles].sum()) - int(done.sum())
 
 
 def block_counts(shape: Sequence[int]) -> Index:
@@ -113,10 +113,10 @@ def block_counts(shape: Sequence[int]) -> Index:
 
 
 def tiles_of_blocks(blocks: Mask, shape: Sequence[int]) -> Mask:
-    """A mask over the tiles of a level: those that hold the points of some blocks.
+    """A mask over the tiles of a level: those with the points of these blocks.
 
     A tile holds the points of its block without those on its far sides, which belong to the next blocks. At the far end
-    of the grid these are tiles of their own, one point wide, which go with the last block.
+    of the grid, these points are tiles of their own, one point wide, which count as parts of the last block.
     """
     counts = tile_counts(shape, tile_shape(shape))
     tiles = blocks
@@ -125,22 +125,22 @@ def tiles_of_blocks(blocks: Mask, shape: Sequence[int]) -> Mask:
             tiles = np.concatenate([tiles, np.take(tiles, [-1], dimension)], dimension)
     tiles = np.array(tiles, np.bool_)
     if all(size % BLOCK == 1 for size in shape):
-        tiles[(-1,) * tiles.ndim] = False  # a tile of one point, which lives in a coarser level
+        tiles[(-1,) * tiles.ndim] = False  # a tile of one point, which belongs to a coarser level
     return tiles
 
 
 def blocks_of_tiles(tiles: Mask, shape: Sequence[int]) -> Mask:
-    """The blocks of the tiles, those one point wide left out: the inverse of `tiles_of_blocks`."""
+    """The blocks of the tiles, without tiles one point wide: the inverse of `tiles_of_blocks`."""
     return np.array(tiles[tuple(slice(0, count) for count in block_counts(shape))])
 
 
 def tile_shape(shape: Sequence[int]) -> Index:
-    """The shape of the tiles of a level: a block, or the whole of a grid that is smaller."""
+    """The shape of the tiles of a level: a block, or the whole grid if that is smaller."""
     return tuple(min(BLOCK, size) for size in shape)
 
 
 def to_stretches(mask: Mask) -> tuple[tuple[int, int], ...]:
-    """The places where a mask holds, numbered in C order, as stretches [first, end).
+    """The places where a mask is true, numbered in C order, as stretches [first, end).
 
     >>> to_stretches(np.array([[True, True, False], [False, True, True]]))
     ((0, 2), (4, 6))
@@ -151,7 +151,7 @@ def to_stretches(mask: Mask) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def from_stretches(stretches: tuple[tuple[int, int], ...], counts: Index) -> Mask:
-    """The mask of these stretches over so many tiles, read-only; what lies outside of it is left out."""
+    """The read-only mask [counts] of these stretches; their parts outside of it are left out."""
     mask = np.zeros(int(np.prod(counts)), np.bool_)
     for first, end in stretches:
         mask[first:end] = True
@@ -160,7 +160,7 @@ def from_stretches(stretches: tuple[tuple[int, int], ...], counts: Index) -> Mas
 
 
 def blocks_over(grid: Grid, low: Sequence[float], high: Sequence[float]) -> Mask:
-    """The blocks of a level whose cells overlap a box, a mask over `block_counts`.
+    """The blocks of a level with cells that overlap a box, a mask over `block_counts`.
 
     Args:
         grid: of the level.
@@ -176,7 +176,7 @@ def blocks_over(grid: Grid, low: Sequence[float], high: Sequence[float]) -> Mask
 
 
 def parents_of(blocks: Mask, coarser: Sequence[int]) -> Mask:
-    """The blocks of the next coarser level that hold some blocks.
+    """The blocks of the next coarser level that contain these blocks.
 
     Args:
         coarser: the shape of the grid of the coarser level.
@@ -188,7 +188,7 @@ def parents_of(blocks: Mask, coarser: Sequence[int]) -> Mask:
 
 
 def grow_blocks(blocks: Mask) -> Mask:
-    """These blocks and all that touch one of them."""
+    """These blocks and all blocks that touch one of them."""
     mask = np.array(blocks)
     for dimension in range(mask.ndim):
         moved = np.moveaxis(mask, dimension, 0)
@@ -199,7 +199,7 @@ def grow_blocks(blocks: Mask) -> Mask:
 
 
 # ----------------------------------------------------------------------------------------------------
-# All levels of a landscape merged into one grid: known values, and bilinear ones between them.
+# All levels of a landscape merged into one grid: known values, and bilinear interpolation between them.
 
 Map = NDArray[np.uint8]
 
@@ -207,7 +207,7 @@ Map = NDArray[np.uint8]
 def spread(values: Floats) -> Floats:
     """Values on the grid of half the steps: each new point is the mean of its neighbours, along one axis after another.
 
-    This interpolates bilinearly in the middle of edges and cells; a new point beside a NaN is NaN.
+    This is bilinear interpolation in the middle of edges and cells; a new point beside a NaN is NaN.
 
     >>> spread(np.array([[0.0, 2.0], [4.0, 6.0]])).tolist()
     [[0.0, 1.0, 2.0], [2.0, 3.0, 4.0], [4.0, 5.0, 6.0]]
@@ -216,18 +216,18 @@ def spread(values: Floats) -> Floats:
         along = np.moveaxis(values, dimension, 0)
         finer = np.empty((2 * len(along) - 1, *along.shape[1:]))
         finer[::2] = along
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinite losses beside each other
+        with np.errstate(invalid="ignore", over="ignore"):  # neighbours may both be infinite
             finer[1::2] = along[:-1] + 0.5 * (along[1:] - along[:-1])
         values = np.moveaxis(finer, 0, dimension)
     return values
 
 
 def merge(levels: Sequence[Floats], held: Sequence[Mask]) -> Floats:
-    """The values on the finest grid. A point that no level holds is bilinear in the smallest known cell around it.
+    """The values on the finest grid. A point of no level is interpolated bilinearly in the smallest cell around it.
 
     Args:
-        levels: the values of each level over its own grid, the coarsest first; the first one is whole.
-        held: which points of each level it holds.
+        levels: the values of each level over its own grid, the coarsest first; the first one is complete.
+        held: the mask of the points of each level.
 
     >>> fine = np.full((3, 3), np.nan)
     >>> fine[1, 0] = 9.0
@@ -244,21 +244,21 @@ def merge_all(observables: Sequence[Mapping[str, Floats]], status: Sequence[Map]
     """The observables, the status and the map of `interpolated_from` of all levels merged.
 
     Args:
-        observables, status: of each level over its own grid, the coarsest first; status 0 is not computed, 1 is OK, and
-            an interpolated point is OK where the corners of its cell are.
+        observables, status: of each level over its own grid, the coarsest first; status 0 is not computed, 1 is OK. An
+            interpolated point is OK if the corners of its cell are.
     """
-    held = [np.ones(status[0].shape, np.bool_), *(each != 0 for each in status[1:])]
-    names = [name for name in observables[0] if all(name in each for each in observables)]
-    values = {name: merge([each[name] for each in observables], held) for name in names}
+    held = [np.ones(status[0].shape, np.bool_), *(level != 0 for level in status[1:])]
+    names = [name for name in observables[0] if all(name in level for level in observables)]
+    values = {name: merge([level[name] for level in observables], held) for name in names}
     interpolated = interpolated_from(held)
     merged = merge_status(status)
-    sound = merge([np.where(each == 1, 0.0, np.nan) for each in status], held)
+    sound = merge([np.where(level == 1, 0.0, np.nan) for level in status], held)
     merged[(interpolated > 0) & np.isfinite(sound)] = 1
     return values, merged, interpolated
 
 
 def merge_status(levels: Sequence[Map]) -> Map:
-    """The status on the finest grid; 0, which is not computed, where no level holds the point."""
+    """The status on the finest grid; 0, not computed, for a point of no level."""
     merged = levels[0]
     for status in levels[1:]:
         finer = np.array(status)
@@ -269,14 +269,14 @@ def merge_status(levels: Sequence[Map]) -> Map:
 
 
 def interpolated_from(held: Sequence[Mask]) -> Map:
-    """How many levels above the finest one the cell lies in which a point is interpolated; 0 where it is known.
+    """How many levels above the finest one the cell is in which a point is interpolated; 0 for a known point.
 
     >>> interpolated_from([np.ones((2, 2), bool), np.zeros((3, 3), bool)]).tolist()
     [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
     """
-    found = np.zeros(held[0].shape, np.uint8)
+    levels = np.zeros(held[0].shape, np.uint8)
     for steps, mask in zip(range(len(held) - 1, 0, -1), held[1:], strict=True):
-        above: NDArray[Any] = found
+        above: NDArray[Any] = levels
         for dimension in range(above.ndim):
             along = np.moveaxis(above, dimension, 0)
             finer = np.empty((2 * len(along) - 1, *along.shape[1:]), np.uint8)
@@ -284,23 +284,23 @@ def interpolated_from(held: Sequence[Mask]) -> Map:
             above = np.moveaxis(finer, 0, dimension)
         old = np.zeros(mask.shape, np.bool_)
         old[tuple(slice(None, None, 2) for _ in mask.shape)] = True
-        found = np.where(mask, 0, np.where(old, above, np.maximum(above, steps))).astype(np.uint8)
-    return found
+        levels = np.where(mask, 0, np.where(old, above, np.maximum(above, steps))).astype(np.uint8)
+    return levels
 
 
 # ----------------------------------------------------------------------------------------------------
 
-MOST_LEVELS = 4  # each step becomes 16; at the next level a block of 8 cells would be half a step of the landscape
-# From level to level the error of interpolation about halves at a kink, and falls to a quarter where all is smooth.
+MOST_LEVELS = 4  # each step becomes 16; at the next level, a block of 8 cells would be half a step of the landscape
+# From level to level, the error of interpolation about halves at a kink, and falls to a quarter if the loss is smooth.
 HALVED = 0.5
 # All points share their samples, so the sampling error is as smooth as the loss, and finer steps show the surface of
-# these samples well below its standard error. On a rough surface finer steps do not bring neighbours together: the
-# median error of interpolation at level 0 exceeds this share of that at twice its steps (1 for white noise, 1/2 for
-# kinks, 1/4 for smooth losses). Then each point has its own error, and smaller differences than some standard
-# errors are noise: of white noise, a point and the mean of two neighbours differ by 5 once in 20 000 times.
+# these samples well below its standard error. On a rough surface, finer steps do not bring neighbours together: the
+# median error of interpolation at level 0 exceeds this share of the error at twice its steps (1 for white noise, 1/2
+# for kinks, 1/4 for smooth losses). Then each point has its own error, and differences below some standard errors are
+# noise: with white noise, a point and the mean of two neighbours differ by 5 once in 20 000 times.
 ROUGH = 0.75
 STANDARD_ERRORS = 5.0
-MARKED_LEVELS = 1  # levels that are refined around a minimum, a saddle or the path, where pictures are read closely
+MARKED_LEVELS = 1  # levels refined around a minimum, a saddle or the path, where pictures are read closely
 
 
 @dataclass(frozen=True)
@@ -308,10 +308,10 @@ class BlockValues:
     """The known values from which blocks are chosen.
 
     Attributes:
-        merged: the values of all levels so far on the grid of each level, level 0 first; log10 where the figure is.
+        merged: the values of all levels so far on the grid of each level, level 0 first; in log10 if the figure is.
         losses: the losses themselves on the same grids.
-        errors: the standard errors of the rise there; NaN, which counts as 0, where they are unknown.
-        held: the blocks that each level from 1 on holds.
+        errors: the standard errors of the rise there; NaN, which counts as 0, if unknown.
+        held: the blocks of each level from 1 on.
         relief: of level 0, in the units of `merged`.
         marked: indices, in the finest grid of `merged`, of the points around which pictures are read closely.
     """
@@ -331,7 +331,7 @@ class BlockValues:
 
 @dataclass(frozen=True)
 class WantedBlocks:
-    """The blocks that a level should hold, and for every block the largest error of interpolation seen in it."""
+    """The blocks that a level should hold, and the largest error of interpolation in every block."""
 
     level: int
     blocks: Mask
@@ -341,20 +341,20 @@ class WantedBlocks:
 def interpolation_errors(values: BlockValues, level: int) -> Floats:
     """The error of interpolation from the level above at each point of a level, as a share of the relief.
 
-    η = |f(L) − bilinear|/relief, and 0 where the point is not new, where either is not finite, and on a rough surface
-    where |L − bilinear| ≤ 5·SE of the rise. For level 0, its own every second point is the level above; points that it
-    does not surround are not judged.
+    η = |f(L) − bilinear|/relief, and 0 if the point is not new, if either is not finite, and on a rough surface if
+    |L − bilinear| ≤ 5·SE of the rise. For level 0, every second of its points makes the level above; points outside of
+    its cells are not judged.
     """
-    off = np.abs(values.merged[level] - _predicted(values.merged, level))
-    raw = np.abs(values.losses[level] - _predicted(values.losses, level))
+    off = np.abs(values.merged[level] - _interpolate(values.merged, level))
+    raw = np.abs(values.losses[level] - _interpolate(values.losses, level))
     noise = STANDARD_ERRORS * np.nan_to_num(values.errors[level], nan=0.0, posinf=math.inf) if values.rough else 0.0
     with np.errstate(invalid="ignore"):
         usable = np.isfinite(off) & (raw > noise)
     return np.where(usable, off, 0.0) / values.relief
 
 
-def _predicted(grids: Sequence[Floats], level: int) -> Floats:
-    """The values at the points of a level as interpolated from the level above; NaN where that has no cell."""
+def _interpolate(grids: Sequence[Floats], level: int) -> Floats:
+    """The values at the points of a level, interpolated from the level above; NaN where that has no cell."""
     if level:
         return spread(grids[level - 1])
     whole = grids[0]
@@ -365,24 +365,24 @@ def _predicted(grids: Sequence[Floats], level: int) -> Floats:
 
 
 def is_rough(losses: Floats) -> bool:
-    """Whether the error of interpolation of a grid is about as large as at twice its steps.
+    """Whether the error of interpolation of a grid is about as large as with twice its steps.
 
     >>> x = np.linspace(-1, 1, 17)
     >>> is_rough(np.add.outer(x**2, x**2)), is_rough(np.random.default_rng(0).normal(size=(17, 17)))
     (False, True)
     """
-    every, coarse = tuple(slice(None, None, 2) for _ in losses.shape), []
-    for grid in (losses, losses[every]):
-        off = np.abs(grid - _predicted([grid], 0))
+    coarse, errors = tuple(slice(None, None, 2) for _ in losses.shape), []
+    for grid in (losses, losses[coarse]):
+        off = np.abs(grid - _interpolate([grid], 0))
         new = np.ones(grid.shape, np.bool_)
-        new[every] = False
+        new[coarse] = False
         off = off[new & np.isfinite(off)]
-        coarse.append(float(np.median(off)) if off.size else 0.0)
-    return coarse[0] > ROUGH * coarse[1] > 0
+        errors.append(float(np.median(off)) if off.size else 0.0)
+    return errors[0] > ROUGH * errors[1] > 0
 
 
 def block_maxima(points: Floats) -> Floats:
-    """The largest value in each block of the next level, over the points of a level in it and on its sides."""
+    """The largest value in each block of the next level, over the points of a level inside it and on its sides."""
     counts, half = block_counts(finer_shape(points.shape, 2)), BLOCK // 2
     for dimension, count in enumerate(counts):
         along = np.moveaxis(points, dimension, 0)
@@ -391,8 +391,8 @@ def block_maxima(points: Floats) -> Floats:
     return points
 
 
-def _marks(values: BlockValues, level: int) -> Mask:
-    """The blocks of a level in which a marked point lies."""
+def _marked_blocks(values: BlockValues, level: int) -> Mask:
+    """The blocks of a level with a marked point in them."""
     base = values.merged[0].shape
     mask = np.zeros(block_counts(finer_shape(base, 2**level)), np.bool_)
     finest = len(values.merged) - 1
@@ -403,57 +403,57 @@ def _marks(values: BlockValues, level: int) -> Mask:
 
 
 def wanted_blocks(values: BlockValues, tolerance: float, most_levels: int = MOST_LEVELS) -> list[WantedBlocks]:
-    """The blocks that every level should hold, those that it holds already among them; the coarsest level first.
+    """The blocks that every level should hold, including those that it holds already; the coarsest level first.
 
-    A block is wanted where half of η exceeds the tolerance at a point in it; at level 1 also where it holds a marked
-    point and η is not 0. Neighbours differ by one level at most: the blocks around one of level ℓ are wanted in level
+    A block is wanted if half of η exceeds the tolerance at a point in it; at level 1, also if it holds a marked point
+    and η is not 0. Neighbours differ by one level at most: the blocks around a block of level ℓ are wanted in level
     ℓ − 1.
     """
     if not values.relief > 0:
         return []
-    base, found = values.merged[0].shape, list[WantedBlocks]()
+    base, levels = values.merged[0].shape, list[WantedBlocks]()
     for level in range(1, min(len(values.merged), most_levels) + 1):
         eta = block_maxima(interpolation_errors(values, level - 1))
         blocks = HALVED * eta > tolerance
         if level <= MARKED_LEVELS:
-            blocks |= (eta > 0) & _marks(values, level)
+            blocks |= (eta > 0) & _marked_blocks(values, level)
         if level <= len(values.held):
             blocks |= values.held[level - 1]
-        found.append(WantedBlocks(level, blocks, eta))
-    for finer, coarser in zip(reversed(found), list(reversed(found))[1:], strict=False):
+        levels.append(WantedBlocks(level, blocks, eta))
+    for finer, coarser in zip(reversed(levels), list(reversed(levels))[1:], strict=False):
         coarser.blocks[...] |= parents_of(grow_blocks(finer.blocks), finer_shape(base, 2**coarser.level))
-    return found
+    return levels
 
 
 def next_blocks(
     values: BlockValues, tolerance: float, points: int | None, most_levels: int = MOST_LEVELS
 ) -> WantedBlocks | None:
-    """The coarsest level that lacks a wanted block, with all blocks that it shall hold; None where no level does.
+    """The coarsest level that lacks a wanted block, with all blocks that it shall hold; None if no level does.
 
     Args:
-        points: how many more points may be evaluated. Where the blocks have more, those of the largest η that fit are
-            taken, ties in the order of their indices.
+        points: how many more points may be evaluated. If the blocks have more, those of the largest η that fit are
+            chosen; blocks of equal η in the order of their indices.
     """
     for level in wanted_blocks(values, tolerance, most_levels):
         held = values.held[level.level - 1] if level.level <= len(values.held) else np.zeros_like(level.blocks)
         missing = level.blocks & ~held
         if not missing.any():
             continue
-        chosen = _within(level, held, missing, finer_shape(values.merged[0].shape, 2**level.level), points)
+        chosen = _choose(level, held, missing, finer_shape(values.merged[0].shape, 2**level.level), points)
         return WantedBlocks(level.level, held | chosen, level.eta) if chosen.any() else None
     return None
 
 
-def _within(level: WantedBlocks, held: Mask, missing: Mask, shape: Index, points: int | None) -> Mask:
+def _choose(level: WantedBlocks, held: Mask, missing: Mask, shape: Index, points: int | None) -> Mask:
     """The missing blocks of the largest η that fit the budget."""
     if points is None:
         return missing
-    per_tile, taken = new_points_per_tile(shape), np.zeros_like(missing)
+    per_tile, chosen = new_points_per_tile(shape), np.zeros_like(missing)
     numbers = np.flatnonzero(missing)
     spent = int(per_tile[tiles_of_blocks(held, shape)].sum())
     for number in numbers[np.argsort(-level.eta.reshape(-1)[numbers], kind="stable")]:
-        taken.flat[number] = True
-        if int(per_tile[tiles_of_blocks(held | taken, shape)].sum()) - spent > points:
-            taken.flat[number] = False
+        chosen.flat[number] = True
+        if int(per_tile[tiles_of_blocks(held | chosen, shape)].sum()) - spent > points:
+            chosen.flat[number] = False
             break
-    return taken
+    return chosen

@@ -1,6 +1,6 @@
-"""Results with named axes, as numpy arrays, and what is derived from them.
+"""Results with named axes, as numpy arrays, and values derived from them.
 
-Values only: what reads a store or draws a figure imports this file, never the other way round.
+Values only: files that read a store or draw a figure import this file, never the other way round.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The losses of single samples over a landscape, read from where they are stored as far as they are asked for.
+# The losses of single samples over a landscape, read from the store when they are indexed.
 
-# Arrays of the store: the losses over the grid and the samples, and what is known of the samples alone.
+# Arrays of the store: the losses over the grid and the samples, and the arrays over the samples alone.
 LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS = "loss_samples", "origin_loss_samples", "sample_weights"
 OVER_SAMPLES = (ORIGIN_SAMPLES, SAMPLE_WEIGHTS)
 
@@ -46,8 +46,8 @@ ReadChunk = Callable[[Index], NDArray[np.float32] | None]
 class SampleLosses:
     """The loss of every sample at every point: float32, the dimensions of the grid and then the samples.
 
-    It is indexed as a numpy array is, by whole numbers and slices of step 1, and reads the chunks that hold what is
-    asked for. NaN where not computed.
+    Index it like a numpy array, by whole numbers and slices of step 1; this reads the chunks of the window. NaN where
+    not computed.
 
     >>> stored = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     >>> losses = SampleLosses("bowl", (2, 2, 3), (1, 2, 3), lambda index: stored[index[:1]][None], {})
@@ -66,8 +66,9 @@ class SampleLosses:
             name: of the landscape.
             shape: the points of the grid, the last axis first, then the samples.
             chunks: of the same dimensions; one over the samples.
-            read: returns a chunk by its index, cut off at the array's end; None where it is absent or damaged.
-            over_samples: what reads the arrays over the samples, by their names; None where they cannot be read.
+            read: returns a chunk by its index, cut off at the array's end; None if it is absent or damaged.
+            over_samples: functions that read the arrays over the samples, by their names; they return None for an
+                array that cannot be read.
         """
         self.name, self.shape, self._chunks = name, shape, chunks
         self._read, self._over_samples = read, over_samples
@@ -120,16 +121,16 @@ class SampleLosses:
             ranges = [range(a // n, -(-b // n)) for a, b, n in zip(starts, stops, self._chunks, strict=True)]
             for index in itertools.product(*ranges):
                 self._fill(values, index, starts, stops)
-        return values.reshape([size for size, one in zip(values.shape, single, strict=True) if not one])
+        return values.reshape([size for size, is_single in zip(values.shape, single, strict=True) if not is_single])
 
     def slabs(self, most: int = 1 << 24) -> Iterator[slice]:
-        """Windows of the first dimension that make up the whole grid, each with at most `most` losses if it can be."""
+        """Windows of the first dimension that cover the whole grid, each with at most `most` losses where possible."""
         height, row = self._chunks[0], int(np.prod(self.shape[1:], dtype=np.int64))
         step = max(1, most // max(1, row * height)) * height
         return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
 
     def _fill(self, values: NDArray[np.float32], index: Index, starts: Sequence[int], stops: Sequence[int]) -> None:
-        """Put what a chunk has of a window into the values of the window."""
+        """Copy the part of a chunk that lies in a window into the values of the window."""
         chunk = self._read(index)
         if chunk is None:
             return
@@ -137,7 +138,7 @@ class SampleLosses:
         values[in_window] = chunk[in_chunk]
 
     def _bounds(self, window: tuple[Any, ...]) -> tuple[list[int], list[int], list[bool]]:
-        """Where a window begins and ends in each dimension, and in which of them it is a single place."""
+        """The start and the stop of a window in each dimension, and whether it is a single place there."""
         if Ellipsis in window:
             place = window.index(Ellipsis)
             rest = (slice(None),) * (len(self.shape) - len(window) + 1)
@@ -147,15 +148,15 @@ class SampleLosses:
         window = (*window, *(slice(None),) * (len(self.shape) - len(window)))
         starts, stops, single = [], [], []
         for part, size in zip(window, self.shape, strict=True):
-            start, stop, one = _bounds_of(part, size)
+            start, stop, is_single = _bounds_of(part, size)
             starts.append(start)
             stops.append(stop)
-            single.append(one)
+            single.append(is_single)
         return starts, stops, single
 
 
 def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
-    """Where a part of a window begins and ends, and whether it is a single place."""
+    """The start and the stop of a window in one dimension, and whether it is a single place."""
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         if step != 1:
@@ -172,9 +173,9 @@ def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
 
 
 def paired_stderr(differences: Floats, weights: Floats) -> Floats:
-    """The standard error of the weighted mean m of differences d [..., samples] → [...]; NaN of one sample.
+    """The standard error of the weighted mean m of differences d [..., samples] → [...]; NaN for one sample.
 
-    √(Σw²(d - m)²) / Σw · √(n / (n - 1)): that of a mean of one quantity, as the pairs are what is drawn.
+    √(Σw²(d - m)²) / Σw · √(n / (n - 1)), as for the mean of one quantity: the pairs are the sample.
     """
     count = differences.shape[-1]
     if count < 2:
@@ -186,7 +187,7 @@ def paired_stderr(differences: Floats, weights: Floats) -> Floats:
 
 
 def stored_stderr(first: SampleLosses, second: SampleLosses) -> Floats:
-    """The paired error at every point of a grid, from the losses that both landscapes keep; NaN where not computed."""
+    """The paired error at every point of a grid, from the losses that both landscapes store; NaN where not computed."""
     slabs = first.slabs()
     return np.concatenate(
         [paired_stderr(second[slab].astype(np.float64) - first[slab], first.weights) for slab in slabs]
@@ -195,9 +196,9 @@ def stored_stderr(first: SampleLosses, second: SampleLosses) -> Floats:
 
 # ----------------------------------------------------------------------------------------------------
 
-MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension goes on from
+MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension continues from
 SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
-MOMENT_PARTS = 6  # numbers that are kept of each row of moments
+MOMENT_PARTS = 6  # numbers stored per row of moments
 RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 
@@ -206,7 +207,7 @@ def check_observable(landscape: str, observable: str, known: Collection[str]) ->
     """Refuse an observable that is not among those of the landscape.
 
     Raises:
-        JobError: it is not.
+        JobError: lists the known ones.
     """
     if observable not in known:
         raise JobError(f"observable: {quoted(landscape)} has no {quoted(observable)}; {nearest(observable, known)}")
@@ -221,11 +222,11 @@ class Surface:
     """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha].
 
     `observables` are means over the samples and their standard errors, `NAME_stderr`; NaN where not computed.
-    `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
-    record holds: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in the
-    data, and `loss_samples` their losses, read when they are asked for, where the job has kept them. `levels` are those
-    of a refined landscape, see `at` and `merged`; of a merged surface, `interpolated` is 0 where a point was evaluated,
-    and its levels are still to get so many points as `unfinished` says. `networks` are those of a plane through three,
+    `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are the entries of the
+    landscape's record: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in
+    the data, and `loss_samples` their losses, if the job has kept them, read when they are indexed. `levels` are those
+    of a refined landscape, see `at` and `merged`. In a merged surface, `interpolated` is 0 where a point was evaluated,
+    and `unfinished` is the number of points that its levels still lack. `networks` are the three networks of a plane,
     with the loss at each.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
@@ -254,11 +255,11 @@ class Surface:
 
     @property
     def paths(self) -> tuple[ProjectedPath, ...]:
-        """The paths that are drawn, a run's each; `path` holds the snapshots of all of them."""
+        """The paths that are drawn, one per run; `path` holds the snapshots of all of them."""
         return () if self.path is None else self.path.parts()
 
     def along(self, path: ProjectedPath) -> Along:
-        """The losses along one of `paths` beside those at its projections, with the error of the nearest points."""
+        """The losses along one of `paths`, the losses at its projections, and the errors of the nearest points."""
         names, noise = [f"{path.unit} {int(step)}" for step in path.step], np.full(len(path.step), np.nan)
         if RISE_STDERR in self.observables and all(name in path.coordinates for name in self.dimensions):
             places = [(path.coordinates[axis.name], axis.coordinates) for axis in reversed(self.axes)]
@@ -268,7 +269,7 @@ class Surface:
 
     @cached_property
     def relief(self) -> float:
-        """The 95th percentile of the loss less the 5th; of a line max − min, as it has few points; NaN of none."""
+        """The 95th percentile of the loss less the 5th; for a line, max − min, as it has few points; NaN if empty."""
         known = self._known_loss[np.isfinite(self._known_loss)]
         if not known.size:
             return float("nan")
@@ -284,7 +285,7 @@ class Surface:
 
     @cached_property
     def record(self) -> Record:
-        """The attributes as a typed value; what is malformed among them counts as absent."""
+        """The attributes as a typed value; malformed ones count as absent."""
         return Record.of(self.attributes)
 
     def __getitem__(self, observable: str) -> Floats:
@@ -298,14 +299,14 @@ class Surface:
 
     @property
     def accuracy(self) -> Floats:
-        """Mean accuracy per point, where the problem observes it; NaN where not computed."""
+        """Mean accuracy per point, if the problem observes it; NaN where not computed."""
         return self["accuracy"]
 
     def stderr(self, observable: str = "loss") -> Floats:
-        """Standard error of the mean per point: √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)); of samples that weigh the same, s/√n.
+        """Standard error of the mean per point: √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)); s/√n for samples of equal weight.
 
         Raises:
-            JobError: it was not kept, or there is no such observable.
+            JobError: there is no such observable, or its standard error was not stored.
         """
         return self[f"{observable}_stderr"]
 
@@ -313,8 +314,8 @@ class Surface:
     def rise_stderr(self) -> Floats:
         """Standard error of the rise L(point) − L(origin) per point.
 
-        That of the mean of ℓᵢ(p) − ℓᵢ(0) over the same samples i. All points share their samples, so this is the error
-        to judge a shape by, and not `stderr`.
+        It is the error of the mean of ℓᵢ(p) − ℓᵢ(0) over the same samples i. All points share their samples, so judge
+        a shape by this error, not by `stderr`.
 
         Raises:
             JobError: the surface does not have it.
@@ -323,7 +324,7 @@ class Surface:
 
     @property
     def origin_loss(self) -> float:
-        """The loss at the origin, which need not be a point of the grid; NaN where it is not known or not finite."""
+        """The loss at the origin, which need not be a point of the grid; NaN if it is unknown or not finite."""
         return _nan_if_none(self.record.origin_loss)
 
     @property
@@ -332,10 +333,10 @@ class Surface:
         return _nan_if_none(self.record.origin_loss_stderr)
 
     def at(self, level: int) -> Surface:
-        """A level of a refined landscape on its own: over its whole grid, NaN where it holds no point.
+        """A level of a refined landscape by itself: over its whole grid, NaN where it holds no point.
 
         Args:
-            level: 0 for the landscape itself; each next one has half the steps.
+            level: 0 for the landscape itself; each next level has half the steps.
 
         Raises:
             JobError: there is no such level.
@@ -347,22 +348,27 @@ class Surface:
         return self.levels[level - 1] if level else replace(self, levels=())
 
     def merged(self) -> Surface:
-        """All levels of a refined landscape on the grid of the finest; the surface itself where it is not refined.
+        """All levels of a refined landscape on the finest grid; the surface itself if it is not refined.
 
         A point that was not evaluated has the bilinear value in the smallest known cell around it, and `interpolated`
-        says there how many levels above the finest one that cell lies. Its state is that of the last level where one is
-        not whole, and its seconds are those of all.
+        counts the levels from the finest one up to the level of that cell. The seconds are those of all levels
+        together; the state is that of the last level if a level is unfinished.
         """
         if not self.levels:
             return self
-        every, last = (self, *self.levels), self.levels[-1]
-        values, status, interpolated = merge_all([each.observables for each in every], [each.status for each in every])
-        left = sum(points_left(level.blocks, each.status > 0) for each in every if (level := each.record.level))
-        seconds = sum(each.record.progress.seconds or 0.0 for each in every) or None
-        progress = replace((last if left else self).record.progress, seconds=seconds)
+        levels, last = (self, *self.levels), self.levels[-1]
+        values, status, interpolated = merge_all(
+            [level.observables for level in levels], [level.status for level in levels]
+        )
+        unfinished = sum(
+            points_left(record.blocks, level.status > 0) for level in levels if (record := level.record.level)
+        )
+        seconds = sum(level.record.progress.seconds or 0.0 for level in levels) or None
+        progress = replace((last if unfinished else self).record.progress, seconds=seconds)
         return replace(
-            self, axes=last.axes, observables=values, status=status, loss_samples=None, levels=(), unfinished=left,
-            attributes=self.record.changed(progress=progress).attributes, interpolated=interpolated,
+            self, axes=last.axes, observables=values, status=status, loss_samples=None, levels=(),
+            unfinished=unfinished, attributes=self.record.changed(progress=progress).attributes,
+            interpolated=interpolated,
         )  # fmt: skip
 
     def axis(self, name: str) -> Axis:
@@ -383,12 +389,12 @@ class Surface:
 
     @property
     def beta(self) -> Floats:
-        """The coordinates along the second axis; a `JobError` where there is one axis only."""
+        """The coordinates along the second axis; a `JobError` if there is one axis only."""
         return self.axis("beta").coordinates
 
     @property
     def gamma(self) -> Floats:
-        """The coordinates along the third axis; a `JobError` where there are fewer."""
+        """The coordinates along the third axis; a `JobError` if there are fewer."""
         return self.axis("gamma").coordinates
 
     @property
@@ -400,7 +406,7 @@ class Surface:
         """The lowest finite value and its coordinates.
 
         Returns:
-            {"loss": …, "alpha": …, …}; empty where no value is finite.
+            {"loss": …, "alpha": …, …}; empty if no value is finite.
 
         Raises:
             JobError: there is no such observable.
@@ -419,13 +425,12 @@ class Surface:
         return {observable: float(values[index]), **place}
 
     def barrier(self) -> float:
-        """The height of `find_barrier`; NaN where that is None."""
+        """The height of `find_barrier`; NaN if that is None."""
         barrier = self.find_barrier()
         return float("nan") if barrier is None else barrier.height
 
     def find_barrier(self) -> Barrier | None:
-        """Entezari's barrier of a line, see `landscape.surface.barriers.loss_barrier`; None where there is no such
-        line.
+        """Entezari's barrier of a line, see `landscape.surface.barriers.loss_barrier`; None for other surfaces.
 
         >>> axis = Axis("alpha", np.array([0.0, 0.5, 1.0]))
         >>> line = Surface("line", (axis,), {"loss": np.array([1.0, 3.0, 2.0])}, status=np.ones(3, np.uint8))
@@ -436,7 +441,7 @@ class Surface:
         return loss_barrier(self.alpha, self.loss, errors, self.origin_loss) if len(self.axes) == 1 else None
 
     def find_barriers(self) -> Barriers | None:
-        """The barrier of a line by each of three definitions; None where `find_barrier` is."""
+        """The barrier of a line by each of three definitions; None where `find_barrier` returns None."""
         if len(self.axes) != 1:
             return None
         return barriers_of(self.alpha, self.observables, self.origin_loss, self.loss_samples)
@@ -452,7 +457,7 @@ class Surface:
         except ImportError:
             raise JobError("to_xarray: needs the package xarray; `pip install xarray`") from None
         data: dict[str, Any] = {name: (self.dimensions, values) for name, values in self.observables.items()}
-        meanings = " ".join(name.replace(" ", "_") for name in STATUS_NAMES)  # as the CF conventions have it
+        meanings = " ".join(name.replace(" ", "_") for name in STATUS_NAMES)  # in the form of the CF conventions
         flags = {"flag_values": list(range(len(STATUS_NAMES))), "flag_meanings": meanings}
         data["status"] = (self.dimensions, self.status, flags)
         data |= {} if self.interpolated is None else {"interpolated": (self.dimensions, self.interpolated)}
@@ -461,7 +466,7 @@ class Surface:
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """What a notebook shows of this surface: the figure, a static picture, text."""
+        """This surface in a notebook: the figure, a static picture, text."""
         bundle: dict[str, Any] = provided("views").surface_bundle(self)
         return bundle
 
@@ -483,5 +488,4 @@ class Surface:
         Raises:
             JobError: an unknown kind or option, or one that does not fit this surface.
         """
-        # Imported by its name and only now: values must not depend on what draws them.
         return provided("views").figure(self, kind, **options)
